@@ -44,15 +44,12 @@ def refuse_if_full(call: Call) -> None:
 
 def refuse_too_many_open(call: Call, state: State, to: Mapping[Knob, Value]) -> None:
     """Raises RequestRefusedError (429). A proposal takes the place of one that changes the same knob."""
-    listed = (state.suggestion, *state.also_open)
     own = [
-        one
-        for one in listed
-        if one is not None
-        and one.status in {"checking", "open"}
-        and is_from_person(one)
-        and one.policy == call.actor
-        and not one.proposal.to.keys() & to.keys()
+        suggestion
+        for suggestion in state.suggestions.pending
+        if is_from_person(suggestion)
+        and suggestion.policy == call.actor
+        and not suggestion.proposal.to.keys() & to.keys()
     ]
     if call.accepted or len(own) < MOST_OWN:
         return

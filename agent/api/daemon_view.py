@@ -8,7 +8,9 @@ from flettner.agent.audit.history import Accepted, Point
 from flettner.agent.domain.events import Event
 from flettner.agent.domain.model import Server, Slo
 from flettner.agent.domain.reading import Reading, SourceState
-from flettner.agent.domain.state import Rollout, State, Suggestion
+from flettner.agent.domain.rollout import Rollout
+from flettner.agent.domain.state import State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.notify.delivery import DeliveryCounts
 from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.agent.prediction.learned import LearnedModel

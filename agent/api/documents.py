@@ -13,9 +13,11 @@ from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.error_budget import Burn
 from flettner.agent.domain.model import Evidence, Forecast, Mode, Outcome, Plan, Slo, Strategy
 from flettner.agent.domain.reading import Reading
-from flettner.agent.domain.request_counts import RequestCounts, quantile
-from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.domain.request_counts import NO_REQUESTS, RequestCounts, quantile
+from flettner.agent.domain.rollout import Canary, Rollout
+from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.statuses import SuggestionStatus
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.judge.canary.report import EvidenceReport, report_evidence
 from flettner.agent.machine.failover import describe_failover
 from flettner.agent.machine.open_suggestions import barred_approver
@@ -217,7 +219,7 @@ class RolloutDocument(Document):
 def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDocument:
     """`state`: the target's, or the one that a decision led to."""
     reading, slo = target.reading, target.slo
-    waiting = [suggestion.id for suggestion in state.open_suggestions if not suggestion.held]
+    waiting = [suggestion.id for suggestion in state.suggestions.open if not suggestion.held]
     ttft = reading.ttft if reading else None
     return TargetDocument(
         name=state.target,
@@ -238,7 +240,7 @@ def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDoc
         ],
         suggestion=waiting[0] if waiting else None,
         suggestions=waiting,
-        held=[suggestion.id for suggestion in state.open_suggestions if suggestion.held],
+        held=[suggestion.id for suggestion in state.suggestions.open if suggestion.held],
         rollout=state.rollout.id if state.rollout else None,
         failover=describe_failover(state),
         waits=state.rollout.waits if state.rollout and state.phase in {Phase.CANARY, Phase.TRIAL} else "",
@@ -284,7 +286,7 @@ def _servers(state: State) -> list[ServerDocument]:
 
 def rank_of(suggestion: Suggestion, state: State | None) -> int | None:
     """1 for the first of the open suggestions; None if it is not open."""
-    ids = [one.id for one in state.open_suggestions] if state else []
+    ids = [one.id for one in state.suggestions.open] if state else []
     return ids.index(suggestion.id) + 1 if suggestion.id in ids else None
 
 
@@ -347,37 +349,39 @@ def tag_of(suggestion: Suggestion) -> dict[str, str]:
 def rollout_of(
     state: State | None, target: str, rollout: Rollout, points: Sequence[Point] = ()
 ) -> RolloutDocument:
+    live = state if state is not None and rollout.ended_at is None else None
+    canary = rollout if isinstance(rollout, Canary) else None
     return RolloutDocument(
         id=rollout.id,
         target=target,
-        suggestion=rollout.suggestion,
+        suggestion=rollout.suggestion.id,
         outcome=rollout.outcome,
-        phase=state.phase if state and rollout.ended_at is None else None,
+        phase=live.phase if live else None,
         why=rollout.why,
-        strategy=rollout.strategy,
-        outage_s=rollout.outage_s,
+        strategy=rollout.suggestion.preflight.strategy,
+        outage_s=rollout.suggestion.preflight.outage_s,
         plan=rollout.plan,
-        step=rollout.step,
+        step=canary.step if canary else 0,
         started_at=rollout.started_at,
         phase_since=rollout.phase_since,
-        step_since=rollout.step_since,
+        step_since=canary.step_since if canary else None,
         ended_at=rollout.ended_at,
-        green=_arm(rollout.green),
-        blue=_arm(rollout.blue),
+        green=_arm(canary.green_counts if canary else NO_REQUESTS),
+        blue=_arm(canary.blue_counts if canary else NO_REQUESTS),
         baseline=_arm(rollout.baseline),
         exposed=_arm(rollout.exposed),
         bad_exposed=rollout.bad_exposed,
-        judged=list(report_evidence(rollout.evidence)),
+        judged=list(report_evidence(canary.evidence)) if canary else [],
         over_time=list(points),
-        valid_s=rollout.evidence.valid_s,
+        valid_s=canary.evidence.valid_s if canary else 0.0,
         waits=rollout.waits if rollout.outcome == "running" else "",
-        parked=rollout.parked,
-        failover=describe_failover(state) if state and rollout.ended_at is None else "",
-        gain=rollout.gain,
-        quality=rollout.quality,
-        restarts=rollout.restarts,
-        lost=rollout.lost,
-        log=list(rollout.log),
+        parked=canary.parked if canary else "",
+        failover=describe_failover(live) if live else "",
+        gain=canary.gain if canary else "",
+        quality=canary.quality if canary else None,
+        restarts=canary.restarts if canary else 0,
+        lost=canary.lost if canary else 0,
+        log=list(canary.log) if canary else [],
     )
 
 

@@ -16,7 +16,8 @@ from prometheus_client.metrics_core import (
 from flettner.agent.api.daemon_view import DaemonView, TargetView
 from flettner.agent.api.metric_names import METRICS
 from flettner.agent.domain.errors import JournalError
-from flettner.agent.domain.state import Phase, Rollout, State
+from flettner.agent.domain.rollout import Canary, Rollout
+from flettner.agent.domain.state import Phase, State
 from flettner.agent.telemetry.self_metrics import DurationHistogram, SelfMetrics
 
 FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
@@ -92,29 +93,29 @@ def _sample_target(name: str, state: State, at: datetime) -> Iterator[MetricSamp
         (name,),
         sum(server.name in state.fleet.exited for server in state.fleet.servers),
     )
-    waiting = [one for one in state.open_suggestions if not one.held]
+    waiting = [one for one in state.suggestions.open if not one.held]
     yield "target_suggestion_open", (name,), bool(waiting)
     yield "target_suggestions_open", (name,), len(waiting)
     if waiting:
         oldest, soonest = min(one.made_at for one in waiting), min(one.expires_at for one in waiting)
         yield "suggestion_waiting_seconds", (name,), (at - oldest).total_seconds()
         yield "suggestion_expiry_seconds", (name,), (soonest - at).total_seconds()
-    for server, weight in (state.split.weights).items():
+    for server, weight in state.split.weights.items():
         yield "server_weight_ratio", (name, server), weight / 100
 
 
 def _sample_rollout(name: str, state: State, rollout: Rollout, at: datetime) -> Iterator[MetricSample]:
-    weights = state.split.weights
-    newest = state.green.name if state.green else rollout.server
+    canary = rollout if isinstance(rollout, Canary) else None
+    newest = canary.newest.name if canary and canary.newest else canary.server if canary else ""
     yield "rollout_age_seconds", (name,), (at - rollout.started_at).total_seconds()
-    yield "rollout_step", (name,), rollout.step
-    yield "rollout_weight_ratio", (name,), weights.get(newest, 0) / 100
+    yield "rollout_step", (name,), canary.step if canary else 0
+    yield "rollout_weight_ratio", (name,), state.split.weights.get(newest, 0) / 100
     yield "rollout_exposed_requests", (name,), rollout.exposed.asked
     yield "rollout_bad_requests", (name,), rollout.bad_exposed
     yield "rollout_failed_requests", (name,), rollout.exposed.errors
     yield "rollout_stalled_requests", (name,), rollout.exposed.stalled
-    yield "rollout_held_seconds", (name,), rollout.evidence.held_s
-    yield "rollout_parked", (name,), bool(rollout.parked)
+    yield "rollout_held_seconds", (name,), canary.evidence.held_s if canary else 0.0
+    yield "rollout_parked", (name,), bool(canary and canary.parked)
 
 
 def _sample_measurements(name: str, target: TargetView) -> Iterator[MetricSample]:

@@ -7,7 +7,8 @@ from datetime import datetime
 from flettner.agent.api.daemon_view import DaemonView, TargetView
 from flettner.agent.api.tokens import Holder
 from flettner.agent.audit.history import Accepted, Point
-from flettner.agent.domain.state import Rollout, Suggestion
+from flettner.agent.domain.rollout import Rollout
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.notify.delivery import DeliveryCounts
 
 ScopedRecord = Mapping[str, object]

@@ -8,7 +8,9 @@ from flettner.agent.domain.effects import Effect, SetKnobs
 from flettner.agent.domain.model import Evidence
 from flettner.agent.domain.prediction_check import describe_check
 from flettner.agent.domain.request_counts import RequestCounts, quantile
-from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.domain.rollout import Canary, Rollout
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.judge.canary.report import report_evidence
 from flettner.agent.machine.failing import describe_failures
 from flettner.agent.machine.failover import describe_failover
@@ -60,7 +62,7 @@ def build_entry(before: State, after: State, event: e.Event, effects: tuple[Effe
     """Build the entry of one transition; recovery continues from its `state`."""
     rollout = after.rollout
     running = _is_running(before) or _is_running(after)
-    changed = changed_suggestion(before, after) or (after.suggestion if running else None)
+    changed = changed_suggestion(before, after) or (rollout.suggestion if rollout and running else None)
     return JournalEntry(
         at=event.at,
         actor=actor_of(before, after, event),
@@ -81,7 +83,8 @@ def build_entry(before: State, after: State, event: e.Event, effects: tuple[Effe
 
 
 def _is_running(state: State) -> bool:
-    return state.rollout is not None and (state.green is not None or is_hot(state))
+    rollout = state.rollout
+    return rollout.newest is not None if isinstance(rollout, Canary) else is_hot(state)
 
 
 def actor_of(before: State, after: State, event: e.Event) -> Actor:
@@ -96,16 +99,14 @@ def actor_of(before: State, after: State, event: e.Event) -> Actor:
         ):
             return Actor(kind="person", id=actor)
         case e.Observed() | e.Preflighted():
-            return _own_actor(before, after, event)
+            return _own_actor(before, after)
         case _:
             return DAEMON
 
 
-def _own_actor(before: State, after: State, event: e.Observed | e.Preflighted) -> Actor:
+def _own_actor(before: State, after: State) -> Actor:
     """The policy, the person or the mode behind a change of a suggestion; else the daemon."""
     changed = changed_suggestion(before, after)
-    if changed is None and isinstance(event, e.Preflighted):
-        changed = after.suggestion
     if changed is None:
         return DAEMON
     if starts_rollout(before, after):
@@ -115,9 +116,14 @@ def _own_actor(before: State, after: State, event: e.Observed | e.Preflighted) -
 
 def changed_suggestion(before: State, after: State) -> Suggestion | None:
     """The suggestion that the step is about: decided, made or refreshed, else the first one that ended."""
-    known = {one.id: one for one in (before.suggestion, *before.also_open) if one is not None}
-    listed = (after.suggestion, *after.also_open, *after.ended)
-    return next((one for one in listed if one is not None and one != known.get(one.id)), None)
+    known = {suggestion.id: suggestion for suggestion in _carried_out_or_pending(before)}
+    listed = (*_carried_out_or_pending(after), *after.suggestions.ended)
+    return next((suggestion for suggestion in listed if suggestion != known.get(suggestion.id)), None)
+
+
+def _carried_out_or_pending(state: State) -> tuple[Suggestion, ...]:
+    carried_out = (state.rollout.suggestion,) if state.rollout is not None else ()
+    return (*carried_out, *state.suggestions.pending)
 
 
 def action_of(before: State, after: State, event: e.Event) -> str:
@@ -128,7 +134,7 @@ def action_of(before: State, after: State, event: e.Event) -> str:
     if after.phase in WAITING and (action := _suggestion_action(before, after)):
         return action
     if after.phase is before.phase:
-        if after.rollout and before.rollout and after.rollout.step > before.rollout.step:
+        if _step_of(after) > _step_of(before):
             return "rollout.advanced"
         if isinstance(event, e.Observed) and (action := _failure_action(before, after)):
             return action
@@ -138,6 +144,10 @@ def action_of(before: State, after: State, event: e.Event) -> str:
     if after.phase is Phase.OBSERVING:
         return _settled_action(before, after)
     return ENTERED[after.phase]
+
+
+def _step_of(state: State) -> int:
+    return state.rollout.step if isinstance(state.rollout, Canary) else 0
 
 
 def _failure_action(before: State, after: State) -> str:
@@ -168,7 +178,7 @@ def _suggestion_action(before: State, after: State) -> str:
     if changed.status == "checking":
         return "suggestion.checked"
     if changed.status == "open":
-        known = {one.id for one in before.open_suggestions}
+        known = {one.id for one in before.suggestions.open}
         return "suggestion.refreshed" if changed.id in known else "suggestion.made"
     return f"suggestion.{changed.status}"
 
@@ -191,7 +201,7 @@ def _settled_action(before: State, after: State) -> str:
 def evidence_of(suggestion: Suggestion | None, rollout: Rollout | None) -> tuple[Evidence, ...]:
     """The evidence of the suggestion, and the results of both sides so far."""
     shown = suggestion.proposal.evidence if suggestion else ()
-    if rollout is None or rollout.step_since is None:
+    if not isinstance(rollout, Canary) or rollout.step_since is None:
         return shown
     judged = (
         Evidence(
@@ -200,7 +210,12 @@ def evidence_of(suggestion: Suggestion | None, rollout: Rollout | None) -> tuple
         for account in report_evidence(rollout.evidence)
         for name, value in (("worse", account.worse), ("not_worse", account.not_worse))
     )
-    return (*shown, *_count_evidence("green", rollout.green), *_count_evidence("blue", rollout.blue), *judged)
+    return (
+        *shown,
+        *_count_evidence("green", rollout.green_counts),
+        *_count_evidence("blue", rollout.blue_counts),
+        *judged,
+    )
 
 
 def _count_evidence(side: str, counts: RequestCounts) -> tuple[Evidence, ...]:
@@ -227,7 +242,7 @@ def _after(after: State, changed: Suggestion | None, rollout: Rollout | None) ->
         shown |= {
             "exposed": rollout.exposed.asked,
             "bad_exposed": rollout.bad_exposed,
-            "lost": rollout.lost,
+            "lost": rollout.lost if isinstance(rollout, Canary) else 0,
         }
     differs = {server.name: list(server.differs) for server in after.greens if server.differs}
     if differs:
@@ -252,15 +267,14 @@ def _why(before: State, event: e.Event, after: State) -> str:
         why, drop = describe_check(event.check), after.law_drop
         return f"{why}; law dropped: {drop.why}" if drop and drop.at == event.check.at else why
     if isinstance(event, e.KnobsSet) and after.phase is before.phase and after.knobs is not None:
-        return _describe_knobs(after.knobs, after.suggestion)
+        return _describe_knobs(after.knobs, after.hot_change.suggestion)
     reason = event.reason if isinstance(event, e.Denied | e.Aborted) else ""
     return f"{after.note}: {reason}" if reason else after.note
 
 
-def _describe_knobs(change: SetKnobs, suggestion: Suggestion | None) -> str:
+def _describe_knobs(change: SetKnobs, suggestion: Suggestion) -> str:
     """The values in force, of the knobs that are tried."""
-    tried = suggestion.proposal.to if suggestion is not None else change.values
-    values = {knob: value for knob, value in change.values.items() if knob in tried}
+    values = {knob: value for knob, value in change.values.items() if knob in suggestion.proposal.to}
     lease = "" if change.lease_s is None else f", with a lease of {change.lease_s:g} s"
     return f"{describe_changes(values) or 'the values of the start'} in force{lease}"
 

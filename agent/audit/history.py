@@ -7,7 +7,9 @@ from datetime import datetime
 
 from flettner.agent.audit.journal import Journal
 from flettner.agent.audit.records import JournalRecord, parse_state
-from flettner.agent.domain.state import Rollout, State, Suggestion
+from flettner.agent.domain.rollout import Canary, Rollout
+from flettner.agent.domain.state import State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.judge.canary.report import report_evidence
 
 MAX_CURVES, MAX_POINTS = 50, 1000  # evidence over time: rollouts, and points of each
@@ -65,29 +67,31 @@ class History:
 
     def add_state(self, state: State) -> None:
         """Add a state that was recorded."""
-        latest = (state.suggestion,) if state.suggestion is not None else ()
-        for suggestion in sorted((*state.ended, *state.also_open, *latest), key=lambda one: one.made_at):
+        rollout, suggestions = state.rollout, state.suggestions
+        carried_out = (rollout.suggestion,) if rollout is not None else ()
+        listed = (*suggestions.ended, *suggestions.pending, *carried_out)
+        for suggestion in sorted(listed, key=lambda one: one.made_at):
             self._suggestions[suggestion.id] = suggestion
         self._supersede_unlisted(state)
-        if state.rollout is not None:
-            self._rollouts[state.rollout.id] = (state.target, state.rollout)
-            self._add_point(state.rollout)
+        if rollout is not None:
+            self._rollouts[rollout.id] = (state.target, rollout)
+        if isinstance(rollout, Canary):
+            self._add_point(rollout)
         limits = ((self._suggestions, MAX_KEPT), (self._rollouts, MAX_KEPT), (self._points, MAX_CURVES))
         for items, limit in limits:
             while len(items) > limit:
                 items.pop(next(iter(items)))
 
-    def _add_point(self, rollout: Rollout) -> None:
+    def _add_point(self, canary: Canary) -> None:
         """Add one point for each recorded second of evidence."""
-        at = rollout.evidence.at
-        points = self._points.setdefault(rollout.id, deque(maxlen=MAX_POINTS))
+        at = canary.evidence.at
+        points = self._points.setdefault(canary.id, deque(maxlen=MAX_POINTS))
         if at is None or (points and points[-1].at >= at):
             return
         judged = {
-            account.stream: (account.worse, account.not_worse)
-            for account in report_evidence(rollout.evidence)
+            account.stream: (account.worse, account.not_worse) for account in report_evidence(canary.evidence)
         }
-        points.append(Point(at=at, weight=rollout.plan.steps[rollout.step].weight, judged=judged))
+        points.append(Point(at=at, weight=canary.plan.steps[canary.step].weight, judged=judged))
 
     def points(self, rollout: str) -> Sequence[Point]:
         """Return the evidence on a rollout over time, oldest first; recent points of recent rollouts."""
@@ -95,7 +99,7 @@ class History:
 
     def _supersede_unlisted(self, state: State) -> None:
         """Mark the target's suggestions as superseded that are no longer in its state."""
-        listed = {one.id for one in (state.suggestion, *state.also_open) if one is not None}
+        listed = {one.id for one in state.suggestions.pending}
         for id_, earlier in self._suggestions.items():
             is_open = earlier.status in {"checking", "open"}
             if is_open and earlier.target == state.target and id_ not in listed:

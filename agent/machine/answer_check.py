@@ -22,39 +22,36 @@ from flettner.agent.machine.transitions import (
 
 def on_warmed(rules: Rules, state: State, event: Warmed) -> Transition:
     """Examine a warm green if the plan asks for it; servers after the canary have the same setting."""
-    green, rollout = state.green, state.rollout
-    if green is None or rollout is None or not state.effects.is_awaited(event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
-    if rollout.passed or not rollout.plan.examine_s:
+    canary = state.canary
+    if canary.passed or not canary.plan.examine_s:
         return warmed_up(rules, state, event)
-    asked = enter_phase(
-        state, Phase.WARMING, event.at, f"{green.name} is warm and answers the golden prompts"
-    )
-    return examine_servers(asked, (state.fleet.running or state.fleet.servers)[0], green)
+    note = f"{canary.green.name} is warm and answers the golden prompts"
+    blue = (state.fleet.running or state.fleet.servers)[0]
+    return examine_servers(enter_phase(state, Phase.WARMING, event.at, note), blue, canary.green)
 
 
 def drain_or_examine(state: State, at: datetime, why: str) -> Transition:
     """Drain the first old server; the only server answers the golden prompts before it stops."""
-    if state.fleet.replica_count > 1 or state.rollout is None or not state.rollout.plan.examine_s:
+    if state.fleet.replica_count > 1 or not state.canary.plan.examine_s:
         return drain_old_server(state, at, why)
     blue = state.fleet.running[0]
-    asked = enter_phase(
-        state, Phase.DRAINING, at, f"{why}: {blue.name} answers the golden prompts before it stops"
-    )
-    return examine_servers(asked, blue, None)
+    note = f"{why}: {blue.name} answers the golden prompts before it stops"
+    return examine_servers(enter_phase(state, Phase.DRAINING, at, note), blue, None)
 
 
 def examine_servers(state: State, blue: Server, green: Server | None) -> Transition:
-    within_s = state.rollout.plan.examine_s if state.rollout else 0.0
-    return request_effect(state, Examine(number=0, blue=blue, green=green, deadline_s=within_s))
+    deadline_s = state.canary.plan.examine_s
+    return request_effect(state, Examine(number=0, blue=blue, green=green, deadline_s=deadline_s))
 
 
 def on_examined(_: Rules, state: State, event: Examined) -> Transition:
     """Begin the canary if the answers match; else roll back before green gets traffic."""
-    if state.rollout is None or not state.effects.is_awaited(event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
     quality = event.quality
-    state = replace(state, rollout=replace(state.rollout, quality=quality))
+    state = replace(state, rollout=replace(state.canary, quality=quality))
     if not quality.ok:
         return roll_back(state, event.at, quality.why, result="rolled_back")
     return begin_step(enter_phase(state, Phase.CANARY, event.at, f"green is warm; {quality.why}"), 0)

@@ -9,14 +9,14 @@ from flettner.agent.domain.events import Observed
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.state import State
 from flettner.agent.domain.verdict import Verdict
-from flettner.agent.machine.failing import blue_fails_more, carries, failing_newcomer
+from flettner.agent.machine.failing import blue_fails_more, carries, failing_green
 from flettner.agent.machine.guard import PERSON
-from flettner.agent.machine.launching import begin_step, route_step, sum_counts
+from flettner.agent.machine.launching import begin_step, route_step
 from flettner.agent.machine.lease import keep_alive
 from flettner.agent.machine.promoting import promote
 from flettner.agent.machine.replacing import replace_next
 from flettner.agent.machine.rolling_back import leave_failing_green, roll_back
-from flettner.agent.machine.transitions import Rules, Transition, without_effects
+from flettner.agent.machine.transitions import Rules, Transition, sum_counts
 
 FRESH_S = 60.0  # a pass needs an answer of green within so many seconds
 SUSPEND_AFTER_S = 120.0  # without admissible evidence for so long, green gets no traffic
@@ -25,59 +25,57 @@ HELD = "held"
 
 def judge(rules: Rules, state: State, event: Observed) -> Transition:
     """Count this second's requests and act on the judge's verdict."""
-    rollout = state.rollout
-    if state.green is None or rollout is None:
-        return without_effects(state)
-    new_green, new_blue = sum_counts(state.greens, event), sum_counts(state.fleet.running, event)
-    heard_at = event.at if new_green.total else rollout.heard_at
-    rollout = replace(rollout, exposed=rollout.exposed + new_green, heard_at=heard_at)
-    state = replace(state, rollout=rollout)
-    if found := failing_newcomer(state):
-        return leave_failing_green(
-            state, event.at, *found, f"at {rollout.plan.steps[rollout.step].weight} %: "
-        )
+    canary = state.canary
+    new_green, new_blue = sum_counts(canary.greens, event), sum_counts(state.fleet.running, event)
+    heard_at = event.at if new_green.total else canary.heard_at
+    canary = replace(canary, exposed=canary.exposed + new_green, heard_at=heard_at)
+    state = replace(state, rollout=canary)
+    step = canary.plan.steps[canary.step]
+    if failing := failing_green(state):
+        return leave_failing_green(state, event.at, *failing, f"at {step.weight} %: ")
     if any(carries(state, name) for name in state.failing):  # both sides fail: there is nothing to compare
         return keep_alive(state, event.at)
-    if rollout.step_since is None or isinstance(state.effects.awaited, Route):
+    if canary.step_since is None or isinstance(state.effects.awaited, Route):
         return keep_alive(state, event.at)
-    rollout = replace(rollout, green=rollout.green + new_green, blue=rollout.blue + new_blue)
+    green, blue = canary.green_counts + new_green, canary.blue_counts + new_blue
     evidence, verdict = rules.judge.update(
-        rollout.evidence,
-        step=rollout.plan.steps[rollout.step],
+        canary.evidence,
+        step=step,
         slo=rules.slo,
         observation=observation_of(state, event, new_green),
-        green=rollout.green,
-        blue=rollout.blue,
-        baseline=rollout.baseline,
+        green=green,
+        blue=blue,
+        baseline=canary.baseline,
     )
-    rollout = replace(
-        rollout,
+    canary = replace(
+        canary,
+        green_counts=green,
+        blue_counts=blue,
         evidence=evidence,
-        step_bad=max(rollout.step_bad, verdict.bad),
+        step_bad=max(canary.step_bad, verdict.bad),
         waits=verdict.waits or verdict.why,
     )
-    return apply_verdict(rules, replace(state, rollout=rollout), event, verdict)
+    return apply_verdict(rules, replace(state, rollout=canary), event, verdict)
 
 
 def apply_verdict(rules: Rules, state: State, event: Observed, verdict: Verdict) -> Transition:
-    rollout, at = state.rollout, event.at
-    if rollout is None:
-        return without_effects(state)
-    step = rollout.plan.steps[rollout.step]
+    """Roll green back, advance it, or wait."""
+    canary, at = state.canary, event.at
+    step = canary.plan.steps[canary.step]
     if verdict.kind == "fail":
         return roll_back(state, at, f"at {step.weight} %: {verdict.why}")
     if verdict.kind == "futile":
         return roll_back(state, at, f"at {step.weight} %: {verdict.why}", result="no_gain")
-    if verdict.kind == "pass" and not answered_recently(rollout.heard_at, at):
+    if verdict.kind == "pass" and not answered_recently(canary.heard_at, at):
         verdict = replace(verdict, kind="wait", why=f"green has answered no request for {FRESH_S:.0f} s")
     ill = verdict.kind == "hold" and not event.blind and blue_fails_more(state)
-    if at - (rollout.step_since or at) > timedelta(seconds=step.at_most_s) and not ill:
+    if at - (canary.step_since or at) > timedelta(seconds=step.at_most_s) and not ill:
         why = f"no verdict at {step.weight} % within {step.at_most_s:.0f} s: {verdict.waits or verdict.why}"
         return roll_back(state, at, why, result="no_gain" if verdict.lacks_gain else "undecided")
     if verdict.kind == "hold":
         return hold_step(state, event, verdict.why)
-    if rollout.parked:
-        return route_step(replace(state, rollout=replace(rollout, parked="")))
+    if canary.parked:
+        return route_step(replace(state, rollout=replace(canary, parked="")))
     if verdict.kind == "pass":
         return advance_step(rules, state, at, f"{step.weight} % passed: {verdict.why}")
     if state.note.startswith(HELD):
@@ -88,57 +86,54 @@ def apply_verdict(rules: Rules, state: State, event: Observed, verdict: Verdict)
 def hold_step(state: State, event: Observed, why: str) -> Transition:
     """Wait without a verdict; after SUSPEND_AFTER_S without evidence green gets no traffic.
 
-    Green keeps its share beside a blue that fails more: that one would get it.
+    Keep green's share if blue fails more, because the share would go to blue.
     """
-    rollout = state.rollout
-    if rollout is None:
-        return without_effects(state)
-    due = rollout.evidence.held_s >= SUSPEND_AFTER_S and state.fleet.running and not rollout.parked
+    canary = state.canary
+    due = canary.evidence.held_s >= SUSPEND_AFTER_S and state.fleet.running and not canary.parked
     if due and (event.blind or not blue_fails_more(state)):
-        return route_step(replace(state, rollout=replace(rollout, parked=why)))
-    noted = rollout.parked or state.note.startswith(HELD)
+        return route_step(replace(state, rollout=replace(canary, parked=why)))
+    noted = canary.parked or state.note.startswith(HELD)
     return keep_alive(state if noted else replace(state, note=f"{HELD}: {why}"), event.at)
 
 
 def observation_of(state: State, event: Observed, green: RequestCounts) -> Observation:
     """The judge's input for this second; the engine of the first old server stands for blue's."""
-    newest = state.green.name if state.green else ""
-    first = state.fleet.running[0].name if state.fleet.running else ""
+    running = state.fleet.running
     return Observation(
         at=event.at,
         green=green,
-        blue={server.name: event.arms.get(server.name, RequestCounts()) for server in state.fleet.running},
-        green_engine=event.engines.get(newest),
-        blue_engine=event.engines.get(first),
+        blue={server.name: event.arms.get(server.name, RequestCounts()) for server in running},
+        green_engine=event.engines.get(state.canary.green.name),
+        blue_engine=event.engines.get(running[0].name) if running else None,
         blind=event.blind,
     )
 
 
 def advance_step(rules: Rules, state: State, at: datetime, why: str) -> Transition:
     """Begin the next step; before the hold step, replace the remaining servers; after it, conclude."""
-    rollout = state.rollout
-    if rollout is None:
-        return without_effects(state)
-    last = len(rollout.plan.steps) - 1
-    if rollout.step == last:
+    canary = state.canary
+    last = len(canary.plan.steps) - 1
+    if canary.step == last:
         return conclude_canary(rules, state, at, why)
-    if rollout.step + 1 < last:
-        return begin_step(replace(state, note=why), rollout.step + 1)
-    passed = replace(state, note=why, rollout=replace(rollout, passed=True))
+    if canary.step + 1 < last:
+        return begin_step(replace(state, note=why), canary.step + 1)
+    passed = replace(state, note=why, rollout=replace(canary, passed=True))
     return replace_next(passed, at, why) or begin_step(passed, last)
 
 
 def conclude_canary(rules: Rules, state: State, at: datetime, why: str) -> Transition:
     """Promote a mitigation or an operator's change that is not worse; other changes need a measured gain."""
-    rollout, suggestion = state.rollout, state.suggestion
-    if rollout is None or suggestion is None:
-        return without_effects(state)
-    proposal = suggestion.proposal
+    canary = state.canary
+    proposal = canary.suggestion.proposal
     gain = rules.judge.gain(
-        rollout.evidence, slo=rules.slo, level=rollout.level, green=rollout.green, baseline=rollout.baseline
+        canary.evidence,
+        slo=rules.slo,
+        level=canary.level,
+        green=canary.green_counts,
+        baseline=canary.baseline,
     )
-    state = replace(state, rollout=replace(rollout, gain=gain, held=True))
-    if not gain and not (proposal.mitigation or proposal.rule == PERSON or not rollout.plan.gain_needed):
+    state = replace(state, rollout=replace(canary, gain=gain, hold_passed=True))
+    if not gain and not (proposal.mitigation or proposal.rule == PERSON or not canary.plan.gain_needed):
         return roll_back(state, at, f"no measurable gain: {why}", result="no_gain")
     why = f"{why}; {gain or 'no measurable gain, and none is required'}"
     return replace_next(state, at, why) or promote(state, at, why)

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from flettner.agent.domain.effects import Preflight
 from flettner.agent.domain.events import EffectFailed, Preflighted
 from flettner.agent.domain.model import OutcomeResult, Plan, PreflightResult, Proposal
-from flettner.agent.domain.state import Phase, State, Suggestion
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.judge.attainment import fails_badly
 from flettner.agent.machine.default_plan import plan_for
 from flettner.agent.machine.earlier_outcomes import was_aborted
@@ -18,7 +19,6 @@ from flettner.agent.machine.evidence import is_seen
 from flettner.agent.machine.hot_knobs import HOT_FIRST, why_not_hot
 from flettner.agent.machine.open_suggestions import (
     MOST,
-    bring_forward,
     by_rank,
     end_suggestion,
     enter_fitting_phase,
@@ -43,17 +43,17 @@ ANSWER_S = 900.0  # vLLM's own check takes a minute; the engine's deadline is sh
 
 def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: datetime) -> Transition:
     """Request the preflight; what is open stays open meanwhile."""
+    number = state.suggestions.last_number + 1
     asked = replace(
         enter_phase(state, Phase.CHECKING, at, suggestion.proposal.why),
-        suggestions=state.suggestions + 1,
-        suggestion=suggestion,
-        also_open=state.open_suggestions,
+        suggestions=replace(state.suggestions, checking=suggestion, last_number=number),
     )
     if rules.strategy in HOT_FIRST:
         hot = preflight_hot(rules, asked, suggestion)
         if rules.strategy == "hot" or not hot.problem:
-            return answer_check(rules, asked, hot, at)
-    setting = {**(state.fleet.blue.setting if state.fleet.blue else {}), **suggestion.proposal.to}
+            return answer_check(rules, asked, suggestion, hot, at)
+    blue = state.fleet.blue
+    setting = {**(blue.setting if blue else {}), **suggestion.proposal.to}
     return request_effect(
         asked, Preflight(number=0, servers=state.fleet.running, setting=setting, wanted=rules.strategy)
     )
@@ -118,32 +118,34 @@ def plan_at(
 
 
 def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Transition:
-    if not state.effects.is_awaited(event.number):
+    checking = state.suggestions.checking
+    if checking is None or not state.effects.is_awaited(event.number):
         return without_effects(state)
-    return answer_check(rules, state, _note_restart(rules, state, event.preflight), event.at)
+    preflight = _note_restart(rules, state, checking, event.preflight)
+    return answer_check(rules, state, checking, preflight, event.at)
 
 
-def _note_restart(rules: Rules, state: State, preflight: PreflightResult) -> PreflightResult:
+def _note_restart(
+    rules: Rules, state: State, suggestion: Suggestion, preflight: PreflightResult
+) -> PreflightResult:
     """Add why the change needs another server, where those that run have hot knobs."""
-    if state.suggestion is None or rules.strategy not in HOT_FIRST:
+    if rules.strategy not in HOT_FIRST or not any(server.hot for server in state.fleet.running):
         return preflight
-    if not any(one.hot for one in state.fleet.running):
-        return preflight
-    why = _why_not_hot(rules, state, state.suggestion)
+    why = _why_not_hot(rules, state, suggestion)
     return replace(preflight, notes=(f"with a restart: {why}", *preflight.notes)) if why else preflight
 
 
-def answer_check(rules: Rules, state: State, preflight: PreflightResult, at: datetime) -> Transition:
-    """Propose the change; in `auto` mode an auto-class change inside its bounds needs no approval."""
-    suggestion = state.suggestion
-    if suggestion is None:
-        return without_effects(state)
+def answer_check(
+    rules: Rules, state: State, suggestion: Suggestion, preflight: PreflightResult, at: datetime
+) -> Transition:
+    """Propose the checked change; in `auto` mode an auto-class change inside its bounds needs no approval."""
     if preflight.problem:
         result: OutcomeResult = "refused" if preflight.lasting else "undecided"
-        return refuse_suggestion(state, at, preflight.problem, result)
+        return without_effects(refuse_suggestion(state, suggestion, at, preflight.problem, result))
     expires_at = at + timedelta(seconds=rules.guard.suggestion_ttl_s)
     sealed = seal_suggestion(rules, state, suggestion, preflight, at=at, expires_at=expires_at)
-    state = enter_phase(await_nothing(replace(state, suggestion=sealed)), Phase.PROPOSED, at, "")
+    opened = replace(state.suggestions, checking=None, open=(sealed, *state.suggestions.open))
+    state = enter_phase(await_nothing(replace(state, suggestions=opened)), Phase.PROPOSED, at, "")
     state = replace(make_room(state, sealed), note=sealed.proposal.why)
     still = [sealed] if is_seen(state, sealed, at) else []
     return start_by_itself(rules, state, still, at) or without_effects(state)
@@ -151,20 +153,20 @@ def answer_check(rules: Rules, state: State, preflight: PreflightResult, at: dat
 
 def make_room(state: State, sealed: Suggestion) -> State:
     """Rank the new suggestion; it supersedes those that change one of its knobs, or the last of too many."""
-    state = replace_open(state, state.open_suggestions)
-    for other in state.open_suggestions:
+    state = replace_open(state, state.suggestions.open)
+    for other in state.suggestions.open:
         if other.id != sealed.id and share_a_knob(other, sealed):
-            state = end_suggestion(state, other.id, "superseded", f"{sealed.id} takes its place")
-    for last in reversed(state.open_suggestions):
-        if len(state.open_suggestions) > MOST and last.id != sealed.id:
-            state = end_suggestion(state, last.id, "superseded", f"{sealed.id} comes before it")
+            state = end_suggestion(state, other, "superseded", f"{sealed.id} takes its place")
+    for last in reversed(state.suggestions.open):
+        if len(state.suggestions.open) > MOST and last.id != sealed.id:
+            state = end_suggestion(state, last, "superseded", f"{sealed.id} comes before it")
     return state
 
 
 def has_room(state: State, suggestion: Suggestion) -> bool:
     """Whether one more may be open: in the place of one of its knobs, or as one of the first by rank."""
-    kept = [one for one in state.open_suggestions if not share_a_knob(one, suggestion)]
-    return suggestion in by_rank([*kept, suggestion])[:MOST]
+    others = [other for other in state.suggestions.open if not share_a_knob(other, suggestion)]
+    return suggestion in by_rank([*others, suggestion])[:MOST]
 
 
 def start_by_itself(
@@ -177,36 +179,35 @@ def start_by_itself(
     """
     if state.mode != "auto" or state.paused:
         return None
-    for one in still:
-        bounds = {knob: rules.guard.bounds.get(knob) for knob in one.proposal.to}
-        aborted = was_aborted(state.outcomes, one.proposal.to, at)
-        free = one.proposal.klass == "auto" and not one.held
+    for suggestion in still:
+        proposal = suggestion.proposal
+        bounds = {knob: rules.guard.bounds.get(knob) for knob in proposal.to}
+        aborted = was_aborted(state.outcomes, proposal.to, at)
+        free = proposal.klass == "auto" and not suggestion.held
         if free and None not in bounds.values() and not aborted:
             allowed = "; ".join(f"{knob} in {b.min}..{b.max}" for knob, b in bounds.items() if b)
-            chosen = bring_forward(state, one.id, f"{one.id} was approved")
-            return start_rollout(chosen, at, f"auto mode, inside the bounds {allowed}")
+            return start_rollout(rules, state, suggestion, at, f"auto mode, inside the bounds {allowed}")
     return None
 
 
-def refuse_suggestion(state: State, at: datetime, why: str, result: OutcomeResult) -> Transition:
-    suggestion = state.suggestion
-    if suggestion is None:
-        return without_effects(state)
-    state = remember_outcome(state, at, result, why)
-    state = end_suggestion(state, suggestion.id, "refused", why)
-    return without_effects(enter_fitting_phase(state, at, f"{suggestion.id} is refused: {why}"))
+def refuse_suggestion(
+    state: State, suggestion: Suggestion, at: datetime, why: str, result: OutcomeResult
+) -> State:
+    state = remember_outcome(state, suggestion, at, result, why)
+    state = end_suggestion(state, suggestion, "refused", why)
+    return enter_fitting_phase(state, at, f"{suggestion.id} is refused: {why}")
 
 
 def on_preflight_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
     """The preflight failed, which is no evidence about the values."""
-    if not state.effects.is_awaited(event.number):
+    checking = state.suggestions.checking
+    if checking is None or not state.effects.is_awaited(event.number):
         return without_effects(state)
-    return refuse_suggestion(state, event.at, event.why, "undecided")
+    return without_effects(refuse_suggestion(state, checking, event.at, event.why, "undecided"))
 
 
-def refuse_late_preflight(state: State, at: datetime) -> State:
-    suggestion = state.suggestion
-    if suggestion is None or at <= suggestion.made_at + timedelta(seconds=ANSWER_S):
+def refuse_late_preflight(state: State, checking: Suggestion, at: datetime) -> State:
+    if at <= checking.made_at + timedelta(seconds=ANSWER_S):
         return state
     why = f"the preflight did not finish within {ANSWER_S:.0f} s"
-    return refuse_suggestion(state, at, why, "undecided")[0]
+    return refuse_suggestion(state, checking, at, why, "undecided")

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 
 from flettner.agent.domain.model import Proposal, Slo
 from flettner.agent.domain.reading import Reading
-from flettner.agent.domain.state import Sighting, State, Suggestion
+from flettner.agent.domain.state import State
+from flettner.agent.domain.suggestion import Sighting, Suggestion
 from flettner.vllm_facts.values import Knob, Value
 
 MIN_COVERAGE = 0.8  # of the window's seconds with a fresh scrape
@@ -73,7 +74,7 @@ def record_sightings(
     known = {
         **{
             key: Sighting(since=one.made_at, seen_at=one.made_at)
-            for one in state.open_suggestions
+            for one in state.suggestions.open
             for key in directions_of(one)
         },
         **state.sightings,

@@ -58,8 +58,7 @@ def assess_servers(state: State, event: Event) -> State:
 
 
 def _assess_carriers(state: State, health: Mapping[str, ServerHealth]) -> Carriers:
-    shares = state.split.route.weights if state.split.route is not None else {}
-    carriers = {name for name, weight in shares.items() if weight}
+    carriers = {*state.split.carriers}
     hanging = {name for name, failure in state.failing.items() if failure.kind in HANGING}
     if not carriers:
         return "serve"
@@ -87,7 +86,7 @@ def fails(state: State, server: Server) -> bool:
     return server.name in state.failing
 
 
-def failing_newcomer(state: State) -> tuple[str, Failure] | None:
+def failing_green(state: State) -> tuple[str, Failure] | None:
     """The first new server that fails while an old one does not; None if there is none.
 
     An old server that is silent, too, counts as failing before it is certain: scrapes are spread over the
@@ -106,7 +105,7 @@ def _is_silent(state: State, server: Server) -> bool:
 
 
 def carries(state: State, name: str) -> bool:
-    return state.split.route is not None and bool(state.split.route.weights.get(name))
+    return bool(state.split.weights.get(name))
 
 
 def blue_fails_more(state: State) -> bool:

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from flettner.agent.domain.effects import Drain, Effect, KeepAlive, Route
 from flettner.agent.domain.model import Server
-from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.state import Phase, Rollout, State
+from flettner.agent.domain.state import Phase, State
 from flettner.agent.judge.server_health import is_well
 from flettner.agent.machine.failing import describe_failures, fails
 from flettner.agent.machine.routes import equal_shares
@@ -60,11 +59,7 @@ def split_without_failing(before: State, state: State, plan: Route) -> Route:
 
 def _takers(before: State, state: State, servers: Sequence[Server]) -> list[Server]:
     """Those that may carry the traffic: known to be well, or carrying it since the failover began."""
-    carry = (
-        before.split.route.weights
-        if before.split.planned is not None and before.split.route is not None
-        else {}
-    )
+    carry = before.split.weights if before.split.planned is not None else {}
     return [
         server
         for server in servers
@@ -77,8 +72,7 @@ def _takers(before: State, state: State, servers: Sequence[Server]) -> list[Serv
 
 def _as_before(before: State, state: State, plan: Route) -> Route:
     """The split before this step, if its servers still run and are part of the plan; else the plan."""
-    now = before.split.route
-    carriers = [name for name, weight in now.weights.items() if weight] if now is not None else []
+    now, carriers = before.split.route, before.split.carriers
     if now is None or not carriers or any(n in state.fleet.exited or n not in plan.weights for n in carriers):
         return plan
     return replace(
@@ -105,14 +99,19 @@ def _request(before: State, state: State, effects: tuple[Effect, ...], wanted: R
     route = replace(wanted, number=number)
     if state.effects.awaited is None or isinstance(state.effects.awaited, Route) or _returns(state, route):
         state = replace(state, effects=state.effects.await_effect(route))
-    if state.phase is Phase.CANARY and state.rollout and state.split.planned:
-        state = replace(state, rollout=suspend_step(state.rollout))
+    if (
+        state.phase is Phase.CANARY and state.split.planned is not None
+    ):  # blue's failure says nothing of green
+        canary = state.canary
+        state = replace(state, rollout=canary.with_fresh_step(holding=canary.evidence.holding))
     rest = tuple(effect for effect in effects if not isinstance(effect, Route | KeepAlive))
     state = replace(state, split=replace(state.split, route=route))
     if state.split.planned is not None:
         state = replace(state, note=describe_failover(state))
     elif before.split.planned is not None:
-        state = replace(state, note=f"the failover is over: {_carriers(route)} has the traffic")
+        state = replace(
+            state, note=f"the failover is over: {', '.join(state.split.carriers)} has the traffic"
+        )
     return state, (*rest, route)
 
 
@@ -122,26 +121,8 @@ def _returns(state: State, route: Route) -> bool:
     return state.phase is Phase.ROLLING_BACK and bool(route.weights.get(drains))
 
 
-def _carriers(route: Route) -> str:
-    return ", ".join(name for name, weight in route.weights.items() if weight)
-
-
 def describe_failover(state: State) -> str:
     """Which servers fail, and which ones carry their traffic; empty without a failover."""
-    if state.split.planned is None or state.split.route is None:
+    if state.split.planned is None:
         return ""
-    return f"failover: {describe_failures(state)}; {_carriers(state.split.route)} has the traffic"
-
-
-def suspend_step(rollout: Rollout) -> Rollout:
-    """Begin the step's evidence from zero once its split is in force again: blue's failure says nothing."""
-    return replace(
-        rollout,
-        step_since=None,
-        green=RequestCounts(),
-        blue=RequestCounts(),
-        evidence=rollout.evidence.next_step(holding=rollout.evidence.holding),
-        waits="",
-        bad=rollout.bad + rollout.step_bad,
-        step_bad=0,
-    )
+    return f"failover: {describe_failures(state)}; {', '.join(state.split.carriers)} has the traffic"

@@ -10,7 +10,8 @@ from flettner.agent.domain.lateness import has_need
 from flettner.agent.domain.model import Bound, Forecast, Hold, Plan, PreflightResult, Proposal, Slo
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.request_counts import NO_SLO
-from flettner.agent.domain.state import State, Suggestion
+from flettner.agent.domain.state import State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine.earlier_outcomes import why_not_again, why_not_back
 from flettner.agent.machine.evidence import no_measurement
 from flettner.agent.machine.hot_knobs import why_not_hot
@@ -129,7 +130,7 @@ class Guard:
                 why="; ".join(notes) or f"{asked} changes nothing: the server already runs with it"
             )
         return Suggestion(
-            id=f"{state.target}-s{state.suggestions + 1}",
+            id=f"{state.target}-s{state.suggestions.last_number + 1}",
             target=state.target,
             policy=policy,
             proposal=replace(proposal, to=to),

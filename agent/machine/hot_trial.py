@@ -14,11 +14,11 @@ from flettner.agent.domain.blocks import Arm, BlockSecond
 from flettner.agent.domain.effects import SetKnobs
 from flettner.agent.domain.events import Aborted, EffectFailed, KnobsSet, Observed, ServerLost
 from flettner.agent.domain.model import OutcomeResult
-from flettner.agent.domain.state import Phase, Rollout, State
+from flettner.agent.domain.rollout import HotChange
+from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.verdict import Verdict
-from flettner.agent.judge.blocks.verdict import begin_blocks, update_blocks
+from flettner.agent.judge.blocks.verdict import update_blocks
 from flettner.agent.machine.hot_knobs import hot_values
-from flettner.agent.machine.launching import sum_counts
 from flettner.agent.machine.lease import keep_alive
 from flettner.agent.machine.restoring import TRIES, missing_server, restore
 from flettner.agent.machine.transitions import (
@@ -27,10 +27,10 @@ from flettner.agent.machine.transitions import (
     await_nothing,
     enter_cooldown,
     enter_phase,
-    is_in_fleet,
     remember_outcome,
     request_effect,
     retry_later,
+    sum_counts,
     without_effects,
 )
 
@@ -46,8 +46,7 @@ def begin_trial(state: State, at: datetime, note: str) -> Transition:
 
 def is_hot(state: State) -> bool:
     """Whether the latest rollout changes running servers, and has not ended."""
-    rollout = state.rollout
-    return rollout is not None and rollout.strategy == "hot" and rollout.ended_at is None
+    return isinstance(state.rollout, HotChange) and state.rollout.ended_at is None
 
 
 def arm_in_force(state: State) -> Arm | None:
@@ -59,49 +58,41 @@ def arm_in_force(state: State) -> Arm | None:
 
 def observe(rules: Rules, state: State, event: Observed) -> Transition:
     """Add this second to the block that is on, act on the verdict, and change the arm where a block ends."""
-    rollout, arm = state.rollout, arm_in_force(state)
-    if rollout is None or rollout.passed:
+    change, arm, running = state.hot_change, arm_in_force(state), state.fleet.running
+    if change.passed:
         return keep_alive(state, event.at)
-    counts = sum_counts(state.fleet.running, event)
+    counts = sum_counts(running, event)
     if arm != "present":
-        rollout = replace(rollout, exposed=rollout.exposed + counts)
+        change = replace(change, exposed=change.exposed + counts)
     why = "; ".join(f"{name} {failure.why}" for name, failure in sorted(state.failing.items()))
     if why and arm == "candidate":
-        return take_back(replace(state, rollout=rollout), event.at, f"the candidate is worse: {why}")
-    blocks = rollout.blocks or begin_blocks(
-        rollout.id,
-        slo=rules.slo,
-        baseline=rollout.baseline,
-        gain_needed=rollout.evidence.gain_needed,
-        baseline_s=rollout.evidence.baseline_s,
-        margin=rollout.plan.margin,
-        calibration=rollout.evidence.calibration,
-    )
-    engines = tuple(event.engines[one.name] for one in state.fleet.running if one.name in event.engines)
-    seen = engines if len(engines) == len(state.fleet.running) else ()
+        return take_back(replace(state, rollout=change), event.at, f"the candidate is worse: {why}")
+    engines = tuple(event.engines[server.name] for server in running if server.name in event.engines)
+    seen = engines if len(engines) == len(running) else ()
     second = BlockSecond(counts=counts, engines=seen, in_force=arm, blind=event.blind or why)
-    blocks, verdict = update_blocks(blocks, second, slo=rules.slo)
-    rollout = replace(rollout, blocks=blocks, step_bad=verdict.bad, waits=verdict.waits or verdict.why)
-    return _apply_verdict(replace(state, rollout=rollout), rollout, event.at, verdict)
+    trial, verdict = update_blocks(change.trial, second, slo=rules.slo)
+    change = replace(change, trial=trial, bad=verdict.bad, waits=verdict.waits or verdict.why)
+    return _apply_verdict(replace(state, rollout=change), event.at, verdict)
 
 
-def _apply_verdict(state: State, rollout: Rollout, at: datetime, verdict: Verdict) -> Transition:
-    limit_s = rollout.plan.steps[-1].at_most_s
+def _apply_verdict(state: State, at: datetime, verdict: Verdict) -> Transition:
+    change = state.hot_change
+    limit_s = change.plan.steps[-1].at_most_s
     if verdict.kind == "fail":
         return take_back(state, at, verdict.why)
     if verdict.kind == "futile":
         return take_back(state, at, verdict.why, result="no_gain")
     if verdict.kind == "pass":
-        passed = replace(state, note=verdict.why, rollout=replace(rollout, passed=True, why=verdict.why))
+        passed = replace(state, note=verdict.why, rollout=replace(change, passed=True, why=verdict.why))
         return _set_arm(passed, "candidate", lease_s=None)
-    if at - rollout.started_at > timedelta(seconds=limit_s):
+    if at - change.started_at > timedelta(seconds=limit_s):
         why = f"no verdict within {limit_s:.0f} s: {verdict.waits or verdict.why}"
-        shown = rollout.blocks is not None and rollout.blocks.results >= ENOUGH_BLOCKS
+        shown = change.trial.results >= ENOUGH_BLOCKS
         return take_back(state, at, why, result="no_gain" if verdict.lacks_gain and shown else "undecided")
     if (verdict.kind == "hold") is not state.note.startswith(HELD):
         note = f"{HELD}: {verdict.why}" if verdict.kind == "hold" else "blocks count again"
         state = replace(state, note=note)
-    arm = rollout.blocks.arm if rollout.blocks is not None else "present"
+    arm = change.trial.arm
     if arm_in_force(state) in (None, arm):
         return keep_alive(state, at)
     return _set_arm(state, arm, lease_s=LEASE_S if arm == "candidate" else None)
@@ -109,15 +100,17 @@ def _apply_verdict(state: State, rollout: Rollout, at: datetime, verdict: Verdic
 
 def _set_arm(state: State, arm: Arm, *, lease_s: float | None) -> Transition:
     """Request the values of this arm on all servers that run."""
-    servers = state.fleet.running
-    setting = dict(state.fleet.servers[0].setting) if state.fleet.servers else {}
-    if arm == "candidate" and state.suggestion is not None:
-        setting |= state.suggestion.proposal.to
-    values = hot_values(state.fleet.servers, setting)
-    change = SetKnobs(number=0, epoch=state.epoch, servers=servers, values=values, lease_s=lease_s)
+    servers = state.fleet.servers
+    setting = dict(servers[0].setting)
+    if arm == "candidate":
+        setting |= state.hot_change.suggestion.proposal.to
+    values = hot_values(servers, setting)
+    change = SetKnobs(
+        number=0, epoch=state.epoch, servers=state.fleet.running, values=values, lease_s=lease_s
+    )
     state, effects = request_effect(state, change)
     if state.knobs is not None:  # one that is down gets the values when it is back
-        state = replace(state, knobs=replace(state.knobs, servers=state.fleet.servers))
+        state = replace(state, knobs=replace(state.knobs, servers=servers))
     return state, effects
 
 
@@ -128,31 +121,31 @@ def _result_under(arm: Arm | None) -> OutcomeResult:
 
 def on_set(_: Rules, state: State, event: KnobsSet) -> Transition:
     """The values are in force. After a pass they are the setting from now on."""
-    rollout, suggestion = state.rollout, state.suggestion
-    if not state.effects.is_awaited(event.number) or rollout is None or suggestion is None:
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
-    state = await_nothing(state)
-    if not rollout.passed:
+    state, change = await_nothing(state), state.hot_change
+    if not change.passed:
         return without_effects(state)
-    fleet = tuple(
-        replace(one, setting={**one.setting, **suggestion.proposal.to}) for one in state.fleet.servers
+    to = change.suggestion.proposal.to
+    servers = tuple(replace(one, setting={**one.setting, **to}) for one in state.fleet.servers)
+    state = replace(
+        state,
+        fleet=replace(state.fleet, servers=servers),
+        rollout=replace(change, outcome="promoted", ended_at=event.at),
     )
-    state = replace(state, fleet=replace(state.fleet, servers=fleet))
-    state = replace(state, rollout=replace(rollout, outcome="promoted", ended_at=event.at))
-    state = remember_outcome(state, event.at, "promoted", rollout.why)
-    return without_effects(enter_phase(state, Phase.OBSERVING, event.at, rollout.why))
+    state = remember_outcome(state, change.suggestion, event.at, "promoted", change.why)
+    return without_effects(enter_phase(state, Phase.OBSERVING, event.at, change.why))
 
 
 def take_back(
     state: State, at: datetime, why: str, *, result: OutcomeResult = "rolled_back", reason: str = ""
 ) -> Transition:
     """Return to the present values at once, by one effect. `reason`: an operator's text."""
-    rollout = state.rollout
-    if rollout is None:
-        return without_effects(state)
-    state = remember_outcome(state, at, result, why)
-    ended = replace(rollout, outcome="rolled_back", passed=False, why=f"{why}: {reason}" if reason else why)
-    state = enter_phase(replace(state, rollout=ended), Phase.ROLLING_BACK, at, why)
+    change = state.hot_change
+    state = remember_outcome(state, change.suggestion, at, result, why)
+    why_ended = f"{why}: {reason}" if reason else why
+    change = replace(change, outcome="rolled_back", passed=False, why=why_ended)
+    state = enter_phase(replace(state, rollout=change), Phase.ROLLING_BACK, at, why)
     return _set_arm(state, "present", lease_s=None)
 
 
@@ -170,7 +163,7 @@ def abort(_: Rules, state: State, event: Aborted) -> Transition:
 
 def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
     """A server that exited has lost the values; one that is restored has those before the trial."""
-    if not is_in_fleet(state, event):
+    if not state.fleet.has(event.server):
         return without_effects(state)
     result = "undecided" if event.external else _result_under(arm_in_force(state))
     moved = take_back(state, event.at, f"{event.server}: {event.why}", result=result)
@@ -178,7 +171,7 @@ def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
 
 
 def on_lost_while_back(rules: Rules, state: State, event: ServerLost) -> Transition:
-    if not is_in_fleet(state, event) or not event.gone:
+    if not event.gone or not state.fleet.has(event.server):
         return without_effects(state)
     return _leave_lost(rules, without_effects(state), event.at)
 
@@ -190,9 +183,10 @@ def _leave_lost(rules: Rules, moved: Transition, at: datetime) -> Transition:
     """
     state, effects = moved
     lost = missing_server(state)
-    if state.rollout is None or (state.fleet.running and (lost is None or not lost.ours)):
+    ours = lost is not None and lost.ours
+    if not ours and state.fleet.running:
         return moved
-    if lost is None or not lost.ours:
+    if not ours:
         state, more = end_rollback(rules, state, at)
         return state, (*effects, *more)
     state, more = restore(rules, await_nothing(state), at, state.note)
@@ -216,10 +210,14 @@ def on_back_failed(rules: Rules, state: State, event: EffectFailed) -> Transitio
     return without_effects(retry_later(state, event.at, event.why))
 
 
+def observe_while_back(_: Rules, state: State, event: Observed) -> Transition:
+    return keep_alive(state, event.at)
+
+
 def end_rollback(rules: Rules, state: State, at: datetime) -> Transition:
-    rollout = replace(state.rollout, ended_at=at) if state.rollout is not None else None
-    why = f"rolled back: {rollout.why}" if rollout is not None else "rolled back"
-    return enter_cooldown(rules, replace(await_nothing(state), rollout=rollout), at, why)
+    change = replace(state.hot_change, ended_at=at)
+    state = replace(await_nothing(state), rollout=change)
+    return enter_cooldown(rules, state, at, f"rolled back: {change.why}")
 
 
 def resume(rules: Rules, state: State, at: datetime, *, drifted: bool) -> Transition:

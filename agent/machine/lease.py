@@ -46,11 +46,12 @@ def on_routed(_: Rules, state: State, event: Routed) -> Transition:
 
 def on_drained(_: Rules, state: State, event: Drained) -> Transition:
     """Stop a drained server whose slot green takes, so that it can start again; retire any other."""
-    effect, rollout = state.effects.awaited, state.rollout
-    if not isinstance(effect, Drain) or rollout is None or effect.number != event.number:
+    effect = state.effects.awaited
+    if not isinstance(effect, Drain) or effect.number != event.number:
         return without_effects(state)
-    state = replace(state, rollout=replace(rollout, lost=rollout.lost + event.lost))
-    state = replace(state, note=f"{effect.server.name} drained, {event.lost} requests lost")
+    canary = state.canary
+    note = f"{effect.server.name} drained, {event.lost} requests lost"
+    state = replace(state, rollout=replace(canary, lost=canary.lost + event.lost), note=note)
     following = Stop if state.phase is Phase.DRAINING else Retire
     return request_effect(state, following(number=0, server=effect.server))
 

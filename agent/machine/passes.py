@@ -7,6 +7,7 @@ from flettner.agent.domain.effects import Effect, KeepAlive, Route
 from flettner.agent.domain.events import Event, Observed, Retired, ServerLost
 from flettner.agent.domain.fleet import Split
 from flettner.agent.domain.model import Server
+from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine.lease import is_due
 from flettner.agent.machine.open_suggestions import end_all, enter_fitting_phase
@@ -29,13 +30,13 @@ def record_exit(state: State, event: Event) -> State:
 
 def count_late_requests(state: State, event: Event) -> State:
     """Count the requests of a rolled-back green that end after the rollback as exposed."""
-    rollout = state.rollout
-    if not isinstance(event, Observed) or rollout is None or rollout.ended_at is None:
+    canary = state.rollout
+    if not isinstance(event, Observed) or not isinstance(canary, Canary) or canary.ended_at is None:
         return state
-    late = event.arms.get(rollout.server)
-    if late is None or rollout.outcome != "rolled_back" or event.at > rollout.ended_at + LATE:
+    late = event.arms.get(canary.server)
+    if late is None or canary.outcome != "rolled_back" or event.at > canary.ended_at + LATE:
         return state
-    return replace(state, rollout=replace(rollout, exposed=rollout.exposed + late))
+    return replace(state, rollout=replace(canary, exposed=canary.exposed + late))
 
 
 def charge_error_budget(state: State, event: Event) -> State:
@@ -60,24 +61,19 @@ def record_move(state: State, event: Event) -> State:
     if not isinstance(event, Retired) or not event.moved:
         return state
 
-    def moved(server: Server | None) -> Server | None:
-        return replace(server, ours=False) if server and server.name == event.moved else server
+    def moved(servers: tuple[Server, ...]) -> tuple[Server, ...]:
+        return tuple(replace(one, ours=False) if one.name == event.moved else one for one in servers)
 
-    def all_moved(servers: tuple[Server, ...]) -> tuple[Server, ...]:
-        return tuple(server for server in map(moved, servers) if server is not None)
-
-    return replace(
-        state,
-        fleet=replace(state.fleet, servers=all_moved(state.fleet.servers)),
-        green=moved(state.green),
-        crew=all_moved(state.crew),
-    )
+    state = replace(state, fleet=replace(state.fleet, servers=moved(state.fleet.servers)))
+    if isinstance(state.rollout, Canary):
+        state = replace(state, rollout=replace(state.rollout, greens=moved(state.greens)))
+    return state
 
 
 def withdraw_if_servers_changed(moved: Transition, event: Event) -> Transition:
     """End the suggestions once the fleet changed: strategy and outage hold for the old fleet."""
     state, effects = moved
-    suggestion = state.suggestion
+    suggestion = next(iter(state.suggestions.pending), None)
     if suggestion is None or state.phase not in {Phase.CHECKING, Phase.PROPOSED}:
         return moved
     now = sorted(server.name for server in state.fleet.running)

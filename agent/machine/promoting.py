@@ -7,7 +7,7 @@ from flettner.agent.domain.effects import Drain, Retire
 from flettner.agent.domain.events import Aborted, EffectFailed, Observed, Retired, Routed, ServerLost
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.machine.failing import failing_newcomer
+from flettner.agent.machine.failing import failing_green
 from flettner.agent.machine.lease import keep_alive
 from flettner.agent.machine.restoring import TRIES, missing_server, restore
 from flettner.agent.machine.rolling_back import leave_failing_green, result_of_loss, roll_back
@@ -29,45 +29,41 @@ from flettner.agent.machine.transitions import (
 
 def promote(state: State, at: datetime, why: str) -> Transition:
     """Route all traffic to the new servers and keep the reason in the rollout."""
-    rollout = replace(state.rollout, why=why) if state.rollout else None
-    state = enter_phase(replace(state, rollout=rollout), Phase.PROMOTING, at, why)
-    return request_effect(state, route_to(running_newcomers(state), *state.fleet.running))
+    promoted = replace(state, rollout=replace(state.canary, why=why))
+    state = enter_phase(promoted, Phase.PROMOTING, at, why)
+    return request_effect(state, route_to(running_greens(state), *state.fleet.running))
 
 
-def running_newcomers(state: State) -> tuple[Server, ...]:
+def running_greens(state: State) -> tuple[Server, ...]:
     return tuple(server for server in state.greens if server.name not in state.fleet.exited)
 
 
 def on_observed(_: Rules, state: State, event: Observed) -> Transition:
     """Roll back while that is possible if a new server fails and an old one does not."""
     state = count_exposed(state, event)
-    if can_roll_back(state) and (found := failing_newcomer(state)):
-        return leave_failing_green(state, event.at, *found)
+    if can_roll_back(state) and (failing := failing_green(state)):
+        return leave_failing_green(state, event.at, *failing)
     return keep_alive(state, event.at)
 
 
 def next_to_retire(state: State) -> Server | None:
     """The next old server to retire; None once the new servers are the fleet."""
-    return state.fleet.servers[-1] if state.green is not None and state.fleet.servers else None
+    return state.fleet.servers[-1] if state.canary.greens and state.fleet.servers else None
 
 
 def on_routed(rules: Rules, state: State, event: Routed) -> Transition:
     """The first split is in force: retire the old servers. The last one, without them, ends the rollout."""
     if not state.effects.is_awaited(event.number):
         return without_effects(state)
-    return (
-        release_next(state) if next_to_retire(state) is not None else finish_promotion(rules, state, event.at)
-    )
+    old = next_to_retire(state)
+    return finish_promotion(rules, state, event.at) if old is None else release(state, old)
 
 
-def release_next(state: State) -> Transition:
-    """Drain the next old server; retire it at once if it was stopped and cannot have open requests."""
-    old, rollout = next_to_retire(state), state.rollout
-    if old is None or rollout is None:
-        return without_effects(state)
+def release(state: State, old: Server) -> Transition:
+    """Drain an old server; retire it at once if it was stopped and cannot have open requests."""
     if old.name not in state.fleet.stopped:  # an exited one too: it may have been started again meanwhile
         draining = replace(state, note=f"{old.name} gets no new requests; its open requests may end")
-        return request_effect(draining, Drain(number=0, server=old, deadline_s=rollout.plan.drain_s))
+        return request_effect(draining, Drain(number=0, server=old, deadline_s=state.canary.plan.drain_s))
     return request_effect(state, Retire(number=0, server=old))  # so that nothing restarts it
 
 
@@ -82,31 +78,29 @@ def remove_old_server(state: State, old: Server) -> Transition:
     """Remove one old server; after the last one the new servers are the fleet."""
     fleet = state.fleet.without(old.name)
     if fleet.servers:
-        return release_next(replace(state, fleet=fleet))
-    serving = running_newcomers(state) or state.greens
-    exited = [server for server in state.greens if server not in serving]
-    fleet = replace(fleet, servers=(*serving, *exited), stopped=())
-    carriers = running_newcomers(state) or serving[:1]
-    return request_effect(replace(state, fleet=fleet, green=None, crew=()), route_to(carriers))
+        return release(replace(state, fleet=fleet), fleet.servers[-1])
+    running = running_greens(state)
+    exited = [server for server in state.greens if server not in running]
+    fleet = replace(fleet, servers=(*running, *exited), stopped=())
+    state = replace(state, fleet=fleet, rollout=replace(state.canary, greens=()))
+    return request_effect(state, route_to(running or fleet.servers[:1]))
 
 
 def finish_promotion(rules: Rules, state: State, at: datetime) -> Transition:
-    rollout = state.rollout
-    if rollout is None:
-        return without_effects(state)
-    state = replace(await_nothing(state), rollout=replace(rollout, outcome="promoted", ended_at=at))
-    state = remember_outcome(state, at, "promoted", rollout.why)
+    canary = replace(state.canary, outcome="promoted", ended_at=at)
+    state = replace(await_nothing(state), rollout=canary)
+    state = remember_outcome(state, canary.suggestion, at, "promoted", canary.why)
     if missing_server(state) is not None:
-        return restore(rules, state, at, rollout.why)
-    return without_effects(enter_phase(state, Phase.OBSERVING, at, rollout.why))
+        return restore(rules, state, at, canary.why)
+    return without_effects(enter_phase(state, Phase.OBSERVING, at, canary.why))
 
 
 def can_roll_back(state: State) -> bool:
     """Whether each old server still runs or can be started again, so that none is retired yet."""
-    if state.green is None or state.rollout is None or isinstance(state.effects.awaited, Retire):
+    if not state.greens or isinstance(state.effects.awaited, Retire):
         return False
     left = {*state.fleet.stopped, *(server.name for server in state.fleet.running)}
-    return left == {*state.rollout.old}
+    return left == state.canary.replicas.keys()
 
 
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
@@ -135,13 +129,13 @@ def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
 
     The loss of an old server changes nothing: it was to be retired.
     """
-    kept = state.greens if state.green is not None else state.fleet.servers
-    if event.server not in {server.name for server in kept}:
+    serving = state.greens or state.fleet.servers
+    if event.server not in {server.name for server in serving}:
         return without_effects(state)
     if can_roll_back(state):
-        hung, result = is_green(state, event), result_of_loss(event)
+        hung, result = is_green(state.canary, event), result_of_loss(event)
         return roll_back(state, event.at, f"green: {event.why}", event.log, hung=hung, result=result)
-    remaining = [server for server in kept if server.name not in (*state.fleet.exited, event.server)]
+    remaining = [server for server in serving if server.name not in (*state.fleet.exited, event.server)]
     if not event.gone or remaining:
         return without_effects(replace(state, note=f"{event.server}: {event.why}"))
     result = result_of_loss(event) or "failed"

@@ -20,11 +20,9 @@ from flettner.agent.machine.guard import PERSON, ProposalRefusal
 from flettner.agent.machine.lease import keep_alive
 from flettner.agent.machine.open_suggestions import (
     barred_approver,
-    bring_forward,
     end_check,
     end_suggestion,
     enter_fitting_phase,
-    find_pending,
 )
 from flettner.agent.machine.restoring import missing_server, restart_failing, restore
 from flettner.agent.machine.starting import start_rollout
@@ -33,7 +31,6 @@ from flettner.agent.machine.transitions import (
     Transition,
     choose_blue,
     enter_phase,
-    is_in_fleet,
     remember_outcome,
     without_effects,
 )
@@ -57,13 +54,13 @@ def request_change(rules: Rules, state: State, event: ChangeAsked) -> Transition
     return check_suggestion(rules, free, found, event.at)
 
 
-def approve(_: Rules, state: State, event: Approved) -> Transition:
+def approve(rules: Rules, state: State, event: Approved) -> Transition:
     """Start exactly what was shown: same digest, still open, not expired, and never in advise mode.
 
     A change that is to be committed is not started. With `approval = "other"` an operator cannot approve
     their own proposal.
     """
-    suggestion = find_pending(state, event.suggestion)
+    suggestion = state.suggestions.find_pending(event.suggestion)
     if (
         suggestion is None
         or state.mode == "advise"
@@ -74,16 +71,15 @@ def approve(_: Rules, state: State, event: Approved) -> Transition:
         or suggestion.held
     ):
         return without_effects(state)
-    chosen = bring_forward(state, suggestion.id, f"{suggestion.id} was approved")
-    return start_rollout(chosen, event.at, event.actor)
+    return start_rollout(rules, state, suggestion, event.at, event.actor)
 
 
 def deny(_: Rules, state: State, event: Denied) -> Transition:
-    suggestion = find_pending(state, event.suggestion)
+    suggestion = state.suggestions.find_pending(event.suggestion)
     if suggestion is None:
         return without_effects(state)
-    state = remember_outcome(state, event.at, "denied", f"by {event.actor}", of=suggestion)
-    state = end_suggestion(state, suggestion.id, "denied", "", by=event.actor)
+    state = remember_outcome(state, suggestion, event.at, "denied", f"by {event.actor}")
+    state = end_suggestion(state, suggestion, "denied", "", by=event.actor)
     return without_effects(enter_fitting_phase(state, event.at, f"{event.actor} denied {suggestion.id}"))
 
 
@@ -112,7 +108,7 @@ def record_prediction(_: Rules, state: State, event: PredictionChecked) -> Trans
 
 def on_server_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
     """Replace an exited server that flettner started; an adopted one is left to its owner."""
-    if not is_in_fleet(state, event):
+    if not state.fleet.has(event.server):
         return without_effects(state)
     why = f"{event.server}: {event.why}"
     lost = missing_server(state)

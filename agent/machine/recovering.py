@@ -11,7 +11,9 @@ from datetime import datetime
 from flettner.agent.domain.effects import KeepAlive, Launch, Route
 from flettner.agent.domain.events import AgentStarted
 from flettner.agent.domain.model import PreflightResult, Server
-from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.domain.rollout import Canary
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine import hot_trial
 from flettner.agent.machine.default_plan import plan_for
 from flettner.agent.machine.hot_knobs import has_drifted, with_kept_values
@@ -54,9 +56,11 @@ def on_started(rules: Rules, state: State, event: AgentStarted) -> Transition:
     return announce_epoch(retire_orphans(moved, found))
 
 
-def _why_unchecked(one: Suggestion) -> str:
+def _why_unchecked(suggestion: Suggestion) -> str:
     """Why a suggestion that advise mode has left open cannot be approved; empty if it can."""
-    return f"{one.id} was made in advise mode, without a check by vLLM" if one.preflight.unchecked else ""
+    if not suggestion.preflight.unchecked:
+        return ""
+    return f"{suggestion.id} was made in advise mode, without a check by vLLM"
 
 
 def announce_epoch(moved: Transition) -> Transition:
@@ -94,15 +98,7 @@ def resume_target(
         scaled = [s for s in state.fleet.running if before.get(s.name, s).replicas != s.replicas]
         return resume_rollout(rules, state, event, () if restarted else scaled, restarted=restarted)
     if state.phase is Phase.PROMOTING and any(s.name in state.fleet.exited for s in state.greens):
-        none_left = all(
-            server.name in state.fleet.exited for server in state.greens
-        )  # the old ones must serve
-        why = "green was not running when the daemon started"
-        return (
-            roll_back(state, event.at, why, hung=True, result="undecided")
-            if can_roll_back(state) or none_left
-            else repeat_effect(state)
-        )
+        return _resume_promotion_without_green(state, event.at)
     if state.phase in MOVING:
         return repeat_effect(state)
     if state.phase is Phase.HALTED:
@@ -112,9 +108,18 @@ def resume_target(
     return request_effect(state, route_to(state.fleet.running))
 
 
+def _resume_promotion_without_green(state: State, at: datetime) -> Transition:
+    """Roll back if that is possible or the old servers must serve; else go on with the other greens."""
+    none_left = all(server.name in state.fleet.exited for server in state.greens)
+    if not none_left and not can_roll_back(state):
+        return repeat_effect(state)
+    why = "green was not running when the daemon started"
+    return roll_back(state, at, why, hung=True, result="undecided")
+
+
 def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) -> State:
     """Update the expected servers from what was found; missing ones exited, unless flettner stopped them."""
-    if state.fleet.blue is None:
+    if not state.fleet.servers:
         return adopt_servers(state, event)
     fleet, note, drifted = [], "", False
     names = {server.name for server in state.servers}
@@ -131,17 +136,10 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
         s for s in (*fleet, *state.greens) if s.name not in (*state.fleet.stopped, state.effects.stopping)
     ]
     exited = tuple(s.name for s in expected if s.name not in running and s.address)
-    crew = tuple(found.get(server.name, server) for server in state.crew)
-    green = state.green
-    if green is not None and state.phase not in {
-        Phase.DRAINING,
-        Phase.LAUNCHING,
-    }:  # there it has no address yet
-        green = found.get(green.name, green)
-    merged = replace(state.fleet, servers=tuple(fleet), exited=exited)
-    seen = replace(state, fleet=merged, crew=crew, green=green)
-    if green is not None and state.green is not None:
-        seen = replace(seen, green=replace(green, like=state.green.like, differs=state.green.differs))
+    seen = replace(state, fleet=replace(state.fleet, servers=tuple(fleet), exited=exited))
+    if isinstance(state.rollout, Canary):
+        greens = tuple(_as_found(state, green, found) for green in state.greens)
+        seen = replace(seen, rollout=replace(state.rollout, greens=greens))
     if note:
         seen = replace(seen, knobs=None)
     if drifted:
@@ -153,12 +151,20 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
     return seen
 
 
+def _as_found(state: State, green: Server, found: FoundServers) -> Server:
+    """A new server as it runs; the newest one may be about to start, or to get another replica."""
+    if state.phase in {Phase.DRAINING, Phase.LAUNCHING} and green is state.greens[-1]:
+        return green
+    return replace(found.get(green.name, green), like=green.like, differs=green.differs)
+
+
 def _end_made(state: State) -> State:
     """End the suggestions that a third party has carried out: the servers run with their values."""
-    for one in state.open_suggestions:
-        running = [[server.setting.get(knob) for knob in one.proposal.to] for server in state.fleet.running]
-        if running and all(values == list(one.proposal.to.values()) for values in running):
-            state = end_suggestion(state, one.id, "superseded", "a third party has made this change")
+    for suggestion in state.suggestions.open:
+        to = suggestion.proposal.to
+        running = [[server.setting.get(knob) for knob in to] for server in state.fleet.running]
+        if running and all(values == list(to.values()) for values in running):
+            state = end_suggestion(state, suggestion, "superseded", "a third party has made this change")
     return state
 
 
@@ -196,10 +202,10 @@ def recover_without_blue(rules: Rules, state: State, event: AgentStarted, found:
 
     An adopted server is left to its owner.
     """
-    blue, green = state.fleet.blue, state.green
+    blue, greens = state.fleet.blue, state.greens
     why = f"{blue.name} was not running when the daemon started" if blue else "no server was running"
-    up = green is not None and green.name in found
-    if up and state.phase in {Phase.WARMING, Phase.CANARY} and not state.crew:
+    up = bool(greens) and greens[-1].name in found
+    if up and state.phase in {Phase.WARMING, Phase.CANARY} and len(greens) == 1:
         return promote(state, event.at, f"{why}: green is the only server")
     if up and state.phase in UNDECIDED:
         return roll_back(state, event.at, why, result="undecided")
@@ -218,23 +224,21 @@ def resume_rollout(
 
     `scaled`: old servers to which a third party has given another number of replicas.
     """
-    rollout, green = state.rollout, state.green
-    if rollout is None or green is None:
-        return without_effects(state)
-    rollout = replace(rollout, restarts=rollout.restarts + restarted, phase_since=event.at)
-    if scaled:
-        rollout = replan(rules, state, rollout, scaled, event.at)
-    state = replace(state, rollout=rollout)
-    if rollout.restarts > RESUMES:
-        why = f"the daemon was restarted {rollout.restarts} times in this rollout"
+    canary = state.canary
+    canary = replace(canary, restarts=canary.restarts + restarted, phase_since=event.at)
+    if scaled and not canary.passed:
+        canary = replan(rules, state, canary, scaled, event.at)
+    state = replace(state, rollout=canary)
+    if canary.restarts > RESUMES:
+        why = f"the daemon was restarted {canary.restarts} times in this rollout"
         return roll_back(state, event.at, why, result="undecided")
-    if green.name in state.fleet.exited:
+    if canary.green.name in state.fleet.exited:
         why = "green was not running when the daemon started"
         return roll_back(state, event.at, why, hung=True, result="undecided")
     if state.fleet.exited:
         why = f"{', '.join(state.fleet.exited)} was not running when the daemon started"
         return roll_back(state, event.at, why, result="undecided")
-    if state.phase is Phase.CANARY and scaled and not rollout.passed:
+    if state.phase is Phase.CANARY and scaled and not canary.passed:
         counts = ", ".join(f"{server.name} has {server.replicas} replicas" for server in scaled)
         return begin_step(replace(state, note=f"{counts} now: the canary begins again"), 0)
     if state.phase is Phase.CANARY:
@@ -242,14 +246,12 @@ def resume_rollout(
     return repeat_effect(state)
 
 
-def replan(rules: Rules, state: State, rollout: Rollout, scaled: Sequence[Server], at: datetime) -> Rollout:
-    """The rollout with the shares for the new number of replicas; once the canary has passed, as it is."""
-    if rollout.passed:
-        return rollout
-    replicas = {**rollout.replicas, **{server.name: server.replicas for server in scaled}}
-    preflight = PreflightResult(strategy=rollout.strategy)
+def replan(rules: Rules, state: State, canary: Canary, scaled: Sequence[Server], at: datetime) -> Canary:
+    """The canary with the shares for the new number of replicas."""
+    replicas = {**canary.replicas, **{server.name: server.replicas for server in scaled}}
+    preflight = PreflightResult(strategy=canary.suggestion.preflight.strategy)
     plan = plan_for(rules.plan, preflight, sum(replicas.values()), expected_rate(state, at))
-    return replace(rollout, replicas=replicas, plan=replace(rollout.plan, steps=plan.steps))
+    return replace(canary, replicas=replicas, plan=replace(canary.plan, steps=plan.steps))
 
 
 def retire_orphans(moved: Transition, found: FoundServers) -> Transition:
@@ -264,7 +266,7 @@ def retire_orphans(moved: Transition, found: FoundServers) -> Transition:
     for name, server in found.items():
         if server.ours and name not in owned:
             moved = add_retirement(moved, server)
-    last = state.rollout.server if state.rollout else ""
+    last = state.rollout.server if isinstance(state.rollout, Canary) else ""
     if last and last not in owned and last not in found:
         moved = add_retirement(moved, Server(name=last, setting={}))
     return moved

@@ -9,7 +9,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from flettner.agent.domain.model import Forecast, Plan, Proposal
-from flettner.agent.domain.state import State, Suggestion
+from flettner.agent.domain.state import State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine.checking import plan_at, seal_suggestion
 from flettner.agent.machine.transitions import Rules
 from flettner.vllm_facts.values import Knob, Setting, Value, as_number

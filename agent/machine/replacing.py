@@ -9,6 +9,7 @@ from datetime import datetime
 from flettner.agent.domain.effects import Drain, Launch, Stop
 from flettner.agent.domain.events import EffectFailed, Observed, Routed, ServerLost, Stopped
 from flettner.agent.domain.model import Server
+from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine.failing import describe_failures
 from flettner.agent.machine.lease import keep_alive
@@ -30,8 +31,8 @@ from flettner.agent.machine.transitions import (
 
 def server_to_replace(state: State) -> Server | None:
     """The old server whose slot the newest one takes."""
-    green = state.green
-    return next((s for s in state.fleet.servers if green is not None and s.name == green.like), None)
+    like = state.canary.green.like
+    return next((server for server in state.fleet.servers if server.name == like), None)
 
 
 def drain_old_server(state: State, at: datetime, why: str) -> Transition:
@@ -39,48 +40,48 @@ def drain_old_server(state: State, at: datetime, why: str) -> Transition:
 
     Without any the route is closed.
     """
-    old, rollout = server_to_replace(state), state.rollout
-    if old is None or rollout is None:
+    old, canary = server_to_replace(state), state.canary
+    if old is None:
         raise AssertionError(f"no slot to free in {state.phase}")
     left = replace(old, replicas=old.replicas - 1)
     remaining = [
-        left if s.name == old.name else s for s in state.fleet.running if s.name != old.name or left.replicas
+        left if server.name == old.name else server
+        for server in state.fleet.running
+        if server.name != old.name or left.replicas
     ]
-    serving = [server for server in state.greens if server.address]
-    what = f"a replica of {old.name}" if left.replicas else old.name
-    state = enter_phase(state, Phase.DRAINING, at, f"{why}: {what} frees its slot for a new server")
-    return request_effect(state, route_to((*remaining, *serving), old, closed_s=rollout.outage_s))
+    serving = [server for server in canary.greens if server.address]
+    slot = f"a replica of {old.name}" if left.replicas else old.name
+    state = enter_phase(state, Phase.DRAINING, at, f"{why}: {slot} frees its slot for a new server")
+    outage_s = canary.suggestion.preflight.outage_s
+    return request_effect(state, route_to((*remaining, *serving), old, closed_s=outage_s))
 
 
 def on_routed(_: Rules, state: State, event: Routed) -> Transition:
-    old, rollout = server_to_replace(state), state.rollout
-    if old is None or rollout is None or not state.effects.is_awaited(event.number):
+    old = server_to_replace(state)
+    if old is None or not state.effects.is_awaited(event.number):
         return without_effects(state)
-    if (
-        state.split.planned is not None
-        and state.split.route is not None
-        and state.split.route.weights.get(old.name)
-    ):
+    if state.split.planned is not None and state.split.weights.get(old.name):
         why = f"{old.name} cannot free its slot: {describe_failures(state)}"
         return roll_back(state, event.at, why, result="undecided")
     if old.replicas > 1:
         return request_effect(state, Stop(number=0, server=old, keep=old.replicas - 1))
-    return request_effect(state, Drain(number=0, server=old, deadline_s=rollout.plan.drain_s))
+    return request_effect(state, Drain(number=0, server=old, deadline_s=state.canary.plan.drain_s))
 
 
 def on_stopped(_: Rules, state: State, event: Stopped) -> Transition:
     """The slot and its memory are free: launch the new server, or one more of its replicas."""
-    effect, green, rollout = state.effects.awaited, state.green, state.rollout
-    if not isinstance(effect, Stop) or effect.number != event.number or green is None or rollout is None:
+    effect = state.effects.awaited
+    if not isinstance(effect, Stop) or effect.number != event.number:
         return without_effects(state)
-    what = (
+    note = (
         f"{effect.server.name} has {effect.keep} replicas left"
         if effect.keep
         else event.how or "the old server has stopped"
     )
-    state = enter_phase(mark_stopped(state, effect), Phase.LAUNCHING, event.at, what)
+    state = enter_phase(mark_stopped(state, effect), Phase.LAUNCHING, event.at, note)
+    green = state.canary.green
     wanted = replace(green, replicas=green.replicas + 1) if green.address else green
-    return request_effect(state, Launch(number=0, server=wanted, deadline_s=rollout.plan.start_s))
+    return request_effect(state, Launch(number=0, server=wanted, deadline_s=state.canary.plan.start_s))
 
 
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
@@ -91,18 +92,19 @@ def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
 
 def replace_next(state: State, at: datetime, why: str) -> Transition | None:
     """Replace the next replica or old server; None if none is left, or the last one is the control."""
-    if state.fleet.replica_count == 1 and keeps_control(state):
+    canary = state.canary
+    if state.fleet.replica_count == 1 and keeps_control(canary):
         return None
     if may_give_replica(state):
         return drain_old_server(state, at, why)
-    taken = {*state.fleet.stopped, *(server.like for server in state.greens)}
+    taken = {*state.fleet.stopped, *(server.like for server in canary.greens)}
     left = [server for server in state.fleet.running if server.name not in taken]
-    if not left or state.green is None:
+    if not left:
         return None
-    state, name = name_next_server(replace(state, crew=state.greens))
-    old, first = left[-1], state.crew[0]
-    green = Server(name=name, setting=first.setting, like=old.name)
-    return drain_old_server(replace(state, green=green), at, why)
+    state, name = name_next_server(state)
+    green = Server(name=name, setting=canary.greens[0].setting, like=left[-1].name)
+    joined = replace(canary, greens=(*canary.greens, green))
+    return drain_old_server(replace(state, rollout=joined), at, why)
 
 
 def may_give_replica(state: State) -> bool:
@@ -110,25 +112,23 @@ def may_give_replica(state: State) -> bool:
 
     With surge the last replica of the first old server to be replaced stays as the control.
     """
-    old, rollout = server_to_replace(state), state.rollout
-    if old is None or rollout is None or old not in state.fleet.running:
+    old, canary = server_to_replace(state), state.canary
+    if old is None or old not in state.fleet.running:
         return False
-    control = rollout.strategy == "surge" and state.greens[0].like == old.name
-    return old.replicas > control
+    surge = canary.suggestion.preflight.strategy == "surge"
+    return old.replicas > (surge and canary.greens[0].like == old.name)
 
 
-def keeps_control(state: State) -> bool:
+def keeps_control(canary: Canary) -> bool:
     """Whether the last old server serves until the hold step has passed; with surge one does anyway."""
-    rollout = state.rollout
-    return rollout is not None and rollout.strategy == "replace" and not rollout.held
+    return canary.suggestion.preflight.strategy == "replace" and not canary.hold_passed
 
 
-def route_to_newcomer(state: State, at: datetime) -> Transition:
+def route_to_green(state: State, at: datetime) -> Transition:
     """Give a warm new server an equal share."""
-    if state.green is None:
-        return without_effects(state)
-    state = enter_phase(state, Phase.REPLACING, at, f"{state.green.name} gets its share")
-    return request_effect(state, route_to((*state.fleet.running, *state.greens)))
+    canary = state.canary
+    state = enter_phase(state, Phase.REPLACING, at, f"{canary.green.name} gets its share")
+    return request_effect(state, route_to((*state.fleet.running, *canary.greens)))
 
 
 def on_observed(_: Rules, state: State, event: Observed) -> Transition:
@@ -141,17 +141,17 @@ def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
 
     If green is the only server left, it carries the traffic until an old one is restored.
     """
-    old = server_to_replace(state)
-    leaving = state.phase is Phase.DRAINING and old is not None and event.server == old.name
-    if (leaving and old is not None and old.replicas == 1) or (not event.gone and not is_green(state, event)):
+    old, canary, fleet = server_to_replace(state), state.canary, state.fleet
+    drains = state.phase is Phase.DRAINING and old is not None and event.server == old.name
+    if drains and old is not None and old.replicas == 1:
+        return without_effects(state)
+    is_newest = is_green(canary, event)
+    if not event.gone and not is_newest:
         return without_effects(state)
     why = f"{event.server} was lost: {event.why}"
-    if (
-        not is_green(state, event)
-        and not (state.fleet.running or state.crew)
-        and can_serve(state, state.green)
-    ):
+    alone = not (fleet.running or canary.earlier_greens)
+    if not is_newest and alone and can_serve(state, canary):
         return restore(rules, state, event.at, why)
-    newcomer = event.server in {server.name for server in state.greens}
-    result = result_of_loss(event) if newcomer else "undecided"
-    return roll_back(state, event.at, why, event.log, hung=is_green(state, event), result=result)
+    is_new = any(server.name == event.server for server in canary.greens)
+    result = result_of_loss(event) if is_new else "undecided"
+    return roll_back(state, event.at, why, event.log, hung=is_newest, result=result)

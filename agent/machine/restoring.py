@@ -7,6 +7,7 @@ from flettner.agent.domain.effects import Launch, Retire, Route
 from flettner.agent.domain.events import EffectFailed, Launched, Retired, Routed, ServerLost
 from flettner.agent.domain.fleet import Split
 from flettner.agent.domain.model import OutcomeResult, Server
+from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine.hot_knobs import with_kept_values
 from flettner.agent.machine.open_suggestions import end_all
@@ -19,8 +20,6 @@ from flettner.agent.machine.transitions import (
     can_serve,
     choose_blue,
     enter_phase,
-    is_green,
-    is_in_fleet,
     name_next_server,
     remember_outcome,
     repeat_effect,
@@ -39,11 +38,12 @@ def missing_server(state: State) -> Server | None:
     A third-party server is left to its owner unless no server runs. A server whose slot a new server still
     holds comes last: there is no capacity for it yet.
     """
-    stopped = [server for server in state.fleet.servers if server.name in state.fleet.stopped]
-    gone = [server for server in state.fleet.servers if server.name in state.fleet.exited]
+    fleet = state.fleet
+    stopped = [server for server in fleet.servers if server.name in fleet.stopped]
+    exited = [server for server in fleet.servers if server.name in fleet.exited]
     held = {server.like for server in state.greens}
-    found = [s for s in (*stopped, *gone) if s in stopped or s.ours or not state.fleet.running]
-    return min(found, key=lambda server: server.name in held, default=None)
+    missing = [s for s in (*stopped, *exited) if s in stopped or s.ours or not fleet.running]
+    return min(missing, key=lambda server: server.name in held, default=None)
 
 
 def restore(
@@ -54,28 +54,41 @@ def restore(
     The running servers, or else a serving green, carry all traffic until then. Any other green is retired and
     its rollout ends, with the `result`. The exited server is retired first: its remains may hold GPU memory.
     """
-    state = mark_retiring_as_gone(state)
-    green, rollout, old = state.green, state.rollout, missing_server(state) or state.fleet.blue
-    bridging = not state.fleet.running and can_serve(state, green)
-    if rollout is not None and rollout.ended_at is None:
-        if rollout.outcome == "running":
-            state = remember_outcome(state, at, result, why)
-            rollout = replace(rollout, outcome="rolled_back", why=why)
-        rollout = rollout if bridging else replace(rollout, ended_at=at)
-    state = end_all(replace(state, rollout=rollout), "superseded", why)
-    state = enter_phase(choose_blue(state), Phase.RESTORING, at, why)
-    if state.fleet.running or (green is not None and bridging):
-        carriers = state.fleet.running or tuple(s for s in (green,) if s is not None)
+    state = mark_retiring_as_exited(state)
+    old = missing_server(state) or state.fleet.blue
+    bridge = _serving_green(state) if not state.fleet.running else None
+    state = _end_rollout(state, at, result, why, bridged=bridge is not None)
+    state = enter_phase(choose_blue(end_all(state, "superseded", why)), Phase.RESTORING, at, why)
+    carriers = state.fleet.running if bridge is None else (bridge,)
+    if carriers:
         state, number = take_number(state)
         meanwhile = replace(route_to(carriers), number=number)
-        state = replace(state, split=Split(route=meanwhile))
-        state, effects = retire_predecessor(rules, state, old)
+        state, effects = retire_predecessor(rules, replace(state, split=Split(route=meanwhile)), old)
         return state, (meanwhile, *effects)
-    left = state.greens
-    moved = retire_predecessor(rules, replace(state, green=None, crew=()), old)
-    for server in left:
+    greens = state.greens
+    if isinstance(state.rollout, Canary):
+        state = replace(state, rollout=replace(state.rollout, greens=()))
+    moved = retire_predecessor(rules, state, old)
+    for server in greens:
         moved = add_retirement(moved, server)
     return moved
+
+
+def _serving_green(state: State) -> Server | None:
+    """A green that could carry all traffic."""
+    canary = state.rollout
+    return canary.green if isinstance(canary, Canary) and can_serve(state, canary) else None
+
+
+def _end_rollout(state: State, at: datetime, result: OutcomeResult, why: str, *, bridged: bool) -> State:
+    """End a rollout that has not ended; one whose green serves meanwhile ends later."""
+    rollout = state.rollout
+    if rollout is None or rollout.ended_at is not None:
+        return state
+    if rollout.outcome == "running":
+        state = remember_outcome(state, rollout.suggestion, at, result, why)
+        rollout = replace(rollout, outcome="rolled_back", why=why)
+    return replace(state, rollout=rollout if bridged else replace(rollout, ended_at=at))
 
 
 def restart_failing(rules: Rules, state: State, at: datetime) -> Transition | None:
@@ -91,8 +104,8 @@ def restart_failing(rules: Rules, state: State, at: datetime) -> Transition | No
     return None
 
 
-def mark_retiring_as_gone(state: State) -> State:
-    """Treat a server whose retirement was requested as gone: it cannot be called back."""
+def mark_retiring_as_exited(state: State) -> State:
+    """Treat a server whose retirement was requested as exited: it cannot be called back."""
     effect = state.effects.awaited
     if not isinstance(effect, Retire):
         return state
@@ -130,16 +143,16 @@ def on_launched(_: Rules, state: State, event: Launched) -> Transition:
     effect = state.effects.awaited
     if not isinstance(effect, Launch) or effect.number != event.number:
         return without_effects(state)
-    known = {server.name for server in state.fleet.servers}
-    place = effect.server.name if effect.server.name in known else effect.server.like
+    place = effect.server.name if state.fleet.has(effect.server.name) else effect.server.like
     return return_traffic(put_in_slot(state, place, event.server), event.at, event.server.name)
 
 
 def return_traffic(state: State, at: datetime, name: str) -> Transition:
-    if state.green is None:
+    if not state.greens:
         return request_effect(state, route_to(state.fleet.running))
-    back = enter_phase(state, Phase.ROLLING_BACK, at, f"{name} takes over from {state.green.name}")
-    return request_effect(back, route_to(state.fleet.running, state.green))
+    green = state.canary.green
+    back = enter_phase(state, Phase.ROLLING_BACK, at, f"{name} takes over from {green.name}")
+    return request_effect(back, route_to(state.fleet.running, green))
 
 
 def recheck_missing(state: State, at: datetime) -> Transition:
@@ -174,19 +187,19 @@ def on_routed(rules: Rules, state: State, event: Routed) -> Transition:
     state = await_nothing(state)
     if missing_server(state) is not None:
         return restore(rules, state, event.at, state.note)
-    if state.split.intended is None or not all(
-        state.split.intended.weights.get(server.name) for server in state.fleet.running
-    ):
-        return request_effect(state, route_to(state.fleet.running))
-    back = state.fleet.running[-1].name if state.fleet.running else "no server"
+    running, weights = state.fleet.running, state.split.intended_weights
+    if state.split.intended is None or not all(weights.get(server.name) for server in running):
+        return request_effect(state, route_to(running))
+    back = running[-1].name if running else "no server"
     return without_effects(enter_phase(state, Phase.OBSERVING, event.at, f"{back} serves again"))
 
 
 def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
     """Start again if the successor exits before it has traffic; forget a green that exits."""
-    if is_green(state, event) and event.gone:
-        return without_effects(replace(state, green=None))
-    if is_in_fleet(state, event) and event.gone and isinstance(state.effects.awaited, Route):
+    if event.gone and state.greens and event.server == state.canary.green.name:
+        canary = state.canary
+        return without_effects(replace(state, rollout=replace(canary, greens=canary.greens[:-1])))
+    if event.gone and state.fleet.has(event.server) and isinstance(state.effects.awaited, Route):
         return restore(rules, state, event.at, f"{event.server}: {event.why}")
     return without_effects(state)
 
@@ -198,12 +211,8 @@ def on_failed(rules: Rules, state: State, event: EffectFailed) -> Transition:
     tried = state.effects.tries + 1 >= TRIES
     if tried and isinstance(state.effects.awaited, Retire):
         return launch_successor(rules, replace(state, effects=replace(state.effects, tries=0)))
-    if (
-        tried
-        and isinstance(state.effects.awaited, Launch)
-        and state.green is None
-        and not state.fleet.running
-    ):
+    serves = state.greens or state.fleet.running
+    if tried and isinstance(state.effects.awaited, Launch) and not serves:
         halted = await_nothing(state)
         return without_effects(
             enter_phase(halted, Phase.HALTED, event.at, f"no server could be started: {event.why}")

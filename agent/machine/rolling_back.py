@@ -3,6 +3,7 @@
 A new server that has taken several replicas of an old one gives them back one at a time, while it answers.
 """
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -17,6 +18,7 @@ from flettner.agent.domain.events import (
     Stopped,
 )
 from flettner.agent.domain.model import OutcomeResult, Server
+from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.server_health import Failure
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine.failing import HANGING
@@ -33,7 +35,6 @@ from flettner.agent.machine.transitions import (
     enter_cooldown,
     enter_phase,
     is_green,
-    is_in_fleet,
     remember_outcome,
     request_effect,
     retry_later,
@@ -59,18 +60,22 @@ def roll_back(
     `result`: the outcome to remember, where the changed values did not cause the rollback. `reason`: an
     operator's text, which only the rollout keeps: every later state holds the outcomes.
     """
-    rollout = state.rollout
-    if rollout is None or state.green is None or not state.fleet.servers:
+    canary = state.canary
+    if not canary.greens or not state.fleet.servers:
         raise AssertionError(f"nothing to roll back in {state.phase}")
     if isinstance(state.effects.awaited, Stop):  # stopped or not, a launch starts it or finds it running
         state = mark_stopped(state, state.effects.awaited)
-    before_traffic = not rollout.passed and state.phase in {Phase.DRAINING, Phase.LAUNCHING, Phase.WARMING}
-    state = remember_outcome(state, at, result or ("failed" if before_traffic else "rolled_back"), why)
-    state = order_exited_first(state)
-    ended = replace(
-        rollout, outcome="rolled_back", why=f"{why}: {reason}" if reason else why, log=log, hung=hung
+    before_traffic = not canary.passed and state.phase in {Phase.DRAINING, Phase.LAUNCHING, Phase.WARMING}
+    result = result or ("failed" if before_traffic else "rolled_back")
+    state = remember_outcome(state, canary.suggestion, at, result, why)
+    canary = replace(
+        order_exited_first(state.canary, state.fleet.exited),
+        outcome="rolled_back",
+        why=f"{why}: {reason}" if reason else why,
+        log=log,
+        hung=hung,
     )
-    return roll_back_next(enter_phase(replace(state, rollout=ended), Phase.ROLLING_BACK, at, why))
+    return roll_back_next(enter_phase(replace(state, rollout=canary), Phase.ROLLING_BACK, at, why))
 
 
 def leave_failing_green(
@@ -89,52 +94,46 @@ def result_of_loss(event: ServerLost | EffectFailed) -> OutcomeResult | None:
     return "undecided" if event.external else None
 
 
-def order_exited_first(state: State) -> State:
+def order_exited_first(canary: Canary, exited: Collection[str]) -> Canary:
     """Retire exited new servers first: the remaining ones carry traffic until old ones are restored."""
-    if state.green is None or not state.green.address:
-        return state
-    *crew, first = sorted(state.greens, key=lambda server: server.name in state.fleet.exited)
-    return replace(state, crew=tuple(crew), green=first)
+    if not canary.green.address:
+        return canary
+    return replace(canary, greens=tuple(sorted(canary.greens, key=lambda server: server.name in exited)))
 
 
 def mark_stopped(state: State, effect: Stop) -> State:
     """Record that flettner stopped the server, or some replicas, which can be started again."""
-    name = effect.server.name
+    name, fleet = effect.server.name, state.fleet
     if effect.keep:
         return resize(state, name, effect.keep)
-    exited = tuple(one for one in state.fleet.exited if one != name)
-    whole = state.rollout.replicas.get(name, effect.server.replicas) if state.rollout else 1
-    fleet = replace(state.fleet, stopped=(*state.fleet.stopped, name), exited=exited)
+    exited = tuple(other for other in fleet.exited if other != name)
+    whole = state.canary.replicas.get(name, effect.server.replicas)
+    fleet = replace(fleet, stopped=(*fleet.stopped, name), exited=exited)
     return resize(replace(state, fleet=fleet), name, whole)
 
 
 def resize(state: State, name: str, replicas: int) -> State:
-    def resized(server: Server | None) -> Server | None:
-        return replace(server, replicas=replicas) if server and server.name == name else server
+    def resized(servers: Iterable[Server]) -> tuple[Server, ...]:
+        return tuple(replace(one, replicas=replicas) if one.name == name else one for one in servers)
 
-    servers = tuple(server for server in map(resized, state.fleet.servers) if server)
-    return replace(state, fleet=replace(state.fleet, servers=servers), green=resized(state.green))
+    canary = replace(state.canary, greens=resized(state.greens))
+    return replace(state, fleet=replace(state.fleet, servers=resized(state.fleet.servers)), rollout=canary)
 
 
 def gives_back(state: State) -> bool:
     """Whether green's newest replica makes way for one of the old server, while the others serve on."""
-    green, rollout = state.green, state.rollout
-    if (
-        green is None
-        or rollout is None
-        or green.replicas == 1
-        or rollout.hung
-        or green.name in state.fleet.exited
-    ):
+    canary = state.canary
+    green = canary.newest
+    if green is None or green.replicas == 1 or canary.hung or green.name in state.fleet.exited:
         return False
     return green.name not in state.failing and any(old.name == green.like for old in short_servers(state))
 
 
 def short_servers(state: State) -> list[Server]:
     """The old servers that are stopped, or have fewer replicas than before the rollout; with all of them."""
-    whole = state.rollout.replicas if state.rollout else {}
-    stopped = [server for server in state.fleet.servers if server.name in state.fleet.stopped]
-    fewer = [(s, whole[s.name]) for s in state.fleet.running if s.replicas < whole.get(s.name, 0)]
+    whole, fleet = state.canary.replicas, state.fleet
+    stopped = [server for server in fleet.servers if server.name in fleet.stopped]
+    fewer = [(s, whole[s.name]) for s in fleet.running if s.replicas < whole.get(s.name, 0)]
     return [*stopped, *(replace(server, replicas=replicas) for server, replicas in fewer)]
 
 
@@ -143,40 +142,40 @@ def roll_back_next(state: State) -> Transition:
 
     Two slots are never empty at once.
     """
-    green = state.green
-    if green is not None and is_routed(state, green) and gives_back(state):
-        smaller = replace(green, replicas=green.replicas - 1)
-        return request_effect(state, route_to((*traffic_servers(state), smaller)))
-    if green is not None and is_routed(state, green):
-        return request_effect(
-            state, route_to(traffic_servers(state), green, closed_s=expected_outage_s(state))
-        )
+    canary = state.canary
+    green = canary.newest
     if green is not None:
-        return request_effect(state, Retire(number=0, server=green))
-    held = {server.like for server in state.crew}
-    free = [s for s in short_servers(state) if s.name not in held]
-    if free and state.rollout is not None:
-        return request_effect(state, Launch(number=0, server=free[0], deadline_s=state.rollout.plan.start_s))
-    wanted = route_to(traffic_servers(state), closed_s=expected_outage_s(state))
+        return _leave_green(state, green)
+    held = {server.like for server in canary.greens}
+    free = [server for server in short_servers(state) if server.name not in held]
+    if free:
+        return request_effect(state, Launch(number=0, server=free[0], deadline_s=canary.plan.start_s))
+    wanted = route_to(traffic_servers(state), closed_s=canary.suggestion.preflight.outage_s)
     if state.split.intended is None or not _is_same_split(state.split.intended, wanted):
         return request_effect(state, wanted)
-    if state.crew:
-        *crew, newest = state.crew
-        return roll_back_next(replace(state, crew=tuple(crew), green=newest))
-    return await_nothing(state), ()
+    state = replace(state, rollout=replace(canary, refilling=False))
+    return roll_back_next(state) if canary.greens else without_effects(await_nothing(state))
+
+
+def _leave_green(state: State, green: Server) -> Transition:
+    """Take the newest server, or one of its replicas, out of the split; then retire it."""
+    if not is_routed(state, green):
+        return request_effect(state, Retire(number=0, server=green))
+    if gives_back(state):
+        smaller = replace(green, replicas=green.replicas - 1)
+        return request_effect(state, route_to((*traffic_servers(state), smaller)))
+    outage_s = state.canary.suggestion.preflight.outage_s
+    return request_effect(state, route_to(traffic_servers(state), green, closed_s=outage_s))
 
 
 def traffic_servers(state: State) -> tuple[Server, ...]:
-    return (*state.fleet.running, *(s for s in state.crew if s.name not in state.fleet.exited))
+    earlier = state.canary.earlier_greens
+    return (*state.fleet.running, *(server for server in earlier if server.name not in state.fleet.exited))
 
 
 def is_routed(state: State, server: Server) -> bool:
     """Whether the proxy knows the server, so that it may have open requests."""
-    return state.split.route is not None and server.name in state.split.route.weights
-
-
-def expected_outage_s(state: State) -> float:
-    return state.rollout.outage_s if state.rollout else 0.0
+    return server.name in state.split.weights
 
 
 def _is_same_split(one: Route, other: Route) -> bool:
@@ -190,19 +189,18 @@ def _split_of(route: Route) -> tuple[object, ...]:
 
 def on_routed(rules: Rules, state: State, event: Routed) -> Transition:
     """The newest server has no share: drain it. Or an old one serves again: continue with the next slot."""
-    green, rollout = state.green, state.rollout
-    if not state.effects.is_awaited(event.number) or rollout is None:
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
+    canary = state.canary
+    green = canary.newest
     if green is None:
         return continue_rollback(rules, state, event.at)
     if state.split.planned is None and gives_back(state):
         return request_effect(state, Stop(number=0, server=green, keep=green.replicas - 1))
-    if state.split.route is not None and state.split.route.weights.get(
-        green.name
-    ):  # a failover: it waits for blue
+    if state.split.weights.get(green.name):  # a failover: it waits for blue
         return without_effects(await_nothing(state))
     draining = replace(state, note=f"{green.name} gets no new requests; its open requests may end")
-    deadline_s = HUNG_DRAIN_S if rollout.hung else rollout.plan.drain_s
+    deadline_s = HUNG_DRAIN_S if canary.hung else canary.plan.drain_s
     return request_effect(draining, Drain(number=0, server=green, deadline_s=deadline_s))
 
 
@@ -215,22 +213,27 @@ def on_observed(rules: Rules, state: State, event: Observed) -> Transition:
 
 def on_stopped(_: Rules, state: State, event: Stopped) -> Transition:
     """A replica of green has ended: the old server gets one more."""
-    effect, green, rollout = state.effects.awaited, state.green, state.rollout
-    if not isinstance(effect, Stop) or effect.number != event.number or green is None or rollout is None:
+    effect = state.effects.awaited
+    if not isinstance(effect, Stop) or effect.number != event.number:
         return without_effects(state)
     state = mark_stopped(state, effect)
-    old = next(server for server in state.fleet.servers if server.name == green.like)
-    replicas = 1 if old.name in state.fleet.stopped else old.replicas + 1
-    wanted = replace(old, replicas=replicas)
-    return request_effect(state, Launch(number=0, server=wanted, deadline_s=rollout.plan.start_s))
+    canary, fleet = state.canary, state.fleet
+    old = next(server for server in fleet.servers if server.name == canary.green.like)
+    wanted = replace(old, replicas=1 if old.name in fleet.stopped else old.replicas + 1)
+    return request_effect(state, Launch(number=0, server=wanted, deadline_s=canary.plan.start_s))
 
 
 def on_retired(rules: Rules, state: State, event: Retired) -> Transition:
-    if state.green is None or not state.effects.is_awaited(event.number):
+    if not state.effects.is_awaited(event.number):
         return without_effects(state)
-    return continue_rollback(
-        rules, replace(state, green=None, note=f"{state.green.name} is retired"), event.at
-    )
+    note = f"{state.canary.green.name} is retired"
+    return continue_rollback(rules, replace(without_green(state), note=note), event.at)
+
+
+def without_green(state: State) -> State:
+    """The newest server has left: the old server of its slot is restored before the next one leaves."""
+    canary = state.canary
+    return replace(state, rollout=replace(canary, greens=canary.greens[:-1], refilling=True))
 
 
 def on_launched(rules: Rules, state: State, event: Launched) -> Transition:
@@ -243,10 +246,10 @@ def on_launched(rules: Rules, state: State, event: Launched) -> Transition:
 
 def continue_rollback(rules: Rules, state: State, at: datetime) -> Transition:
     state, effects = roll_back_next(choose_blue(state))
-    if effects or state.effects.awaited is not None or state.rollout is None:
+    if effects or state.effects.awaited is not None:
         return state, effects
-    state = replace(state, rollout=replace(state.rollout, ended_at=at))
-    why = f"rolled back: {state.rollout.why}" if state.rollout else "rolled back"
+    canary = replace(state.canary, ended_at=at)
+    state, why = replace(state, rollout=canary), f"rolled back: {canary.why}"
     if missing_server(state) is not None:
         return restore(rules, state, at, why)
     return enter_cooldown(rules, state, at, why)
@@ -259,24 +262,24 @@ def on_failed(rules: Rules, state: State, event: EffectFailed) -> Transition:
     """
     if not state.effects.is_awaited(event.number):
         return without_effects(state)
-    green = state.green
-    if green is not None and isinstance(state.effects.awaited, Retire) and state.effects.tries + 1 >= TRIES:
-        state = replace(state, green=None, effects=replace(state.effects, tries=0))
-        state, effects = continue_rollback(rules, state, event.at)
-        return add_retirement(
-            (replace(state, note=f"{green.name} could not be retired: {event.why}"), effects), green
-        )
-    return without_effects(retry_later(state, event.at, event.why))
+    if not isinstance(state.effects.awaited, Retire) or state.effects.tries + 1 < TRIES:
+        return without_effects(retry_later(state, event.at, event.why))
+    green = state.canary.green
+    state = replace(without_green(state), effects=replace(state.effects, tries=0))
+    state, effects = continue_rollback(rules, state, event.at)
+    note = f"{green.name} could not be retired: {event.why}"
+    return add_retirement((replace(state, note=note), effects), green)
 
 
 def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
     """The last old server exited: start a successor. New servers were to be retired anyway."""
     state = excuse_killed_green(state, event)
-    if not event.gone or not is_in_fleet(state, event):
+    if not event.gone or not state.fleet.has(event.server):
         return without_effects(state)
-    if state.fleet.running or state.fleet.stopped or state.crew:
-        return without_effects(replace(state, note=f"{event.server}: {event.why}"))
-    return restore(rules, state, event.at, f"{event.server}: {event.why}")
+    why = f"{event.server}: {event.why}"
+    if state.fleet.running or state.fleet.stopped or state.canary.earlier_greens:
+        return without_effects(replace(state, note=why))
+    return restore(rules, state, event.at, why)
 
 
 def excuse_killed_green(state: State, event: ServerLost) -> State:
@@ -284,12 +287,13 @@ def excuse_killed_green(state: State, event: ServerLost) -> State:
 
     Before its retirement was requested, the third party is not flettner.
     """
-    rollout, last = state.rollout, state.outcomes[-1] if state.outcomes else None
-    if rollout is None or last is None or isinstance(state.effects.awaited, Retire):
+    canary = state.canary
+    if not state.outcomes or isinstance(state.effects.awaited, Retire):
         return state
-    recent = event.at - rollout.phase_since <= KILLED_WITHIN
-    judged = last.result in ("failed", "rolled_back") and last.at == rollout.phase_since
-    if not (event.external and event.gone and recent and judged and is_green(state, event)):
+    last = state.outcomes[-1]
+    recent = event.at - canary.phase_since <= KILLED_WITHIN
+    judged = last.result in ("failed", "rolled_back") and last.at == canary.phase_since
+    if not (event.external and event.gone and recent and judged and is_green(canary, event)):
         return state
     excused = replace(last, result="undecided", why=event.why)
     return replace(state, outcomes=(*state.outcomes[:-1], excused), note=f"{event.why}: no evidence")

@@ -6,13 +6,17 @@ from datetime import datetime
 from flettner.agent.domain.canary_evidence import CanaryEvidence, GainNeeded
 from flettner.agent.domain.effects import Launch
 from flettner.agent.domain.model import Plan, Proposal, Server
-from flettner.agent.domain.state import Phase, Rollout, State
+from flettner.agent.domain.rollout import Canary, HotChange
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion
+from flettner.agent.judge.blocks.verdict import begin_blocks
 from flettner.agent.machine.answer_check import drain_or_examine
 from flettner.agent.machine.guard import PERSON, base_digest
 from flettner.agent.machine.hot_trial import begin_trial
-from flettner.agent.machine.open_suggestions import end_all, end_suggestion, enter_fitting_phase
+from flettner.agent.machine.open_suggestions import end_all, end_check, end_suggestion, enter_fitting_phase
 from flettner.agent.machine.traffic import recent_traffic
 from flettner.agent.machine.transitions import (
+    Rules,
     Transition,
     enter_phase,
     name_next_server,
@@ -21,53 +25,86 @@ from flettner.agent.machine.transitions import (
 )
 
 
-def start_rollout(state: State, at: datetime, by: str) -> Transition:
-    """Carry out `state.suggestion`: launch green, or first free a slot for it. The other open ones end.
-
-    A change of running servers launches none.
-    """
-    suggestion, standing = state.suggestion, state.fleet.running
-    if suggestion is None or suggestion.plan is None or not standing:
+def start_rollout(rules: Rules, state: State, suggestion: Suggestion, at: datetime, by: str) -> Transition:
+    """Carry out an open suggestion. The others end."""
+    state = end_check(state, at, f"{suggestion.id} was approved")
+    if suggestion.plan is None or not state.fleet.running:
         return without_effects(state)
-    if any(base_digest(server.setting) != suggestion.base for server in standing):
+    if any(base_digest(server.setting) != suggestion.base for server in state.fleet.running):
         why = f"{suggestion.id} was made for a setting that is no longer in force"
         return without_effects(enter_fitting_phase(end_all(state, "superseded", why), at, why))
-    for other in state.also_open:
-        why = f"{suggestion.id} was approved; what is still useful is suggested again"
-        state = end_suggestion(state, other.id, "superseded", why)
-    old, preflight, name = standing[-1], suggestion.preflight, ""
-    baseline, baseline_s = recent_traffic(state, at)
-    if preflight.strategy != "hot":
-        state, name = name_next_server(state)
-    green = Server(name=name, setting={**old.setting, **suggestion.proposal.to}, like=old.name)
-    rollout = Rollout(
-        id=f"{state.target}-{suggestion.id.removeprefix(f'{state.target}-s')}",
-        suggestion=suggestion.id,
-        server=name,
-        plan=suggestion.plan,
-        strategy=preflight.strategy,
-        outage_s=preflight.outage_s,
-        old=tuple(server.name for server in standing),
-        replicas={server.name: server.replicas for server in standing},
+    for other in state.suggestions.open:
+        if other.id != suggestion.id:
+            why = f"{suggestion.id} was approved; what is still useful is suggested again"
+            state = end_suggestion(state, other, "superseded", why)
+    state = replace(state, suggestions=replace(state.suggestions, open=()), sightings={})
+    approved = replace(suggestion, status="approved", decided_by=by)
+    start = _start_hot_change if suggestion.preflight.strategy == "hot" else _start_canary
+    return start(rules, state, approved, suggestion.plan, at)
+
+
+def _start_hot_change(
+    rules: Rules, state: State, approved: Suggestion, plan: Plan, at: datetime
+) -> Transition:
+    """Begin a trial on the servers that run; no server starts."""
+    id_, (baseline, baseline_s) = _rollout_id(state, approved), recent_traffic(state, at)
+    trial = begin_blocks(
+        id_,
+        slo=rules.slo,
+        baseline=baseline,
+        gain_needed=gain_needed(approved.proposal, plan),
+        baseline_s=baseline_s,
+        margin=plan.margin,
+        calibration=state.traffic.calibration,
+    )
+    rollout = HotChange(
+        id=id_,
+        suggestion=approved,
+        plan=plan,
         started_at=at,
         phase_since=at,
+        baseline=baseline,
+        trial=trial,
+    )
+    return begin_trial(replace(state, rollout=rollout), at, _note(approved))
+
+
+def _start_canary(_: Rules, state: State, approved: Suggestion, plan: Plan, at: datetime) -> Transition:
+    """Launch green, or first free a slot for it."""
+    running, (baseline, baseline_s) = state.fleet.running, recent_traffic(state, at)
+    state, name = name_next_server(state)
+    old = running[-1]
+    green = Server(name=name, setting={**old.setting, **approved.proposal.to}, like=old.name)
+    rollout = Canary(
+        id=_rollout_id(state, approved),
+        suggestion=approved,
+        plan=plan,
+        started_at=at,
+        phase_since=at,
+        baseline=baseline,
+        server=name,
+        greens=(green,),
+        replicas={server.name: server.replicas for server in running},
         evidence=CanaryEvidence(
             calibration=state.traffic.calibration,
-            margin=suggestion.plan.margin,
-            gain_needed=gain_needed(suggestion.proposal, suggestion.plan),
+            margin=plan.margin,
+            gain_needed=gain_needed(approved.proposal, plan),
             baseline_s=baseline_s,
         ),
-        baseline=baseline,
     )
-    approved = replace(suggestion, status="approved", decided_by=by)
-    state = replace(state, rollout=rollout, suggestion=approved, sightings={})
-    if preflight.strategy == "hot":
-        return begin_trial(state, at, f"{suggestion.id} approved by {by}")
-    state = replace(state, green=green)
-    if preflight.strategy != "surge":
-        return drain_or_examine(state, at, f"{suggestion.id} approved by {by}")
-    state = enter_phase(state, Phase.LAUNCHING, at, f"{suggestion.id} approved by {by}")
-    return request_effect(state, Launch(number=0, server=green, deadline_s=rollout.plan.start_s))
+    state = replace(state, rollout=rollout)
+    if approved.preflight.strategy != "surge":
+        return drain_or_examine(state, at, _note(approved))
+    state = enter_phase(state, Phase.LAUNCHING, at, _note(approved))
+    return request_effect(state, Launch(number=0, server=green, deadline_s=plan.start_s))
+
+
+def _rollout_id(state: State, approved: Suggestion) -> str:
+    return f"{state.target}-{approved.id.removeprefix(f'{state.target}-s')}"
+
+
+def _note(approved: Suggestion) -> str:
+    return f"{approved.id} approved by {approved.decided_by}"
 
 
 def gain_needed(proposal: Proposal, plan: Plan) -> GainNeeded:

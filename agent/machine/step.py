@@ -13,13 +13,14 @@ In every phase the traffic leaves a server that fails while another one is well 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
 
 from flettner.agent.domain import events as e
 from flettner.agent.domain.effects import Effect, Renewal
-from flettner.agent.domain.state import Phase, Rollout, State
+from flettner.agent.domain.rollout import Canary, HotChange
+from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine import (
     answer_check,
     canary_decision,
@@ -117,7 +118,7 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     (Phase.PROMOTING, e.EffectFailed): promoting.on_failed,
     (Phase.PROMOTING, e.ServerLost): promoting.on_lost,
     (Phase.PROMOTING, e.Aborted): promoting.abort,
-    (Phase.ROLLING_BACK, e.Observed): rolling_back.on_observed,
+    (Phase.ROLLING_BACK, e.Observed): _if_hot(hot_trial.observe_while_back, rolling_back.on_observed),
     (Phase.ROLLING_BACK, e.Routed): rolling_back.on_routed,
     (Phase.ROLLING_BACK, e.Drained): lease.on_drained,
     (Phase.ROLLING_BACK, e.Stopped): rolling_back.on_stopped,
@@ -191,7 +192,10 @@ def _is_suspended(state: State, event: e.Event) -> bool:
 
 def state_without_counts(state: State) -> tuple[object, ...]:
     """The state without the counts that grow every second; a change of it is journalled."""
-    return (*_lasting(state), *(_lasting_of(state.rollout) if state.rollout is not None else ()))
+    rollout = state.rollout
+    if isinstance(rollout, Canary):
+        return (*_lasting(state), *_lasting_of_canary(rollout))
+    return (*_lasting(state), *(_lasting_of_change(rollout) if rollout is not None else ()))
 
 
 def state_without_recent(state: State) -> tuple[object, ...]:
@@ -199,15 +203,20 @@ def state_without_recent(state: State) -> tuple[object, ...]:
     return (*_lasting(state), state.rollout)
 
 
+def _lasting(state: State) -> tuple[object, ...]:
+    return (*_uncounted(state), replace(state.suggestions, ended=()))
+
+
 def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[object, ...]]:
     return attrgetter(*(field.name for field in fields(kind) if field.name not in names))
 
 
-_counted = ("traffic", "budget", "health")
-_lasting = _all_but(State, "ended", "sightings", *_counted, "rollout")
-_lasting_of = _all_but(
-    Rollout, "green", "blue", "baseline", "evidence", "blocks", "exposed", "step_bad", "heard_at", "waits"
+_counts = ("baseline", "exposed", "waits")
+_uncounted = _all_but(State, "suggestions", "sightings", "traffic", "budget", "health", "rollout")
+_lasting_of_canary = _all_but(
+    Canary, *_counts, "green_counts", "blue_counts", "evidence", "step_bad", "heard_at"
 )
+_lasting_of_change = _all_but(HotChange, *_counts, "trial", "bad")
 
 
 def numbered_effects(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:

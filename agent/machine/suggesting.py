@@ -8,7 +8,8 @@ from operator import is_
 from flettner.agent.domain.events import Observed
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
-from flettner.agent.domain.state import Phase, State, Suggestion
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine.checking import check_suggestion, has_room, refuse_late_preflight, start_by_itself
 from flettner.agent.machine.evidence import (
     burns_fast,
@@ -28,7 +29,6 @@ from flettner.agent.machine.lease import keep_alive
 from flettner.agent.machine.open_suggestions import (
     RankedProposal,
     end_each,
-    is_checking,
     is_from_person,
     replace_open,
     share_a_knob,
@@ -90,7 +90,7 @@ def observe(rules: Rules, state: State, event: Observed) -> Transition:
         if revised is not state:
             return keep_alive(revised, event.at)
         now = {directions_of(one) for one in found.suggestions}
-        still = [one for one in state.open_suggestions if directions_of(one) in now]
+        still = [one for one in state.suggestions.open if directions_of(one) in now]
         if (started := start_by_itself(rules, state, still, event.at)) is not None:
             return started
     chosen, held_back = _choose(rules, state, found, reading, event.at)
@@ -114,9 +114,9 @@ def _end_outdated(state: State, at: datetime) -> State:
         lambda one: f"{one.id} expired without a decision" if at >= one.expires_at else "",
         at,
     )
-    if is_checking(ended):
-        return refuse_late_preflight(ended, at)
-    if ended.phase is not Phase.OBSERVING and not ended.open_suggestions:
+    if ended.suggestions.checking is not None:
+        return refuse_late_preflight(ended, ended.suggestions.checking, at)
+    if ended.phase is not Phase.OBSERVING and not ended.suggestions.open:
         return enter_phase(ended, Phase.OBSERVING, at, "the setting in force changed")
     return ended
 
@@ -178,10 +178,10 @@ def _revise(rules: Rules, state: State, found: _Found, reading: Reading, at: dat
         return f"{one.id} is withdrawn: no policy has proposed it for {missing_s(state, one)} s"
 
     ended = end_each(end_each(state, "superseded", outranked, at), "withdrawn", gone, at)
-    if ended is not state or is_checking(state):
+    if ended is not state or state.suggestions.checking is not None:
         return ended
     now = {directions_of(one): one.proposal for one in found.suggestions}
-    shown = state.open_suggestions
+    shown = state.suggestions.open
     fresh = [refresh(rules, state, one, now.get(directions_of(one)), at) for one in shown]
     return state if all(map(is_, fresh, shown)) else replace_open(state, fresh)
 
@@ -197,7 +197,7 @@ def _choose(
             why = f"{name_of(one.rule)} (advice): {one.proposal.expects}"
         elif isinstance(admitted, ProposalRefusal):
             why = f"{name_of(one.rule)} is held back: {admitted.why}"
-        elif is_checking(state) or not _is_new(rules, state, admitted, reading, at):
+        elif state.suggestions.checking is not None or not _is_new(rules, state, admitted, reading, at):
             continue
         elif not is_established(state, one.proposal, reading, at, rules.slo):
             why = f"{name_of(one.rule)} is held back: its cause must last for a second window"
@@ -212,7 +212,7 @@ def _choose(
 
 def _is_new(rules: Rules, state: State, made: Suggestion, reading: Reading, at: datetime) -> bool:
     """Whether it is another change than every open one, or one of those with a lastingly other value."""
-    for shown in state.open_suggestions:
+    for shown in state.suggestions.open:
         if not share_a_knob(shown, made):
             continue
         if is_from_person(shown) or is_younger(shown, at, rules.guard.refresh_s):
@@ -230,7 +230,7 @@ def _noted(state: State, at: datetime, held_back: str, yielding: tuple[str, ...]
 
     While a suggestion is open the note begins with its reason.
     """
-    note, first = state.note, next(iter(state.open_suggestions), None)
+    note, first = state.note, next(iter(state.suggestions.open), None)
     lead = f"{first.proposal.why}; " if first else ""
     rest = f"{note}; ".removeprefix(lead).removesuffix("; ") if lead else note
     if not held_back or rest.startswith(held_back):

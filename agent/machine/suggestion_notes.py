@@ -1,7 +1,7 @@
 """What an operator is shown of a suggestion's rollout: strategy, duration, outage and checks. Pure."""
 
 from flettner.agent.domain.model import Forecast, Hold, Plan, Proposal
-from flettner.agent.domain.state import Suggestion
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine.outage import describe_outage
 from flettner.vllm_facts.knobs import alters_outputs
 from flettner.vllm_facts.values import Knob

@@ -11,8 +11,10 @@ from flettner.agent.domain.fleet import Split
 from flettner.agent.domain.model import Outcome, OutcomeResult, Plan, Server, Slo, Strategy
 from flettner.agent.domain.ports import Context, Policy
 from flettner.agent.domain.reading import Reading
-from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.state import Phase, State, Suggestion
+from flettner.agent.domain.request_counts import NO_REQUESTS, RequestCounts
+from flettner.agent.domain.rollout import Canary
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.domain.verdict import Judge
 from flettner.agent.machine.earlier_outcomes import DENIED_FOR
 from flettner.agent.machine.guard import Guard
@@ -45,14 +47,15 @@ class Rules:
 
     def context(self, state: State, event: Observed) -> Context | None:
         """The policies' input besides the reading; None while no server is known."""
-        if state.fleet.blue is None:
+        blue = state.fleet.blue
+        if blue is None:
             return None
         return Context(
-            setting=state.fleet.blue.setting,
+            setting=blue.setting,
             slo=self.slo,
             bounds=self.guard.bounds,
             outcomes=state.outcomes,
-            config=describe_serve_config(state.fleet.blue.setting, event.reading),
+            config=describe_serve_config(blue.setting, event.reading),
             findings=event.findings,
             model_search=event.model_search,
         )
@@ -135,15 +138,12 @@ def retry_later(state: State, at: datetime, why: str) -> State:
 
 
 def remember_outcome(
-    state: State, at: datetime, result: OutcomeResult, why: str, *, of: Suggestion | None = None
+    state: State, suggestion: Suggestion, at: datetime, result: OutcomeResult, why: str
 ) -> State:
-    """Add the outcome of a suggestion, by default the latest; drop denials and aborts after DENIED_FOR.
+    """Add the outcome of a suggestion; drop denials and aborts after DENIED_FOR.
 
     `why`: short and without the texts of operators, because every later state in the journal repeats it.
     """
-    suggestion = of or state.suggestion
-    if suggestion is None:
-        return state
     outcome = Outcome(at=at, result=result, to=suggestion.proposal.to, before=suggestion.before, why=why)
     if suggestion.preflight.strategy == "hot":
         outcome = replace(outcome, hot=True, rate_rps=suggestion.rate_rps)
@@ -152,33 +152,33 @@ def remember_outcome(
     return replace(state, outcomes=tuple(o for o in (*kept, outcome) if id(o) not in oldest)[-REMEMBERED:])
 
 
+def sum_counts(servers: Sequence[Server], event: Observed) -> RequestCounts:
+    return sum((event.arms.get(server.name, NO_REQUESTS) for server in servers), NO_REQUESTS)
+
+
 def count_exposed(state: State, event: Observed) -> State:
-    rollout = state.rollout
-    if rollout is None:
-        return state
-    names = {rollout.server, *(server.name for server in state.greens)}
-    new = sum((event.arms.get(name, RequestCounts()) for name in names), RequestCounts())
-    return replace(state, rollout=replace(rollout, exposed=rollout.exposed + new)) if new.asked else state
+    """Count the requests of the canary's servers as exposed, until the outcome is known."""
+    canary = state.canary
+    names = {canary.server, *(server.name for server in canary.greens)}
+    new = sum((event.arms.get(name, NO_REQUESTS) for name in names), NO_REQUESTS)
+    return replace(state, rollout=replace(canary, exposed=canary.exposed + new)) if new.asked else state
 
 
-def can_serve(state: State, server: Server | None) -> bool:
-    """Whether the server is up, as far as is known, and routed: it could carry all traffic at once."""
+def can_serve(state: State, canary: Canary) -> bool:
+    """Whether green is up, as far as is known, and routed: it could carry all traffic at once."""
+    green = canary.newest
     return (
-        server is not None
-        and bool(server.address)
-        and server.name not in state.fleet.exited
-        and state.split.route is not None
-        and server.name in state.split.route.weights
-        and not (state.rollout is not None and state.rollout.hung)
+        green is not None
+        and bool(green.address)
+        and green.name not in state.fleet.exited
+        and green.name in state.split.weights
+        and not canary.hung
     )
 
 
-def is_green(state: State, event: ServerLost) -> bool:
-    return state.green is not None and event.server == state.green.name
-
-
-def is_in_fleet(state: State, event: ServerLost) -> bool:
-    return state.fleet.has(event.server)
+def is_green(canary: Canary, event: ServerLost) -> bool:
+    """Whether it is the newest of the new servers."""
+    return canary.newest is not None and event.server == canary.newest.name
 
 
 def choose_blue(state: State) -> State:

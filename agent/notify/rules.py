@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol, get_args
 
-from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.domain.rollout import Canary, Rollout
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine.failing import describe_failures
 from flettner.agent.machine.failover import describe_failover
 
@@ -59,7 +61,6 @@ KINDS: Mapping[str, tuple[NoticeSeverity, str]] = {
 RECOVERIES = {"target.restored", "audit.writable", "audit.has_room"}
 """Sent only to receivers that got the notice of the incident."""
 EXPIRING_SHARE = 0.75  # of a suggestion's lifetime
-DECIDED = {"approved", "denied", "expired", "superseded", "withdrawn", "refused"}
 REASONED = {"superseded", "withdrawn", "refused"}  # the last note is the reason
 
 
@@ -103,7 +104,7 @@ class Notifier(Protocol):
 
 def notices_of_record(action: str, state: State, at: datetime) -> Iterator[Notice]:
     """Build the notices of an audit record with this action and resulting state."""
-    suggestion, rollout = state.suggestion, state.rollout
+    rollout = state.rollout
     if action == "daemon.started":
         yield Notice(
             id=f"daemon.restarted/{state.epoch}",
@@ -113,17 +114,12 @@ def notices_of_record(action: str, state: State, at: datetime) -> Iterator[Notic
             text=f"{state.target}: {state.note}" if state.note else "",
             place="/",
         )
-    ended = {one.id: one for one in state.ended}
-    if (
-        suggestion is not None
-        and action == f"suggestion.{suggestion.status}"
-        and suggestion.status in DECIDED
-    ):
-        ended[suggestion.id] = suggestion
-    for one in ended.values():
-        yield _decided(one, at)
-    for one in state.open_suggestions:
-        yield _waiting(one, at, "suggestion.waiting")
+    for suggestion in state.suggestions.ended:
+        yield _decided(suggestion, at)
+    if rollout is not None and action == "suggestion.approved":
+        yield _decided(rollout.suggestion, at)
+    for suggestion in state.suggestions.open:
+        yield _waiting(suggestion, at, "suggestion.waiting")
     if rollout is not None:
         yield from _rollout_notices(action, state, rollout, at)
     yield _server_notice(state, at)
@@ -134,7 +130,7 @@ def notices_of_states(
 ) -> Iterator[Notice]:
     """Build the notices that no record triggers: an expiring suggestion, faults of the audit journal."""
     for state in states.values():
-        for suggestion in state.open_suggestions:
+        for suggestion in state.suggestions.open:
             lifetime = suggestion.expires_at - suggestion.made_at
             if at - suggestion.made_at >= EXPIRING_SHARE * lifetime:
                 yield _waiting(suggestion, at, "suggestion.expiring")
@@ -213,14 +209,15 @@ def _decided(suggestion: Suggestion, at: datetime) -> Notice:
 def _rollout_notices(action: str, state: State, rollout: Rollout, at: datetime) -> Iterator[Notice]:
     exposed = f"{rollout.exposed.asked} requests were exposed, {rollout.bad_exposed} of them bad"
     if action == "suggestion.approved":
-        by = f", approved by {state.suggestion.decided_by}" if state.suggestion else ""
-        yield _rollout("rollout.started", state, rollout, at, f"rollout {rollout.id} started{by}", state.note)
-    elif rollout.outcome == "running" and rollout.parked:
+        title = f"rollout {rollout.id} started, approved by {rollout.suggestion.decided_by}"
+        yield _rollout("rollout.started", state, rollout, at, title, state.note)
+    elif isinstance(rollout, Canary) and rollout.outcome == "running" and rollout.parked:
         title = f"rollout {rollout.id} is suspended: green gets no traffic"
         yield _rollout("rollout.held", state, rollout, at, title, rollout.parked)
     elif action == "rollout.promoted":
         title = f"rollout {rollout.id} is promoted"
-        yield _rollout("rollout.promoted", state, rollout, at, title, rollout.gain, ends=True)
+        gain = rollout.gain if isinstance(rollout, Canary) else ""
+        yield _rollout("rollout.promoted", state, rollout, at, title, gain, ends=True)
     elif state.phase is Phase.ROLLING_BACK:
         title = f"rollout {rollout.id} is being rolled back"
         yield _rollout("rollout.rolling_back", state, rollout, at, title, rollout.why)

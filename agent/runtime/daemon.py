@@ -14,7 +14,8 @@ from flettner.agent.audit.history import Accepted, History, Point
 from flettner.agent.audit.journal import Journal
 from flettner.agent.audit.offsets import SLICE_BYTES
 from flettner.agent.audit.records import DAEMON, JournalEntry, parse_state
-from flettner.agent.domain.state import Rollout, Suggestion
+from flettner.agent.domain.rollout import Rollout
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.notify.delivery import DeliveryCounts, NoticeDelivery
 from flettner.agent.prediction.worker import InlineWorker, Worker
 from flettner.agent.runtime.anchor_schedule import AnchorSchedule

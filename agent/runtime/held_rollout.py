@@ -5,6 +5,7 @@ from datetime import datetime
 
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine.transitions import IDLE
 from flettner.agent.prediction.check import CheckRequest
@@ -33,34 +34,29 @@ class HeldRollout:
     ) -> CheckRequest | None:
         """Called every few seconds. Returns what to compare once the hold step has passed."""
         rollout, hold = state.rollout, self._hold
-        if rollout is not None and _is_held(state):
+        if isinstance(rollout, Canary) and state.phase is Phase.CANARY and _is_held(rollout):
             since = rollout.step_since or at
-            self._hold = _Hold(rollout=rollout.id, counts=rollout.green, since=since, at=at)
+            self._hold = _Hold(rollout=rollout.id, counts=rollout.green_counts, since=since, at=at)
             return None
         if state.phase in IDLE and hold is None:
             self._before = learned
         if hold is None or state.phase is Phase.CANARY:
             return None
         self._hold = None
-        passed = rollout is not None and rollout.id == hold.rollout and rollout.outcome != "rolled_back"
-        if not passed or state.phase is Phase.ROLLING_BACK or learned is None or self._before is None:
+        if rollout is None or rollout.id != hold.rollout or rollout.outcome == "rolled_back":
+            return None
+        if state.phase is Phase.ROLLING_BACK or learned is None or self._before is None:
             return None
         return CheckRequest(
             learned=replace(learned, law=self._before.law, config=self._before.config),
             slo=slo,
             at=at,
             rollout=hold.rollout,
-            to=state.suggestion.proposal.to if state.suggestion else {},
+            to=rollout.suggestion.proposal.to,
             counts=hold.counts,
             held_s=(hold.at - hold.since).total_seconds(),
         )
 
 
-def _is_held(state: State) -> bool:
-    rollout = state.rollout
-    return (
-        state.phase is Phase.CANARY
-        and rollout is not None
-        and rollout.step == len(rollout.plan.steps) - 1
-        and rollout.step_since is not None
-    )
+def _is_held(canary: Canary) -> bool:
+    return canary.step == len(canary.plan.steps) - 1 and canary.step_since is not None

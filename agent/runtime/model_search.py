@@ -124,5 +124,5 @@ class ModelSearch:
 def _suggested(state: State) -> Suggested:
     """The changes of the open suggestions of rules."""
     return tuple(
-        (one.proposal.rule, one.proposal.to) for one in state.open_suggestions if not is_from_person(one)
+        (one.proposal.rule, one.proposal.to) for one in state.suggestions.open if not is_from_person(one)
     )

@@ -1,7 +1,7 @@
 """Records of clients, audit and observers of a site, compared with the permitted cost of faults."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from json import loads
 from pathlib import Path
@@ -66,6 +66,12 @@ def rows(journal: Path) -> list[dict[str, Any]]:
     return records
 
 
+def carried_out(row: Mapping[str, Any]) -> str | None:
+    """Return the id of the suggestion that the latest rollout carries out."""
+    rollout = (row["state"] or {}).get("rollout")
+    return str(rollout["suggestion"]["id"]) if rollout else None
+
+
 def missing(books: Books, records: Sequence[dict[str, Any]]) -> list[str]:
     """Return the rows missing from the audit."""
     hashes = {row["seq"]: row["hash"] for row in records}
@@ -75,11 +81,7 @@ def missing(books: Books, records: Sequence[dict[str, Any]]) -> list[str]:
         for seq, digest in books.seen.items()
         if hashes.get(seq) != digest and seq not in books.cut
     ]
-    approved = {
-        (row["state"] or {}).get("suggestion", {}).get("id")
-        for row in records
-        if row["action"] == "suggestion.approved"
-    }
+    approved = {carried_out(row) for row in records if row["action"] == "suggestion.approved"}
     return gone + [
         f"approval of {suggestion} was answered, and is not there"
         for suggestion in books.approved

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.kills.books import Books, Fault
+from bench.kills.books import Books, Fault, carried_out
 from bench.usage import usage_of
 from flettner.actuators.host.procfs import processes, words
 from flettner.simulator.traffic import TrafficGenerator
@@ -123,7 +123,7 @@ class Site:
             last = loads(lines.pop())
             self.books.cut.add(last["seq"])
             self.books.seen.pop(last["seq"], None)
-            approved = ((last["state"] or {}).get("suggestion") or {}).get("id")
+            approved = carried_out(last)
             self.books.approved = [suggestion for suggestion in self.books.approved if suggestion != approved]
         self.rig.journal.write_bytes(b"".join([*lines, half]))
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from bench.loop.world import World
 from flettner.agent.audit.history import History
-from flettner.agent.domain.state import Phase, State, Suggestion
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.vllm_facts.values import Knob, Setting, Value
 from tests.support.virtual_server import Ended
 
@@ -84,7 +85,7 @@ class Books:
         rollout = state.rollout
         if rollout is not None:
             began_s, shared_s, ended_s = self._rolling.get(rollout.id, (at_s, None, None))
-            if state.phase is Phase.CANARY and rollout.step_since is not None and shared_s is None:
+            if state.phase is Phase.CANARY and state.canary.step_since is not None and shared_s is None:
                 shared_s = at_s
             if rollout.outcome != "running" and ended_s is None:
                 ended_s = at_s
@@ -125,7 +126,7 @@ class Books:
                 for made in suggestions.values()
                 if made.id in self._made
             ),
-            rollouts=tuple(self._describe_rollouts(suggestions, began_s)),
+            rollouts=tuple(self._describe_rollouts(began_s)),
             shares=tuple((since(at_s), weights) for at_s, weights in self._shares),
             settings=self._settings,
             ended=tuple(
@@ -152,17 +153,17 @@ class Books:
             status=suggestion.status,
         )
 
-    def _describe_rollouts(self, suggestions: Mapping[str, Suggestion], began_s: float) -> list[RunRollout]:
+    def _describe_rollouts(self, began_s: float) -> list[RunRollout]:
         rollouts = []
         for _, rollout in reversed(self.history.rollouts()):
             started_s, shared_s, ended_s = self._rolling[rollout.id]
-            suggestion = suggestions.get(rollout.suggestion)
-            forecast = suggestion.forecast if suggestion else None
+            suggestion = rollout.suggestion
+            forecast = suggestion.forecast
             rollouts.append(
                 RunRollout(
                     id=rollout.id,
-                    suggestion=rollout.suggestion,
-                    to=dict(suggestion.proposal.to) if suggestion else {},
+                    suggestion=suggestion.id,
+                    to=dict(suggestion.proposal.to),
                     began_s=round(started_s - began_s, 1),
                     ended_s=_since(began_s, ended_s),
                     outcome=self._results.get(rollout.id, "running"),

@@ -116,9 +116,9 @@ async def _operate(world: World, loop: TargetLoop, books: Books) -> None:
     seen: dict[str, float] = {}
     while world.mode == "approve":
         await asyncio.sleep(LOOK_S)
-        for suggestion in loop.state.open_suggestions:
+        for suggestion in loop.state.suggestions.open:
             seen.setdefault(suggestion.id, clock())
-        first = next(iter(loop.state.open_suggestions), None)
+        first = next(iter(loop.state.suggestions.open), None)
         if first is None or clock() < seen[first.id] + world.think_s:
             continue
         with suppress(TimeoutError):

@@ -17,6 +17,7 @@ from flettner.agent.domain import events as e
 from flettner.agent.domain.model import Forecast, Plan, Proposal, Server
 from flettner.agent.domain.ports import Context, Site
 from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, RecentTraffic, State
 from flettner.agent.judge.canary.verdict import AnytimeJudge
 from flettner.agent.machine.guard import Guard
@@ -179,8 +180,7 @@ class Story:
         self.policy.on = True
         state = await self.until(lambda state: state.phase is Phase.PROPOSED, 300.0)
         self.policy.on = False
-        suggestion = state.suggestion
-        assert suggestion is not None
+        suggestion = state.suggestions.open[0]
         self.outcome.forecast = suggestion.forecast
         await asyncio.sleep(self.case.think_s)
         self.engine.takes_s = self.case.start_s
@@ -199,8 +199,7 @@ class Story:
         """Wait for the end of the rollout, and for the open requests of green."""
         outcome, state = self.outcome, await self.until(is_over)
         await asyncio.sleep(LATE_S)
-        rollout = self.state.rollout
-        assert rollout is not None
+        rollout = self.state.canary
         green = self.world.servers.get(rollout.server)
         outcome.result, outcome.why = state.outcomes[-1].result, rollout.why
         outcome.exposed, outcome.bad_exposed = rollout.exposed.asked, rollout.bad_exposed
@@ -213,7 +212,7 @@ class Story:
     def _note_state(self, state: State) -> None:
         """Observe each recorded state."""
         rollout = state.rollout
-        if rollout is None:
+        if not isinstance(rollout, Canary):
             return
         if state.phase is Phase.CANARY and rollout.step_since is not None:
             self._note_step(rollout.plan.steps[rollout.step].weight, rollout.server)
@@ -244,7 +243,7 @@ class Story:
         while True:
             await asyncio.sleep(1.0)
             rollout = self.state.rollout
-            if rollout is None or self.began_s is None:
+            if not isinstance(rollout, Canary) or self.began_s is None:
                 continue
             self.outcome.held_s += rollout.evidence.held_s > 0 and self.ended_s is None
             self.outcome.parked += bool(rollout.parked) and not was_parked

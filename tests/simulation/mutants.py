@@ -142,8 +142,8 @@ def epoch_not_checked(put: Put) -> None:
 
 
 def approval_not_checked(put: Put) -> None:
-    def approve(_: Rules, state: State, event: e.Approved) -> Transition:
-        return start_rollout(state, event.at, event.actor)
+    def approve(given: Rules, state: State, event: e.Approved) -> Transition:
+        return start_rollout(given, state, state.suggestions.open[0], event.at, event.actor)
 
     put(suggestions, "hmac", SimpleNamespace(compare_digest=lambda *_: True))
     put(HANDLERS, (Phase.PROPOSED, e.Approved), approve)  # type: ignore[arg-type]
@@ -163,7 +163,9 @@ def recovery_forgets_green(put: Put) -> None:
 
     def merge_found_servers(state: State, event: e.AgentStarted, found: Any) -> State:  # noqa: ANN401
         seen = plain(state, event, found)
-        return replace(seen, green=None, phase=Phase.OBSERVING) if seen.green and not seen.crew else seen
+        if len(seen.greens) != 1:
+            return seen
+        return replace(seen, rollout=replace(seen.canary, greens=()), phase=Phase.OBSERVING)
 
     put(recovering, "merge_found_servers", merge_found_servers)
 
@@ -183,7 +185,7 @@ def retired_before_routed_away(put: Put) -> None:
     plain = rolling_back.roll_back_next
 
     def roll_back_next(state: State) -> Transition:
-        green = state.green
+        green = state.canary.newest
         if green is not None and rolling_back.is_routed(state, green):
             return request_effect(state, Retire(number=0, server=green))
         return plain(state)

@@ -107,13 +107,12 @@ class Observer:
         self.passed = state.rollout is not None and state.rollout.passed
         self.in_force = {frozenset(server.setting.items()) for server in state.fleet.servers}
         self.failed_over = state.split.planned is not None
-        new = (*state.crew, *((state.green,) if state.green else ()))
-        self.newcomers = frozenset(server.name for server in new)
+        self.newcomers = frozenset(server.name for server in state.greens)
         if self.running and state.rollout is not None and state.rollout.id != self.running:
             self.wrong(f"3: {state.rollout.id} begins, and {self.running} has no outcome")
         self.running = state.rollout.id if state.rollout and state.rollout.outcome == "running" else ""
         if state.rollout is not None:
-            self.lost[state.rollout.id] = state.rollout.lost
+            self.lost[state.rollout.id] = getattr(state.rollout, "lost", 0)
 
     def _approved(self, entry: Written) -> None:
         digest, to = entry.after.get("digest", ""), entry.after.get("setting", {})

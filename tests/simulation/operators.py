@@ -7,7 +7,8 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from flettner.agent.domain import events as e
-from flettner.agent.domain.state import State, Suggestion
+from flettner.agent.domain.state import State
+from flettner.agent.domain.suggestion import Suggestion
 from tests.simulation import api_client
 from tests.simulation.process import Daemon
 from tests.simulation.scenario import drawn
@@ -36,6 +37,7 @@ class Operator:
     random: Random = field(init=False)
     shown: dict[str, tuple[str, float]] = field(default_factory=dict)  # by id: the first digest, and when
     answered: set[str] = field(default_factory=set)  # digests
+    latest: Suggestion | None = None
 
     def __post_init__(self) -> None:
         self.random = drawn("operator", self.history.scenario.seed)
@@ -45,13 +47,23 @@ class Operator:
         state = self.state
         if not history.quiet:
             history.loop.outside(LOOKS_EVERY_S, self.look)
-        open_ = state.open_suggestions if state else ()
+        open_ = state.suggestions.open if state else ()
+        self._note_latest(state)
         for one in open_:
             thinks_s = self.random.choice(THINKS_S) if history.scenario.several else 0.0
             self.shown.setdefault(one.id, (one.digest, now_s + thinks_s))
         ready = [one for one in open_ if self._is_ready(one, now_s)]
         if ready and history.mode == "approve" and not history.quiet:
             self.decide(self.random.choice(ready))
+
+    def _note_latest(self, state: State | None) -> None:
+        if state is None:
+            return
+        carried_out = (state.rollout.suggestion,) if state.rollout is not None else ()
+        seen = (*state.suggestions.pending[:1], *state.suggestions.ended, *carried_out)
+        for suggestion in seen:
+            if self.latest is None or suggestion.made_at >= self.latest.made_at:
+                self.latest = suggestion
 
     def _is_ready(self, one: Suggestion, now_s: float) -> bool:
         digest, at_s = self.shown[one.id]
@@ -146,8 +158,11 @@ class Operator:
         return True
 
     def _pick(self, state: State) -> Suggestion | None:
-        """Any open suggestion, else the latest."""
-        return self.random.choice(state.open_suggestions) if state.open_suggestions else state.suggestion
+        """Any open suggestion, else the one that is checked, else the latest."""
+        self._note_latest(state)
+        if state.suggestions.open:
+            return self.random.choice(state.suggestions.open)
+        return state.suggestions.checking or self.latest
 
     @property
     def _said(self) -> set[str]:

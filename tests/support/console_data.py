@@ -27,7 +27,9 @@ from flettner.agent.domain.model import (
 from flettner.agent.domain.prediction_check import PredictionCheck
 from flettner.agent.domain.reading import Gpu, Latency, Reading, Request, RequestOutcome, SourceState, Trend
 from flettner.agent.domain.request_counts import RequestCounts, count_requests
-from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.domain.rollout import Canary
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion, Suggestions
 from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.performance_model.band import Band
 from flettner.vllm_facts.values import Value
@@ -134,8 +136,7 @@ def suggest(daemon: Scene) -> Suggestion:
     why = "11.2 requests wait on average while only 38 % of the KV cache is used: sequences are what is short"
     daemon.suggest({"max_num_seqs": 128}, why=why, policy="admission")
     state = daemon.targets()["chat"].state
-    made = state.suggestion
-    assert made is not None
+    made = state.suggestions.open[0]
     proposal = replace(
         made.proposal,
         expects="TTFT p95 falls from 1.9 s to about 0.6 s; goodput rises by a third",
@@ -155,11 +156,11 @@ def suggest(daemon: Scene) -> Suggestion:
     forecast = Forecast(rate_rps=7.4, usual_s=260, likely_s=540, hold_s=1800)
     notes = ("asked for 256; the bound's step allows one doubling at a time",)
     made = replace(made, proposal=proposal, preflight=preflight, plan=PLAN, forecast=forecast, notes=notes)
-    daemon.set(replace(state, suggestion=made, note="waits for an approval"))
+    daemon.set(replace(state, suggestions=Suggestions(open=(made,)), note="waits for an approval"))
     return made
 
 
-def roll(daemon: Scene, name: str) -> Rollout:
+def roll(daemon: Scene, name: str) -> Canary:
     """A rollout at load parity, some minutes on."""
     state, at = daemon.targets()[name].state, daemon.at
     assert state.fleet.blue is not None
@@ -172,10 +173,12 @@ def roll(daemon: Scene, name: str) -> Rollout:
         _stream("ttft", 0.5, (1210, 71, 640, 25), good=math.log(9.3), worse=math.log(0.02)),
         _stream("itl", 0.06, (1210, 22, 640, 19), good=math.log(1.4), worse=math.log(3.1)),
     )
-    rollout = Rollout(
+    rollout = Canary(
         id=f"{name}-o3",
-        suggestion=made.id,
+        suggestion=made,
         server=green.name,
+        greens=(green,),
+        replicas={state.fleet.blue.name: 1},
         plan=PLAN,
         started_at=at - timedelta(minutes=9),
         phase_since=at - timedelta(minutes=4),
@@ -195,8 +198,8 @@ def roll(daemon: Scene, name: str) -> Rollout:
             drift=0.004,
             drift_blue=0.003,
         ),
-        green=arm(random, 640, 0.28),
-        blue=arm(random, 1210, 0.41),
+        green_counts=arm(random, 640, 0.28),
+        blue_counts=arm(random, 1210, 0.41),
         baseline=arm(random, 9800, 0.6),
     )
     route = Route(
@@ -213,9 +216,7 @@ def roll(daemon: Scene, name: str) -> Rollout:
         replace(
             state,
             phase=Phase.CANARY,
-            green=green,
             rollout=rollout,
-            suggestion=made,
             split=replace(state.split, route=route),
             note="not proved yet that itl is not worse: 19 of 640 bad on green, 22 of 1210 on blue",
         )

@@ -23,9 +23,11 @@ from flettner.agent.domain.model import (
     Step,
 )
 from flettner.agent.domain.reading import Latency, Reading, SourceState, Trend
-from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.domain.rollout import Canary, Rollout
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion, Suggestions
 from flettner.agent.machine.guard import PERSON
-from flettner.agent.machine.open_suggestions import end_suggestion, enter_fitting_phase, find_pending
+from flettner.agent.machine.open_suggestions import end_suggestion, enter_fitting_phase
 from flettner.agent.notify.delivery import DeliveryCounts
 from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.agent.prediction.learned import LearnedModel
@@ -205,11 +207,12 @@ class FakeDaemonView:
 
     def set(self, state: State) -> None:
         self._targets.setdefault(state.target, FakeTarget(self, state)).state = state
-        latest = (state.suggestion,) if state.suggestion else ()
-        for one in (*state.ended, *state.also_open, *latest):
-            self._suggestions[one.id] = one
-        if state.rollout:
-            self._rollouts[state.rollout.id] = (state.target, state.rollout)
+        rollout = state.rollout
+        carried_out = (rollout.suggestion,) if rollout else ()
+        for suggestion in (*state.suggestions.ended, *state.suggestions.pending, *carried_out):
+            self._suggestions[suggestion.id] = suggestion
+        if rollout:
+            self._rollouts[rollout.id] = (state.target, rollout)
 
     def record(self, event: str, actor: str = "") -> None:
         """Append to the audit and notify the followers."""
@@ -233,9 +236,9 @@ class FakeDaemonView:
     ) -> Suggestion:
         """Make a suggestion that waits; one that waited is superseded."""
         state = self._targets[self.target].state
-        for earlier in (state.suggestion, *state.also_open):
-            if earlier is not None and earlier.proposal.to.keys() & to.keys():
-                state = end_suggestion(state, earlier.id, "superseded", "")
+        for earlier in state.suggestions.pending:
+            if earlier.proposal.to.keys() & to.keys():
+                state = end_suggestion(state, earlier, "superseded", "")
         self.set(state)
         proposal = Proposal(
             rule=rule,
@@ -260,24 +263,26 @@ class FakeDaemonView:
             expires_at=self.at + timedelta(hours=1),
             digest="",
         )
-        others = state.open_suggestions
-        self.set(replace(state, phase=Phase.CHECKING, suggestion=suggestion, also_open=others, ended=()))
+        suggestions = Suggestions(checking=suggestion, open=state.suggestions.open)
+        self.set(replace(state, phase=Phase.CHECKING, suggestions=suggestions))
         return suggestion if self.checks else self.answer(PreflightResult(why="two GPUs are free"))
 
     def answer(self, preflight: PreflightResult) -> Suggestion:
         """End the check of the suggestion, as an engine's answer does."""
         state = self._targets[self.target].state
-        found = state.suggestion
-        if found is None or found.status != "checking":
+        checked, others = state.suggestions.checking, state.suggestions.open
+        if checked is None:
             raise ValueError("nothing is checked")
         if preflight.problem:
-            ended = replace(found, status="refused", notes=(*found.notes, preflight.problem))
-            self.set(replace(state, phase=Phase.OBSERVING, suggestion=ended))
-            return ended
-        shown = {"to": dict(found.proposal.to), "before": dict(found.before), "why": found.proposal.why}
-        ended = replace(found, status="open", preflight=preflight, digest=digest(shown))
-        self.set(replace(state, phase=Phase.PROPOSED, suggestion=ended))
-        return ended
+            refused = replace(checked, status="refused", notes=(*checked.notes, preflight.problem))
+            suggestions = Suggestions(open=others, ended=(refused,))
+            self.set(replace(state, phase=Phase.OBSERVING, suggestions=suggestions))
+            return refused
+        proposal = checked.proposal
+        shown = {"to": dict(proposal.to), "before": dict(checked.before), "why": proposal.why}
+        opened = replace(checked, status="open", preflight=preflight, digest=digest(shown))
+        self.set(replace(state, phase=Phase.PROPOSED, suggestions=Suggestions(open=(opened, *others))))
+        return opened
 
     def settle(self, *, promoted: bool) -> None:
         """End the rollout that runs."""
@@ -299,8 +304,8 @@ class FakeDaemonView:
                 return self._asked(state, event)
             case Approved():
                 return self._approved(state, event)
-            case Denied() if find_pending(state, event.suggestion) is not None:
-                denied = end_suggestion(state, event.suggestion, "denied", "", by=event.actor)
+            case Denied() if suggestion := state.suggestions.find_pending(event.suggestion):
+                denied = end_suggestion(state, suggestion, "denied", "", by=event.actor)
                 return enter_fitting_phase(denied, self.at, event.reason)
             case Aborted() if state.phase in {Phase.LAUNCHING, Phase.WARMING, Phase.CANARY}:
                 return replace(state, phase=Phase.ROLLING_BACK, note=event.reason)
@@ -320,21 +325,21 @@ class FakeDaemonView:
         return self._targets[self.target].state
 
     def _approved(self, state: State, event: Approved) -> State:
-        suggestion = find_pending(state, event.suggestion)
+        suggestion = state.suggestions.find_pending(event.suggestion)
         if suggestion is None or suggestion.status != "open" or suggestion.digest != event.digest:
             return replace(state, note="there is nothing to approve")
-        for other in state.open_suggestions:
+        for other in state.suggestions.open:
             if other.id != suggestion.id:
-                state = end_suggestion(state, other.id, "superseded", "")
+                state = end_suggestion(state, other, "superseded", "")
         approved = replace(suggestion, status="approved", decided_by=event.actor)
-        rollout = Rollout(
+        rollout = Canary(
             id=f"{self.target}-o{len(self._rollouts) + 1}",
-            suggestion=suggestion.id,
+            suggestion=approved,
             server=f"{self.target}-r1",
+            replicas={},
             plan=PLAN,
             started_at=self.at,
             phase_since=self.at,
-            strategy=suggestion.preflight.strategy,
-            outage_s=suggestion.preflight.outage_s,
         )
-        return replace(state, phase=Phase.LAUNCHING, suggestion=approved, rollout=rollout)
+        suggestions = replace(state.suggestions, open=())
+        return replace(state, phase=Phase.LAUNCHING, suggestions=suggestions, rollout=rollout)

@@ -26,6 +26,7 @@ from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import EngineLiveness, Reading, Request, Trend
 from flettner.agent.domain.request_counts import RequestCounts, count_requests
 from flettner.agent.domain.state import State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.machine.guard import Guard
 from flettner.agent.machine.step import Machine
@@ -320,9 +321,9 @@ class World:
     def replicas(self) -> dict[str, int]:
         return {name: server.replicas for name, server in self.running.items()}
 
-    def approve(self, actor: str = "alice") -> "World":
-        suggestion = self.state.suggestion
-        assert suggestion is not None
+    def approve(self, actor: str = "alice", made: Suggestion | None = None) -> "World":
+        """Approve this suggestion, by default the first open one."""
+        suggestion = made or self.state.suggestions.open[0]
         return self.feed(
             e.Approved(at=self.at, actor=actor, suggestion=suggestion.id, digest=suggestion.digest)
         )

@@ -12,7 +12,8 @@ from flettner.agent.api.operations import Call, Operation
 from flettner.agent.api.routes.rollouts import UNKNOWN, find_rollout
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
-from flettner.agent.domain.state import Rollout, State
+from flettner.agent.domain.rollout import Canary, Rollout
+from flettner.agent.domain.state import State
 
 LINES = 40
 BYTES = 32 * 1024
@@ -43,7 +44,8 @@ async def _log(call: Call) -> LogDocument:
     elif live:
         lines, why = (), "The new server does not run now."
     else:
-        lines, why = rollout.log, "The rollout has ended and kept no lines of a lost server."
+        lines = rollout.log if isinstance(rollout, Canary) else ()
+        why = "The rollout has ended and kept no lines of a lost server."
     shown = latest(lines)
     return LogDocument(
         rollout=rollout.id,
@@ -65,8 +67,11 @@ async def _read(target: TargetView, server: Server) -> tuple[tuple[str, ...], st
 
 def newest(state: State, rollout: Rollout) -> Server | None:
     """Green; after its promotion, the server that the rollout started with."""
-    named = (server for server in state.servers if server.name == rollout.server)
-    return state.green or next(named, None)
+    if not isinstance(rollout, Canary):
+        return None
+    if isinstance(state.rollout, Canary) and state.rollout.newest is not None:
+        return state.rollout.newest
+    return next((server for server in state.servers if server.name == rollout.server), None)
 
 
 def latest(lines: Sequence[str]) -> list[str]:

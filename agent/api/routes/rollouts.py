@@ -10,7 +10,8 @@ from flettner.agent.api.problems import RequestRefusedError
 from flettner.agent.api.request_parsing import Reason
 from flettner.agent.api.routes.targets import find_target
 from flettner.agent.domain.events import Aborted
-from flettner.agent.domain.state import Phase, Rollout
+from flettner.agent.domain.rollout import Rollout
+from flettner.agent.domain.state import Phase
 
 FORWARD = {
     Phase.DRAINING,

@@ -11,8 +11,9 @@ from flettner.agent.api.problems import RequestRefusedError
 from flettner.agent.api.request_parsing import Comment, Reason
 from flettner.agent.api.routes.targets import find_target
 from flettner.agent.domain.events import Approved, Denied
-from flettner.agent.domain.state import State, Suggestion
+from flettner.agent.domain.state import State
 from flettner.agent.domain.statuses import SuggestionStatus
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine.open_suggestions import barred_approver
 
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -63,9 +64,9 @@ def _shown(call: Call, suggestion: Suggestion) -> OperationResult:
 
 def _latest(call: Call, state: State, suggestion: Suggestion) -> Suggestion:
     """The suggestion in the state that a decision led to."""
-    listed = (state.suggestion, *state.also_open, *state.ended)
-    found = (one for one in listed if one is not None and one.id == suggestion.id)
-    return next(found, None) or _suggestion(call)
+    carried_out = (state.rollout.suggestion,) if state.rollout is not None else ()
+    listed = (*state.suggestions.pending, *state.suggestions.ended, *carried_out)
+    return next((one for one in listed if one.id == suggestion.id), None) or _suggestion(call)
 
 
 async def _list(call: Call) -> SuggestionsDocument:

@@ -117,15 +117,11 @@ async def _ask(call: Call) -> OperationResult:
     state = await call.submit(target, event)
     if state.phase not in IDLE:
         raise RequestRefusedError(409, _why_busy(state), kind="busy")
-    made = state.suggestion
-    waits = made is not None and made.status in {"checking", "open"}
-    if made is None or not waits or not set(made.proposal.to) <= set(wanted):
+    made = next(iter(state.suggestions.pending), None)
+    if made is None or not set(made.proposal.to) <= set(wanted):
         raise _refused(state)
-    repeated = call.accepted is not None
-    is_new = repeated or before.suggestion is None or before.suggestion.id != made.id
-    if (
-        not is_new and dict(made.proposal.to) != wanted
-    ):  # an older suggestion is still pending; this one was not accepted
+    is_new = call.accepted is not None or before.suggestions.find_pending(made.id) is None
+    if not is_new and dict(made.proposal.to) != wanted:  # an older suggestion: this one was not accepted
         raise _refused(state)
     headers = {"Location": f"/v1/suggestions/{made.id}", **tag_of(made)}
     return OperationResult(value=suggestion_of(made, state), headers=headers)

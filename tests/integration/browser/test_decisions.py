@@ -8,7 +8,8 @@ from playwright.sync_api import Page, Request, expect
 
 from flettner.agent.api.tokens import load_tokens, store_tokens
 from flettner.agent.domain.digest import digest
-from flettner.agent.domain.state import Phase, Suggestion
+from flettner.agent.domain.state import Phase
+from flettner.agent.domain.suggestion import Suggestion
 from tests.integration.browser.conftest import Opened
 from tests.support.console_data import Scene
 from tests.support.console_site import Site
@@ -37,10 +38,10 @@ def finish(page: Page, confirm: str) -> None:
 def change(scene: Scene) -> None:
     """Replace the change of the suggestion under the same id."""
     state = scene.targets()["chat"].state
-    assert state.suggestion is not None
-    proposal = replace(state.suggestion.proposal, to={"max_num_seqs": 96})
-    made = replace(state.suggestion, proposal=proposal, digest=digest({"to": 96}))
-    scene.set(replace(state, suggestion=made))
+    made = state.suggestions.open[0]
+    proposal = replace(made.proposal, to={"max_num_seqs": 96})
+    made = replace(made, proposal=proposal, digest=digest({"to": 96}))
+    scene.set(replace(state, suggestions=replace(state.suggestions, open=(made,))))
     scene.record("changed")
 
 
@@ -62,10 +63,10 @@ def test_an_operator_cannot_approve_their_own_proposal_where_the_config_asks_for
     opened: Opened, scene: Scene
 ) -> None:
     state = scene.targets()["chat"].state
-    assert state.suggestion is not None
-    proposal = replace(state.suggestion.proposal, rule="person")
-    own = replace(state.suggestion, proposal=proposal, policy="operator ann")
-    scene.set(replace(state, suggestion=own, approval="other"))
+    made = state.suggestions.open[0]
+    own = replace(made, proposal=replace(made.proposal, rule="person"), policy="operator ann")
+    suggestions = replace(state.suggestions, open=(own,))
+    scene.set(replace(state, suggestions=suggestions, approval="other"))
 
     page = opened(SUGGESTION)
 

@@ -167,11 +167,10 @@ def test_shows_events_without_a_reload(opened: Opened, scene: Scene, place: Site
 def test_renders_untrusted_text_as_text(opened: Opened, scene: Scene, place: Site) -> None:
     evil = "<img src=x onerror=\"document.title='owned'\"><script>alert(1)</script>"
     state = scene.targets()["chat"].state
-    assert state.suggestion is not None
-    proposal = replace(state.suggestion.proposal, why=evil, expects=evil, source=evil)
-    scene.set(
-        replace(state, note=evil, suggestion=replace(state.suggestion, proposal=proposal, notes=(evil,)))
-    )
+    made = state.suggestions.open[0]
+    proposal = replace(made.proposal, why=evil, expects=evil, source=evil)
+    made = replace(made, proposal=proposal, notes=(evil,))
+    scene.set(replace(state, note=evil, suggestions=replace(state.suggestions, open=(made,))))
     page = opened("/targets")
     for path in ("/targets", "/targets/chat", "/suggestions", "/suggestions/chat-s1"):
         page.goto(f"{place.url}/#{path}")

@@ -5,11 +5,13 @@ from dataclasses import dataclass, replace
 import pytest
 
 from flettner.agent.domain.events import Event
-from flettner.agent.domain.state import Phase, Rollout, State
+from flettner.agent.domain.rollout import Canary
+from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine.step import Machine
 from flettner.vllm_facts.values import Value
 from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView
 from tests.support.machine_stories import rules
+from tests.support.suggestions import approved
 from tests.unit.api.conftest import Client, post
 
 PATH = "/v1/targets/chat/suggestions"
@@ -55,7 +57,7 @@ async def test_answers_409_to_an_inadmissible_change(
     assert status == 409
     assert problem["type"].endswith("refused-by-guard")
     assert message in problem["detail"]
-    assert (after.phase, after.suggestion, after.fleet.blue) == (before.phase, None, before.fleet.blue)
+    assert (after.phase, after.suggestions.pending, after.fleet) == (before.phase, (), before.fleet)
     assert daemon.suggestions() == []
 
 
@@ -90,8 +92,14 @@ async def test_an_answer_says_that_a_value_was_clamped_to_the_bounds(
 async def test_refuses_a_change_during_a_rollout_with_that_reason(
     client: Client, daemon: GuardedDaemonView, phase: Phase, message: str
 ) -> None:
-    rollout = Rollout(
-        id="chat-o1", suggestion="chat-s1", server="chat-r1", plan=PLAN, started_at=NOON, phase_since=NOON
+    rollout = Canary(
+        id="chat-o1",
+        suggestion=approved(),
+        server="chat-r1",
+        replicas={},
+        plan=PLAN,
+        started_at=NOON,
+        phase_since=NOON,
     )
     busy = replace(daemon.targets()["chat"].state, phase=phase, rollout=rollout, note="ask for help")
     daemon.set(busy)

@@ -12,6 +12,7 @@ from flettner.agent.domain.errors import JournalError
 from flettner.agent.domain.model import PreflightResult
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.state import Phase
+from flettner.agent.domain.suggestion import Suggestions
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client, get, post
 
@@ -213,7 +214,7 @@ async def test_refuses_approval_if_the_state_machine_rejects_it(
     made = daemon.suggest({"max_num_seqs": 128})
     daemon._suggestions[made.id] = made
     target = daemon.targets()["chat"]
-    target.state = replace(target.state, suggestion=None)  # the state machine dropped it
+    target.state = replace(target.state, suggestions=Suggestions())  # the state machine dropped it
 
     status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
 
@@ -388,9 +389,8 @@ async def test_an_approval_of_a_former_version_is_told_what_changed(
     made = daemon.suggest({"max_num_seqs": 128})
     state, digest = daemon.targets()["chat"].state, "sha256:" + "1" * 64
     changed = "a canary of about 600 s instead of 10800 s"
-    daemon.set(
-        replace(state, suggestion=replace(made, digest=digest, refreshed_at=daemon.at, changed=changed))
-    )
+    fresh = replace(made, digest=digest, refreshed_at=daemon.at, changed=changed)
+    daemon.set(replace(state, suggestions=Suggestions(open=(fresh,))))
 
     status, problem = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
 

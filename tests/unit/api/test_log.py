@@ -9,7 +9,7 @@ import pytest
 from flettner.agent.api.routes.log import BYTES, LINES
 from flettner.agent.config.listen import Role
 from flettner.agent.domain.model import Server
-from flettner.agent.domain.state import Phase
+from flettner.agent.domain.state import Phase, State
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 
@@ -22,8 +22,14 @@ async def rollout(client: Client, daemon: FakeDaemonView) -> str:
     made = daemon.suggest({"max_num_seqs": 128})
     async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}) as response:
         assert response.status == 200
-    daemon.set(replace(daemon.targets()["chat"].state, green=GREEN))
+    set_greens(daemon, GREEN)
     return "chat-o1"
+
+
+def set_greens(daemon: FakeDaemonView, *greens: Server) -> State:
+    state = daemon.targets()["chat"].state
+    daemon.set(replace(state, rollout=replace(state.canary, greens=greens)))
+    return daemon.targets()["chat"].state
 
 
 async def fetch_log(client: Client, rollout: str, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -97,7 +103,7 @@ async def test_reports_an_empty_log_and_a_missing_server(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
     silent = await fetch_log(client, rollout)
-    daemon.set(replace(daemon.targets()["chat"].state, green=None))
+    set_greens(daemon)
     absent = await fetch_log(client, rollout)
 
     assert (silent["lines"], silent["why"]) == ([], "chat-r1 has written nothing.")
@@ -108,7 +114,7 @@ async def test_reads_the_log_of_the_newest_server(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
     second = replace(GREEN, name="chat-r2")
-    daemon.set(replace(daemon.targets()["chat"].state, phase=Phase.LAUNCHING, crew=(GREEN,), green=second))
+    daemon.set(replace(set_greens(daemon, GREEN, second), phase=Phase.LAUNCHING))
     daemon.targets()["chat"].logs["chat-r2"] = ("the second one loads",)
 
     answer = await fetch_log(client, rollout)
@@ -119,14 +125,9 @@ async def test_reads_the_log_of_the_newest_server(
 async def test_reads_the_log_of_a_promoted_server_until_the_rollout_ends(
     client: Client, daemon: FakeDaemonView, rollout: str
 ) -> None:
-    daemon.set(
-        replace(
-            daemon.targets()["chat"].state,
-            phase=Phase.PROMOTING,
-            fleet=replace(daemon.targets()["chat"].state.fleet, servers=(GREEN,)),
-            green=None,
-        )
-    )
+    state = set_greens(daemon)
+    fleet = replace(state.fleet, servers=(GREEN,))
+    daemon.set(replace(state, phase=Phase.PROMOTING, fleet=fleet))
     written(daemon, "serving")
 
     assert (await fetch_log(client, rollout))["lines"] == ["serving"]
@@ -137,11 +138,10 @@ async def test_returns_the_stored_lines_of_an_ended_rollout(
 ) -> None:
     written(daemon, "somebody else's by now")
     state = daemon.targets()["chat"].state
-    assert state.rollout is not None
-    daemon.set(replace(state, rollout=replace(state.rollout, log=("CUDA out of memory",))))
+    daemon.set(replace(state, rollout=replace(state.canary, log=("CUDA out of memory",))))
     daemon.settle(promoted=False)
     kept = await fetch_log(client, rollout)
-    daemon.set(replace(state, rollout=replace(state.rollout, log=())))
+    daemon.set(replace(state, rollout=replace(state.canary, log=())))
     daemon.settle(promoted=True)
     nothing = await fetch_log(client, rollout)
 

@@ -16,7 +16,8 @@ from flettner.agent.domain.errors import JournalError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.reading import SourceState
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.state import Phase, Rollout
+from flettner.agent.domain.rollout import Canary
+from flettner.agent.domain.state import Phase
 from flettner.agent.telemetry.self_metrics import DurationHistogram
 from tests.support.fake_daemon_view import PLAN, FakeDaemonView
 from tests.unit.api.conftest import Client
@@ -129,10 +130,12 @@ def busy() -> FakeDaemonView:
         leased="chat-r1",
         lease_s=15,
     )
-    rollout = Rollout(
+    rollout = Canary(
         id="chat-o1",
-        suggestion=made.id,
+        suggestion=made,
         server="chat-r1",
+        greens=(green,),
+        replicas={"chat-r0": 1},
         plan=PLAN,
         started_at=daemon.at,
         phase_since=daemon.at,
@@ -143,7 +146,6 @@ def busy() -> FakeDaemonView:
         replace(
             state,
             phase=Phase.CANARY,
-            green=green,
             split=replace(state.split, route=route),
             rollout=rollout,
             budget=budget,

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from flettner.agent.domain.state import Rollout
+from flettner.agent.domain.rollout import Canary
 from flettner.agent.observe.minute_rows import MinuteRow
 from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView
+from tests.support.suggestions import approved
 from tests.unit.api.conftest import Client, get
 
 
@@ -46,10 +47,11 @@ async def test_omits_points_older_than_the_requested_range(client: Client, daemo
 
 async def test_rollouts_are_marked(client: Client, daemon: FakeDaemonView) -> None:
     began = NOON - timedelta(minutes=30)
-    rollout = Rollout(
+    rollout = Canary(
         id="chat-o1",
-        suggestion="chat-s1",
+        suggestion=approved(),
         server="chat-r1",
+        replicas={},
         plan=PLAN,
         started_at=began,
         phase_since=began,

@@ -11,7 +11,9 @@ from aiohttp.test_utils import TestClient, TestServer
 from flettner.agent.api.app import OPERATIONS, build_app
 from flettner.agent.api.operations import Operation
 from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
-from flettner.agent.domain.state import Rollout, State
+from flettner.agent.domain.rollout import Canary
+from flettner.agent.domain.state import State
+from flettner.agent.domain.suggestion import Suggestion
 from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView
 from tests.unit.api.conftest import Client, with_key
 from tests.unit.api.test_roles import BODIES
@@ -31,14 +33,22 @@ def daemon() -> FakeDaemonView:
     assert (made.id, shown.id) == ("merger-s1", "chat-s1")
     daemon.set(other.targets()["chat"].state)
     daemon.targets()["chat"].reading = None
-    daemon.set(replace(state, rollout=rollout("merger-o1", made.id)))
+    daemon.set(replace(state, rollout=rollout("merger-o1", made)))
     daemon.target = "chat"
     daemon.record("chat.seen")
     return daemon
 
 
-def rollout(name: str, suggestion: str) -> Rollout:
-    return Rollout(id=name, suggestion=suggestion, server="r1", plan=PLAN, started_at=NOON, phase_since=NOON)
+def rollout(name: str, suggestion: Suggestion) -> Canary:
+    return Canary(
+        id=name,
+        suggestion=suggestion,
+        server="r1",
+        replicas={},
+        plan=PLAN,
+        started_at=NOON,
+        phase_since=NOON,
+    )
 
 
 @pytest.fixture

@@ -30,7 +30,9 @@ from flettner.agent.domain.fleet import Fleet, Split
 from flettner.agent.domain.model import Evidence, Outcome, Plan, Proposal, Server, Step
 from flettner.agent.domain.reading import Request
 from flettner.agent.domain.request_counts import RequestCounts, count_requests
-from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.domain.rollout import Canary
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion
 
 NOON = datetime(2026, 3, 4, 12, 0, 0, 123456, tzinfo=UTC)
 ANN = Actor(kind="person", id="ann", role="operator")
@@ -77,12 +79,12 @@ CANARY = State(
     fleet=Fleet(servers=(BLUE,)),
     split=Split(route=ROUTE),
     effects=Effects(awaited=ROUTE),
-    green=GREEN,
-    suggestion=SUGGESTION,
-    rollout=Rollout(
+    rollout=Canary(
         id="chat-1",
-        suggestion="chat-s1",
+        suggestion=SUGGESTION,
         server="chat-r1",
+        greens=(GREEN,),
+        replicas={"chat-r0": 1},
         plan=Plan(
             steps=(Step(weight=5, requests=20, at_least_s=30.0, at_most_s=600.0),),
             start_s=900.0,
@@ -93,7 +95,7 @@ CANARY = State(
         ),
         started_at=NOON,
         phase_since=NOON,
-        green=COUNTS,
+        green_counts=COUNTS,
         exposed=COUNTS + COUNTS,
         baseline=RequestCounts(),
         log=("INFO ok", "ERROR out of memory"),
@@ -146,7 +148,7 @@ def test_state_round_trips(path: Path) -> None:
     again = opened(path)
 
     assert again.states() == {"chat": CANARY, "batch": State(target="batch", note="é\n\u2028")}
-    assert repr(again.states()["chat"].green) == repr(replace(GREEN, setting=dict(GREEN.setting)))
+    assert repr(again.states()["chat"].canary.green) == repr(replace(GREEN, setting=dict(GREEN.setting)))
     assert again.epoch() == 3
     assert again.head == journal.head
     assert again.head.seq == 2
@@ -194,8 +196,9 @@ scalars: st.SearchStrategy[Any] = (
 def test_any_state_round_trips(
     path: Path, setting: dict[str, Any], note: str, counts: list[int], phase: Phase, at: datetime
 ) -> None:
-    assert CANARY.rollout is not None
-    rollout = replace(CANARY.rollout, green=RequestCounts(total=1, refused=counts[0], ttft=tuple(counts)))
+    rollout = replace(
+        CANARY.canary, green_counts=RequestCounts(total=1, refused=counts[0], ttft=tuple(counts))
+    )
     blue = replace(BLUE, setting=setting)
     state = replace(
         CANARY,
@@ -242,15 +245,15 @@ def test_any_entry_can_be_written_and_verified(path: Path, after: dict[str, Any]
 def test_undecodable_bytes_and_infinite_numbers_do_not_stop_the_journal(path: Path) -> None:
     evidence = (Evidence(metric="waiting", value=float("inf"), unit="", window_s=float("nan")),)
     proposal = replace(SUGGESTION.proposal, evidence=evidence)
-    state = replace(CANARY, note="log: \udcff\udc80", suggestion=replace(SUGGESTION, proposal=proposal))
+    rollout = replace(CANARY.canary, suggestion=replace(SUGGESTION, proposal=proposal))
+    state = replace(CANARY, note="log: \udcff\udc80", rollout=rollout)
     journal = opened(path)
 
     journal.append(replace(ENTRY, state=state))
 
     back = opened(path).states()["chat"]
     assert back.note == "log: ??"
-    assert back.suggestion is not None
-    assert back.suggestion.proposal.evidence[0].value == float("inf")
+    assert back.canary.suggestion.proposal.evidence[0].value == float("inf")
 
 
 def test_a_state_that_could_not_be_read_back_is_refused_when_written(path: Path) -> None:
@@ -621,11 +624,10 @@ def test_no_secret_reaches_the_file(path: Path) -> None:
         f"GET / Authorization: Bearer {planted}",
         f"proxy is http://user:{planted}@proxy:80/",
     )
-    assert CANARY.rollout is not None
+    green = replace(GREEN, setting={"api_key": planted, "max_num_batched_tokens": 8192})
     state = replace(
         CANARY,
-        green=replace(GREEN, setting={"api_key": planted, "max_num_batched_tokens": 8192}),
-        rollout=replace(CANARY.rollout, log=log),
+        rollout=replace(CANARY.canary, log=log, greens=(green,)),
         note="; ".join(log),
     )
     after = {
@@ -642,9 +644,9 @@ def test_no_secret_reaches_the_file(path: Path) -> None:
     journal.append(replace(ENTRY, state=state, why=log[1], error=log[3], after=after))
 
     assert planted not in path.read_text(encoding="utf-8")
-    green = journal.after(0, 1)[0]["state"]
-    assert green is not None
-    assert green["green"]["setting"] == {"api_key": "***", "max_num_batched_tokens": 8192}
+    written = journal.after(0, 1)[0]["state"]
+    assert written is not None
+    assert written["rollout"]["greens"][0]["setting"] == {"api_key": "***", "max_num_batched_tokens": 8192}
 
 
 @pytest.mark.parametrize(

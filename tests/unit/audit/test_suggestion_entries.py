@@ -40,7 +40,7 @@ class Told(World):
         for event in events:
             before = self.state
             super().feed(event)
-            if self.state.ended or self.state.open_suggestions != before.open_suggestions:
+            if self.state.suggestions.ended or self.state.suggestions.open != before.suggestions.open:
                 entry = build_entry(before, self.state, event, ())
                 self.entries.append((entry.action, entry.actor, str(entry.after.get("suggestion", ""))))
                 self.history.add_state(self.state)
@@ -81,7 +81,7 @@ def test_each_is_made_once_and_all_stay_open() -> None:
 def test_an_approval_is_of_the_approved_one_and_supersedes_the_other() -> None:
     world, _, _ = told()
     world.tick(10)
-    second = world.state.open_suggestions[1]
+    second = world.state.suggestions.open[1]
 
     world.feed(e.Approved(at=world.at, actor="alice", suggestion=second.id, digest=second.digest))
 

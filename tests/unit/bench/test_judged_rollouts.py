@@ -147,7 +147,7 @@ def test_a_restart_loses_at_most_ten_seconds_of_evidence(tmp_path: Path, weight:
     before, after, outcome = in_no_time(scenario())
     assert before.rollout is not None
     assert after.rollout is not None
-    assert after.rollout.step == before.rollout.step
+    assert after.canary.step == before.canary.step
     assert valid_s(before) - 10.0 <= valid_s(after) <= valid_s(before)
     assert 0 < green_requests(after) <= green_requests(before)
     assert outcome.result == "promoted", outcome
@@ -195,9 +195,9 @@ def test_a_failure_in_the_hold_step_rolls_back_to_blue_within_seconds(
 
 def valid_s(state: State) -> float:
     assert state.rollout is not None
-    return state.rollout.evidence.valid_s
+    return state.canary.evidence.valid_s
 
 
 def green_requests(state: State) -> int:
     assert state.rollout is not None
-    return state.rollout.green.total
+    return state.canary.green_counts.total

@@ -7,8 +7,10 @@ from flettner.agent.domain.error_budget import SLOT_S, Budget
 from flettner.agent.domain.fleet import Fleet, Split
 from flettner.agent.domain.model import Objective, Server, Slo
 from flettner.agent.domain.reading import Latency, Reading, SourceState
+from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
-from tests.support.fake_daemon_view import NOON, FakeDaemonView, steady
+from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView, steady
+from tests.support.suggestions import approved
 
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95), errors=0.99)
 NOW = int(NOON.timestamp()) // SLOT_S
@@ -41,6 +43,16 @@ class ThreeTargets(FakeDaemonView):
         green = Server(name="chat-r1", address="127.0.0.1:8102", setting={})
         weights = {blue.name: 75, green.name: 25}
         route = Route(number=1, servers=(blue, green), weights=weights, fallback=blue.name)
+        rollout = Canary(
+            id="chat-o1",
+            suggestion=approved(),
+            server=green.name,
+            greens=(green,),
+            replicas={blue.name: 1},
+            plan=PLAN,
+            started_at=NOON,
+            phase_since=NOON,
+        )
         spent = Budget(slots=((NOW - 20, 4000, 8, 100, 0, 0), (NOW, 1000, 1, 25, 0, 0)))
         worse = Budget(slots=((NOW - 20, 4000, 8, 100, 0, 0), (NOW, 1000, 144, 0, 0, 0)))
         self.set(
@@ -49,7 +61,7 @@ class ThreeTargets(FakeDaemonView):
                 phase=Phase.CANARY,
                 fleet=Fleet(servers=(blue,)),
                 split=Split(route=route),
-                green=green,
+                rollout=rollout,
                 budget=spent,
             )
         )

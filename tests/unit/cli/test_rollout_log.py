@@ -15,7 +15,9 @@ def rollout(run: Run, daemon: FakeDaemonView) -> str:
     """The id of a rollout that has just started."""
     made = daemon.suggest({"max_num_seqs": 128})
     assert run("approve", made.id, "--digest", made.digest)[0] == 0
-    daemon.set(replace(daemon.targets()["chat"].state, green=Server(name="chat-r1", setting={})))
+    state = daemon.targets()["chat"].state
+    greens = (Server(name="chat-r1", setting={}),)
+    daemon.set(replace(state, rollout=replace(state.canary, greens=greens)))
     return "chat-o1"
 
 

@@ -7,7 +7,8 @@ import pytest
 from flettner.agent.config.convert import BOUNDS
 from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import Bound, Proposal
-from flettner.agent.domain.state import State, Suggestion
+from flettner.agent.domain.state import State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine.guard import Guard, ProposalRefusal
 from flettner.vllm_facts.values import Knob, Value
 from tests.support.machine_stories import BLUE, NOON, reading

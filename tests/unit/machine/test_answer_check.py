@@ -52,8 +52,7 @@ def test_a_change_that_alters_no_answers_is_not_examined() -> None:
 def test_a_change_that_may_alter_answers_needs_an_approval_that_states_this() -> None:
     world = proposed(mode="auto").tick(5)
 
-    suggestion = world.state.suggestion
-    assert suggestion is not None
+    suggestion = world.state.suggestions.open[0]
     assert (suggestion.proposal.klass, world.state.phase) == ("gated", Phase.PROPOSED)
     assert any("kv_cache_dtype may alter the answers" in note for note in suggestion.notes)
 
@@ -62,14 +61,13 @@ def test_a_warm_green_is_examined_and_gets_traffic_if_its_answers_match_blue() -
     world = proposed().approve().until("canary")
 
     [examine] = examinations(world)
-    green = world.state.green
-    assert green is not None
+    green = world.state.canary.green
     assert examine.green == green
     assert examine.blue.name == "chat-r0"
     assert world.state.note == "green is warm; as golden as ever"
     assert world.state.rollout is not None
-    assert world.state.rollout.quality is not None
-    assert world.state.rollout.quality.ok
+    assert world.state.canary.quality is not None
+    assert world.state.canary.quality.ok
 
 
 def test_a_green_with_wrong_answers_never_gets_traffic() -> None:

@@ -10,7 +10,8 @@ from flettner.agent.domain.canary_evidence import CanaryEvidence
 from flettner.agent.domain.model import Outcome, OutcomeResult, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
-from flettner.agent.domain.state import Phase, Rollout
+from flettner.agent.domain.rollout import Canary
+from flettner.agent.domain.state import Phase
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.machine.earlier_outcomes import why_not_again
 from flettner.agent.machine.step import Machine, state_without_counts
@@ -21,7 +22,7 @@ BLIND = "Envoy has closed its connection"
 
 def in_canary() -> World:
     world = World().start().until("proposed").approve().until("canary")
-    while world.state.rollout is None or world.state.rollout.step_since is None:
+    while world.state.rollout is None or world.state.canary.step_since is None:
         world.tick()
     return world
 
@@ -48,7 +49,7 @@ def test_a_long_outage_suspends_green_without_traffic_until_it_ends() -> None:
     world.state = replace(world.state, rollout=_patient(world))
     blind(world, 150)
     assert world.state.rollout is not None
-    assert world.state.rollout.parked == BLIND
+    assert world.state.canary.parked == BLIND
     assert world.weights == {"chat-r0": 100, "chat-r1": 0}
     assert world.until("observing").state.rollout.outcome == "promoted"  # type: ignore[union-attr]
 
@@ -72,13 +73,11 @@ def test_a_suspended_canary_stays_suspended_after_a_restart() -> None:
 def test_a_restart_continues_with_earlier_evidence() -> None:
     world = in_canary()
     world.tick(1)
-    before = world.state.rollout
-    assert before is not None
+    before = world.state.canary
     world.start()
-    after = world.state.rollout
-    assert after is not None
+    after = world.state.canary
     assert (after.step, after.evidence.valid_s) == (before.step, before.evidence.valid_s)
-    assert after.green == before.green
+    assert after.green_counts == before.green_counts
     assert after.step_since == before.step_since
 
 
@@ -113,8 +112,7 @@ def test_a_change_requested_by_an_operator_needs_no_gain() -> None:
 def test_the_history_records_how_the_evidence_grew() -> None:
     world, history = in_canary(), History()
     for second in range(3):
-        rollout = world.state.rollout
-        assert rollout is not None
+        rollout = world.state.canary
         evidence = replace(rollout.evidence, at=world.at, valid_s=float(second))
         history.add_state(replace(world.state, rollout=replace(rollout, evidence=evidence)))
         history.add_state(replace(world.state, rollout=replace(rollout, evidence=evidence)))
@@ -125,9 +123,8 @@ def test_the_history_records_how_the_evidence_grew() -> None:
     assert history.points("chat-9") == ()
 
 
-def _patient(world: World) -> Rollout:
-    rollout = world.state.rollout
-    assert rollout is not None
+def _patient(world: World) -> Canary:
+    rollout = world.state.canary
     steps = tuple(replace(step, at_most_s=600) for step in rollout.plan.steps)
     return replace(rollout, plan=replace(rollout.plan, steps=steps))
 
@@ -175,7 +172,7 @@ def test_an_undecided_change_waits_longer_each_time() -> None:
 def test_the_judge_knows_the_hold_step() -> None:
     world = in_canary()
     held = dict[int, bool]()
-    while (rollout := world.state.rollout) is not None and rollout.outcome == "running":
+    while (rollout := world.state.canary).outcome == "running":
         held[rollout.step] = rollout.evidence.holding
         world.tick()
     assert held == {0: False, 1: False, 2: True}

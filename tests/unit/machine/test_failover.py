@@ -59,10 +59,8 @@ def test_the_step_is_judged_from_its_beginning_when_blue_is_back(fault: str) -> 
     seconds_until(world, {BLUE.name: 50, GREEN: 50}, limit_s=90)
     assert world.state.split.planned is None
     world.tick()
-    rollout = world.state.rollout
-    assert rollout is not None
-    assert rollout.step_since is not None
-    assert rollout.blue.errors == 0
+    assert world.state.canary.step_since is not None
+    assert world.state.canary.blue_counts.errors == 0
     world.until("observing")
     assert world.state.outcomes[-1].result == "promoted"
 

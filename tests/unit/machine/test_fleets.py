@@ -45,15 +45,16 @@ def test_the_only_server_may_die_while_a_change_is_checked(strategy: Strategy) -
     lose_server(world, "vllm0").tick(5)
 
     assert world.state.phase is Phase.OBSERVING
-    assert world.state.suggestion is not None
-    assert world.state.suggestion.status == "superseded"
+    ended = [one for state in world.states for one in state.suggestions.ended]
+    assert [one.status for one in ended] == ["superseded"]
 
 
 def test_an_approval_does_not_outlive_the_servers_it_was_made_for() -> None:
     world = World.servers(2, "replace").start().until("proposed")
+    made = world.state.suggestions.open[0]
     lose_server(world, "vllm1")
 
-    world.approve().tick(30)
+    world.approve(made=made).tick(30)
 
     assert world.state.rollout is None
     assert list(world.running) == ["vllm0"]
@@ -75,7 +76,7 @@ def test_servers_of_different_flags_are_not_changed_together() -> None:
 def test_a_rollback_keeps_running_new_servers_until_an_old_one_is_restored() -> None:
     world = World.servers(3, "replace").start().until("proposed").approve()
     world.until("replacing").until("canary").tick(2)
-    first = world.state.crew[0].name
+    first = world.state.canary.earlier_greens[0].name
 
     lose_server(world, first)
     for _ in range(30):
@@ -121,8 +122,8 @@ def in_hold_step(strategy: Strategy, servers: int) -> World:
     """Return a world in the hold step."""
     world = World.servers(servers, strategy).start().until("proposed").approve()
     for _ in range(200):
-        rollout = world.state.rollout
-        if rollout and rollout.step == len(rollout.plan.steps) - 1 and rollout.step_since:
+        canary = world.state.canary
+        if canary.step == len(canary.plan.steps) - 1 and canary.step_since:
             return world
         world.tick()
     raise AssertionError(world.state.note)
@@ -179,8 +180,7 @@ def test_a_new_server_that_cannot_be_retired_does_not_block_the_old_one() -> Non
 
 def test_a_green_still_loading_at_daemon_start_is_not_watched_yet() -> None:
     world = World().start().until("proposed").approve()
-    green = world.state.green
-    assert green is not None
+    green = world.state.canary.green
     world.running[green.name] = replace(green, address="127.0.0.1:8101")
     world.pending = []
 
@@ -197,7 +197,7 @@ def test_the_only_remaining_green_serves_all_traffic_until_an_old_server_is_rest
         world.tick()
         assert any(world.weights.get(name) for name in world.running), world.weights
 
-    assert world.state.green is None
+    assert world.state.greens == ()
     assert set(world.weights) == set(world.running) == {server.name for server in world.state.fleet.servers}
     assert len(world.running) == 2
     assert len({str(setting) for setting in world.settings().values()}) == 1

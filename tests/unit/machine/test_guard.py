@@ -22,7 +22,8 @@ from flettner.agent.domain.model import (
 )
 from flettner.agent.domain.reading import Latency, Reading
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.state import State, Suggestion
+from flettner.agent.domain.state import State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine.default_plan import plan_for
 from flettner.agent.machine.guard import Guard, ProposalRefusal
 from flettner.vllm_facts.values import Value

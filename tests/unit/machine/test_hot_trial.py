@@ -14,7 +14,8 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import HotKnobs, Outcome, Proposal, Server
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.state import Phase, RecentTraffic, State, SteadyRate, Suggestion
+from flettner.agent.domain.state import Phase, RecentTraffic, State, SteadyRate
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine.guard import ProposalRefusal
 from flettner.agent.machine.hot_trial import LEASE_S
 from flettner.agent.machine.step import Machine
@@ -107,9 +108,8 @@ def trying(**more: int) -> HotWorld:
 
 def test_a_suggestion_for_running_servers_says_so_and_starts_no_server() -> None:
     world = HotWorld().start().until("proposed")
-    suggestion = world.state.suggestion
+    suggestion = world.state.suggestions.open[0]
 
-    assert suggestion is not None
     assert suggestion.preflight.strategy == "hot"
     assert any("take turns on the servers that run" in note for note in suggestion.notes)
     world.approve().tick(100)
@@ -300,18 +300,16 @@ def test_a_trial_without_traffic_ends_undecided_at_its_time_limit() -> None:
 def test_the_running_servers_are_chosen_where_they_take_the_change(strategy: str) -> None:
     world = HotWorld(machine=Machine(rules(strategy=strategy, plan=HOUR))).start().until("proposed")
 
-    assert world.state.suggestion is not None
-    assert world.state.suggestion.preflight.strategy == "hot"
+    assert world.state.suggestions.open[0].preflight.strategy == "hot"
 
 
 def test_auto_starts_a_green_for_a_value_beyond_the_range() -> None:
     world = HotWorld(machine=Machine(rules(strategy="auto", policies=(("admission", RaiseSeqs(to=17)),))))
     world.start().until("proposed")
 
-    assert world.state.suggestion is not None
-    assert world.state.suggestion.preflight.strategy == "surge"
+    assert world.state.suggestions.open[0].preflight.strategy == "surge"
     why = "with a restart: max_num_seqs can be 1 to 16 while chat-r0 runs, not 17"
-    assert any(why in note for note in world.state.suggestion.notes)
+    assert any(why in note for note in world.state.suggestions.open[0].notes)
 
 
 def admitted(state: State, to: int, **changes: object) -> Suggestion | ProposalRefusal:

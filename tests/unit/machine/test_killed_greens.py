@@ -32,7 +32,7 @@ def suggested_again(world: World) -> bool:
     assert world.state.phase is Phase.OBSERVING, "suggested again at once"
     world.at += UNDECIDED_FOR
     world.tick(5)
-    return bool(world.state.open_suggestions)
+    return bool(world.state.suggestions.open)
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -27,18 +27,18 @@ def test_a_change_to_commit_is_held_and_not_started() -> None:
     world = proposed_to_commit().approve()
 
     assert world.state.phase is Phase.PROPOSED
-    assert [one.preflight.patch for one in world.state.open_suggestions] == ["- op: test"]
+    assert [one.preflight.patch for one in world.state.suggestions.open] == ["- op: test"]
 
 
 def test_a_committed_change_ends_its_suggestion() -> None:
     world = proposed_to_commit()
-    [suggestion] = world.state.open_suggestions
+    [suggestion] = world.state.suggestions.open
     name, server = next(iter(world.running.items()))
 
     world.running[name] = replace(server, setting={**server.setting, **suggestion.proposal.to})
     world.start()
 
-    ended = next(one for state in world.states for one in state.ended if one.id == suggestion.id)
+    ended = next(one for state in world.states for one in state.suggestions.ended if one.id == suggestion.id)
     assert (ended.status, ended.notes[-1]) == ("superseded", "a third party has made this change")
     assert world.state.rollout is None
 

@@ -10,7 +10,8 @@ from flettner.agent.domain import events as e
 from flettner.agent.domain.model import Evidence, Forecast, Objective, Plan, PreflightResult, Proposal, Slo
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Latency, Reading
-from flettner.agent.domain.state import Phase, State, Suggestion
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine.evidence import burns_fast
 from flettner.agent.machine.step import Machine
 from flettner.vllm_facts.values import ChangeClass, Value
@@ -59,16 +60,16 @@ def world(*policies: Says, **changes: object) -> World:
 
 
 def ids(state: State) -> list[str]:
-    return [one.id for one in state.open_suggestions]
+    return [one.id for one in state.suggestions.open]
 
 
 def changes(state: State) -> list[Mapping[str, Value]]:
-    return [one.proposal.to for one in state.open_suggestions]
+    return [one.proposal.to for one in state.suggestions.open]
 
 
 def ended(told: World, id_: str) -> Suggestion:
     """The suggestion as it ended."""
-    return next(one for state in told.states for one in state.ended if one.id == id_)
+    return next(one for state in told.states for one in state.suggestions.ended if one.id == id_)
 
 
 def queue(to: int = 8) -> Says:
@@ -126,7 +127,7 @@ def test_a_window_with_a_change_of_load_is_neither_the_first_nor_evidence_of_abs
 
     tick(40, "the load began")
     tick(30, "")
-    assert told.state.suggestion is None
+    assert told.state.suggestions.pending == ()
     tick(1, "")
     told.until("proposed", 2)
 
@@ -181,23 +182,23 @@ def test_no_more_than_three_are_open_and_a_more_important_one_takes_the_place_of
         Says("A1", {"async_scheduling": True}),
     )
     told = world(*rest, first).tick(20)
-    assert [one.proposal.rule for one in told.state.open_suggestions] == ["G1", "B2", "X1"]
+    assert [one.proposal.rule for one in told.state.suggestions.open] == ["G1", "B2", "X1"]
 
     first.on = True
     told.tick(20)
 
-    assert [one.proposal.rule for one in told.state.open_suggestions] == ["Q1", "G1", "B2"]
+    assert [one.proposal.rule for one in told.state.suggestions.open] == ["Q1", "G1", "B2"]
     assert ended(told, "chat-s3").notes[-1] == "chat-s4 comes before it"
 
 
 def test_any_open_one_is_approved_and_the_others_are_superseded() -> None:
     told = world(graphs(), queue()).until("proposed").tick(5)
-    first, second = told.state.open_suggestions
+    first, second = told.state.suggestions.open
 
     told.feed(e.Approved(at=told.at, actor="alice", suggestion=second.id, digest=second.digest))
 
     assert told.state.rollout is not None
-    assert told.state.rollout.suggestion == second.id
+    assert told.state.rollout.suggestion.id == second.id
     assert ended(told, first.id).status == "superseded"
     assert ids(told.state) == []
 
@@ -206,7 +207,7 @@ def test_an_approval_during_the_check_of_another_one_ends_the_check() -> None:
     late = graphs()
     late.on = False
     told = world(late, queue()).until("proposed")
-    first = told.state.open_suggestions[0]
+    first = told.state.suggestions.open[0]
     late.on = True
     told.until("checking")
 
@@ -214,13 +215,13 @@ def test_an_approval_during_the_check_of_another_one_ends_the_check() -> None:
     told.tick(3)
 
     assert told.state.rollout is not None
-    assert told.state.rollout.suggestion == first.id
+    assert told.state.rollout.suggestion.id == first.id
     assert ended(told, "chat-s2").status == "superseded"
 
 
 def test_after_a_denial_the_others_stay_open() -> None:
     told = world(graphs(), queue()).until("proposed").tick(5)
-    first, second = told.state.open_suggestions
+    first, second = told.state.suggestions.open
 
     told.feed(e.Denied(at=told.at, actor="bob", suggestion=first.id, reason="no")).tick(5)
 
@@ -291,8 +292,7 @@ def test_a_larger_value_supersedes_it_after_a_minute() -> None:
     told = world(rule).until("proposed")
 
     rule.to = {"max_num_seqs": 32}
-    assert told.tick(55).state.suggestion is not None
-    assert changes(told.state) == [{"max_num_seqs": 8}]
+    assert changes(told.tick(55).state) == [{"max_num_seqs": 8}]
     told.tick(10)
 
     assert changes(told.state) == [{"max_num_seqs": 32}]
@@ -314,13 +314,13 @@ def test_the_first_traffic_refreshes_the_forecast_with_a_new_digest() -> None:
     told = world(queue(), judge=Forecasting())
     told.silent = True
     told.until("proposed")
-    before = told.state.open_suggestions[0]
+    before = told.state.suggestions.open[0]
     assert before.forecast is None
 
     told.silent = False
     told.tick(130)
 
-    (after,) = told.state.open_suggestions
+    (after,) = told.state.suggestions.open
     assert after.forecast is not None
     assert (after.id, after.expires_at) == (before.id, before.expires_at)
     assert after.digest != before.digest
@@ -330,7 +330,7 @@ def test_the_first_traffic_refreshes_the_forecast_with_a_new_digest() -> None:
 def test_an_approval_of_the_former_digest_starts_nothing() -> None:
     told = world(queue(), judge=Forecasting())
     told.silent = True
-    before = told.until("proposed").state.open_suggestions[0]
+    before = told.until("proposed").state.suggestions.open[0]
     told.silent = False
     told.tick(130)
 
@@ -346,25 +346,25 @@ def test_it_is_refreshed_once_a_minute_and_only_for_a_material_difference() -> N
     told = world(rule).until("proposed")
 
     def digests(seconds: int) -> set[str]:
-        return {told.tick().state.open_suggestions[0].digest for _ in range(seconds)}
+        return {told.tick().state.suggestions.open[0].digest for _ in range(seconds)}
 
     rule.waiting = 20
     assert len(digests(130)) == 1
     rule.waiting = 40
     assert len(digests(130)) == 2
-    assert told.state.open_suggestions[0].proposal.why == "40 wait"
+    assert told.state.suggestions.open[0].proposal.why == "40 wait"
 
 
 def test_a_plan_that_was_configured_since_reaches_it() -> None:
     told = world(queue()).until("proposed")
-    old = told.state.open_suggestions[0].plan
+    old = told.state.suggestions.open[0].plan
 
     told.machine = Machine(replace(told.machine.rules, plan=replace(PLAN, margin=0.02)))
     told.tick(130)
 
     assert old is not None
-    assert told.state.open_suggestions[0].plan == replace(old, margin=0.02)
-    assert told.state.open_suggestions[0].changed == "the plan of the rollout"
+    assert told.state.suggestions.open[0].plan == replace(old, margin=0.02)
+    assert told.state.suggestions.open[0].changed == "the plan of the rollout"
 
 
 def test_a_gated_one_does_not_stand_in_the_way_of_an_auto_one() -> None:
@@ -381,7 +381,7 @@ def test_a_gated_one_does_not_stand_in_the_way_of_an_auto_one() -> None:
     told.until("launching", 10)
 
     assert told.state.rollout is not None
-    assert told.state.rollout.suggestion == "chat-s2"
+    assert told.state.rollout.suggestion.id == "chat-s2"
     assert ended(told, "chat-s1").status == "superseded"
 
 
@@ -392,7 +392,7 @@ def test_in_auto_mode_an_auto_one_is_checked_before_a_gated_one_of_higher_rank()
     told.start().until("launching", 10)
 
     assert told.state.rollout is not None
-    assert told.state.rollout.suggestion == "chat-s1"
+    assert told.state.rollout.suggestion.id == "chat-s1"
 
 
 def test_one_left_open_starts_by_itself_once_the_mode_is_auto() -> None:
@@ -402,7 +402,7 @@ def test_one_left_open_starts_by_itself_once_the_mode_is_auto() -> None:
     told.start().until("launching", 3)
 
     assert told.state.rollout is not None
-    assert told.state.rollout.suggestion == "chat-s1"
+    assert told.state.rollout.suggestion.id == "chat-s1"
 
 
 def test_a_change_of_the_servers_ends_all() -> None:
@@ -415,7 +415,7 @@ def test_a_change_of_the_servers_ends_all() -> None:
     told.feed(e.ServerLost(at=told.at, server="vllm1", why="exited with 1"))
 
     assert ids(told.state) == []
-    assert {one.status for one in told.state.ended} == {"superseded"}
+    assert {one.status for one in told.state.suggestions.ended} == {"superseded"}
 
 
 def test_a_pause_keeps_what_is_open_until_it_expires() -> None:

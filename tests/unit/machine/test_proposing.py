@@ -51,9 +51,8 @@ def world(*policies: Says) -> World:
 
 def test_the_most_urgent_proposal_is_suggested_in_any_policy_order() -> None:
     for policies in ((EAGER, QUEUE), (QUEUE, EAGER)):
-        suggestion = world(*policies).until("proposed").state.suggestion
+        suggestion = world(*policies).until("proposed").state.suggestions.open[0]
 
-        assert suggestion is not None
         assert (suggestion.proposal.rule, suggestion.policy) == ("Q1", "q1")
 
 
@@ -66,7 +65,7 @@ def test_a_finding_on_the_flags_is_suggested_after_what_was_measured() -> None:
     def asked(*policies: tuple[str, Policy]) -> list[str]:
         machine = Machine(rules(policies=(("static_findings", StaticFindings()), *policies)))
         site = World(machine=machine, running={blue.name: blue}, findings=(found,))
-        return [one.proposal.rule for one in site.start().until("proposed").state.open_suggestions]
+        return [one.proposal.rule for one in site.start().until("proposed").state.suggestions.open]
 
     assert asked() == ["CL1"]
     assert asked(("q1", QUEUE)) == ["Q1"]
@@ -75,9 +74,8 @@ def test_a_finding_on_the_flags_is_suggested_after_what_was_measured() -> None:
 def test_the_next_proposal_is_suggested_if_the_guard_refuses_the_first() -> None:
     asked = World(machine=Machine(rules(policies=(("q1", Says("Q1", {"max_num_seqs": 4})), ("g1", EAGER)))))
 
-    suggestion = asked.start().until("proposed").state.suggestion
+    suggestion = asked.start().until("proposed").state.suggestions.open[0]
 
-    assert suggestion is not None
     assert suggestion.proposal.rule == "G1"
 
 
@@ -85,7 +83,7 @@ def test_nothing_is_suggested_while_a_gpu_throttles_and_a_note_reports_it() -> N
     held = world(QUEUE, THRASH, EAGER, TOO_FAR, HEAT).tick(3)
 
     assert held.state.phase is Phase.OBSERVING
-    assert held.state.suggestion is None
+    assert held.state.suggestions.pending == ()
     assert held.state.note == (
         "T1 gpu-throttles (advice): what T1 expects; "
         "M1 memory-share-too-low yields to T1 gpu-throttles: every change waits while a GPU throttles; "
@@ -98,7 +96,7 @@ def test_an_outranked_rule_is_not_suggested_in_place_of_a_refused_one() -> None:
 
     quiet = world(QUEUE, same).tick(3)
 
-    assert quiet.state.suggestion is None
+    assert quiet.state.suggestions.pending == ()
     assert quiet.state.note.startswith("K1 requests-preempted is held back: max_num_seqs=4 changes nothing")
     assert "Q1 queue-cap-too-low yields to K1" in quiet.state.note
 
@@ -126,14 +124,14 @@ def test_a_policy_is_held_to_the_same_limits_as_an_operator(case: str, mode: Mod
 
     for refused in (odd, asked):
         assert why in refused.state.note
-        assert (refused.state.phase, refused.state.suggestion) == (Phase.OBSERVING, None)
+        assert (refused.state.phase, refused.state.suggestions.pending) == (Phase.OBSERVING, ())
     assert odd.state.note.startswith("ODD-1 is held back: ")
 
 
 def test_a_policy_cannot_speak_as_an_operator() -> None:
     posing = world(Says("person", {"max_num_seqs": 16})).tick(5)
 
-    assert posing.state.suggestion is None
+    assert posing.state.suggestions.pending == ()
     assert posing.state.note == "person is held back: the rule person is reserved for what operators ask for"
 
 

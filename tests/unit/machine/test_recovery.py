@@ -77,8 +77,7 @@ def assert_consistent(world: World) -> None:
     assert all(world.weights.values())
     assert sum(world.weights.values()) == 100
     assert len({str(server.setting) for server in world.running.values()}) == 1
-    assert world.state.green is None
-    assert (world.state.crew, world.state.fleet.stopped, world.state.fleet.exited) == ((), (), ())
+    assert (world.state.greens, world.state.fleet.stopped, world.state.fleet.exited) == ((), (), ())
     assert not world.stopped
 
 
@@ -166,9 +165,9 @@ def test_a_second_crash_during_recovery_ends_consistently(seconds: int, again: i
 @pytest.mark.parametrize("seconds", range(20))
 def test_a_green_that_exited_with_the_daemon_is_not_awaited(seconds: int) -> None:
     world = world_at("promoted", seconds)
-    if world.state.green is None:
+    if not world.state.greens:
         return
-    world.running.pop(world.state.green.name, None)
+    world.running.pop(world.state.greens[-1].name, None)
     world.pending = []
 
     settle(world.start())
@@ -220,11 +219,10 @@ def test_advise_mode_freezes_a_running_rollout_and_approve_mode_ends_it(
 
 def test_a_suggestion_that_advise_mode_did_not_check_needs_a_check_before_an_approval() -> None:
     world = World(mode="advise", preflight=PreflightResult(unchecked=True)).start().until("proposed")
-    made = world.state.suggestion
-    assert made is not None
+    made = world.state.suggestions.open[0]
 
     again = world.snapshot().start()
-    assert again.state.open_suggestions == (made,)
+    assert again.state.suggestions.open == (made,)
     world.mode, world.preflight = "approve", PreflightResult()
     world.start()
 
@@ -242,8 +240,7 @@ def test_flags_changed_by_a_third_party_are_adopted_and_reported() -> None:
 
     assert world.state.fleet.blue is not None
     assert world.state.fleet.blue.setting["max_num_seqs"] == 32
-    assert world.state.suggestion is not None
-    assert world.state.suggestion.status == "superseded"
+    assert [one.status for one in world.state.suggestions.ended] == ["superseded"]
 
 
 MISHAPS = st.sampled_from(
@@ -289,14 +286,14 @@ def test_any_order_of_faults_ends_with_the_original_servers(
 
 
 def inject_fault(world: World, fault: str) -> None:  # noqa: C901 - a table of faults
-    suggestion, at = world.state.suggestion, world.at
+    pending, at = world.state.suggestions.pending, world.at
     match fault:
         case "crash":
             world.start()
-        case "approve" if suggestion:
+        case "approve" if world.state.suggestions.open:
             world.approve()
-        case "deny" if suggestion:
-            world.feed(e.Denied(at=at, actor="bob", suggestion=suggestion.id, reason="no"))
+        case "deny" if pending:
+            world.feed(e.Denied(at=at, actor="bob", suggestion=pending[0].id, reason="no"))
         case "abort":
             world.feed(e.Aborted(at=at, actor="bob", reason="stop"))
         case "ask":
@@ -305,9 +302,10 @@ def inject_fault(world: World, fault: str) -> None:  # noqa: C901 - a table of f
             world.feed(e.Paused(at=at, actor="bob"))
         case "resume":
             world.feed(e.Resumed(at=at, actor="bob"))
-        case "green dies" if world.state.green:
-            world.running.pop(world.state.green.name, None)
-            world.feed(e.ServerLost(at=at, server=world.state.green.name, why="exited with 1"))
+        case "green dies" if world.state.greens:
+            green = world.state.greens[-1].name
+            world.running.pop(green, None)
+            world.feed(e.ServerLost(at=at, server=green, why="exited with 1"))
         case "another dies" if len(world.running) > 1:
             name = list(world.running)[-1]
             world.running.pop(name)

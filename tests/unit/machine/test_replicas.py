@@ -66,8 +66,7 @@ def test_the_steps_follow_from_the_replicas(strategy: Strategy, shares: list[int
     """At 5 % green's engine has less load than blue's, so that latency is not judged there."""
     world = World.servers(1, strategy, replicas=FOUR).start().until("proposed")
 
-    suggestion = world.state.suggestion
-    assert suggestion is not None
+    suggestion = world.state.suggestions.open[0]
     assert suggestion.plan is not None
     assert [step.weight for step in suggestion.plan.steps] == shares
     assert [step.parity for step in suggestion.plan.steps] == [shares[1], shares[1], shares[2]]
@@ -162,8 +161,7 @@ def test_a_server_that_is_scaled_before_its_turn_gets_the_shares_of_its_number(p
 
     seen = play(scale(world, 2), "observing")
 
-    rollout = world.state.rollout
-    assert rollout is not None
+    rollout = world.state.canary
     assert [step.weight for step in rollout.plan.steps] == [5, 33, 67]
     assert (rollout.outcome, rollout.restarts) == ("promoted", 0)
     assert world.replicas() == {"chat-r1": 2}

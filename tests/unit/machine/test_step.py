@@ -101,7 +101,7 @@ def test_a_failed_effect_before_promotion_rolls_back_to_blue(kind: str, result: 
     assert world.settings() == {BLUE.name: dict(BLUE.setting)}
     assert world.state.rollout is not None
     assert world.state.rollout.why == f"{kind} refused"
-    assert world.state.rollout.log == ("last",)
+    assert world.state.canary.log == ("last",)
     assert world.state.outcomes[-1].result == result
 
 
@@ -139,7 +139,7 @@ def test_a_green_that_exits_is_rolled_back_with_its_last_log_lines(phase: str) -
 
     assert list(world.running) == [BLUE.name]
     assert world.state.rollout is not None
-    assert world.state.rollout.log == ("boom",)
+    assert world.state.canary.log == ("boom",)
 
 
 def test_an_outdated_outcome_changes_nothing() -> None:
@@ -155,8 +155,7 @@ def test_an_outdated_outcome_changes_nothing() -> None:
 @pytest.mark.parametrize("what", ["id", "digest", "expired", "paused"])
 def test_nothing_starts_without_an_approval_of_the_shown_suggestion(what: str) -> None:
     world = World().start().until("proposed")
-    suggestion = world.state.suggestion
-    assert suggestion is not None
+    suggestion = world.state.suggestions.open[0]
     approval = e.Approved(at=world.at, actor="alice", suggestion=suggestion.id, digest=suggestion.digest)
     wrong = {
         "id": replace(approval, suggestion="chat-s9"),
@@ -184,8 +183,7 @@ def test_an_approval_of_a_change_to_another_setting_starts_nothing() -> None:
 
     world.approve()
 
-    suggestion = world.state.suggestion
-    assert suggestion is not None
+    [suggestion] = world.state.suggestions.ended
     assert (world.state.phase, suggestion.status) == (Phase.OBSERVING, "superseded")
     assert world.state.note == "chat-s1 was made for a setting that is no longer in force"
     assert (world.state.rollout, world.pending) == (None, pending)
@@ -231,8 +229,8 @@ def test_advise_mode_requests_no_effects() -> None:
 def test_auto_mode_approves_a_bounded_change_and_names_the_bound() -> None:
     world = World(mode="auto").start().until("launching")
 
-    assert world.state.suggestion is not None
-    assert world.state.suggestion.decided_by == "auto mode, inside the bounds max_num_seqs in 1..64"
+    by = world.state.canary.suggestion.decided_by
+    assert by == "auto mode, inside the bounds max_num_seqs in 1..64"
 
 
 @pytest.mark.parametrize("approval", ["any", "other"])
@@ -241,18 +239,17 @@ def test_an_operator_approves_their_own_proposal_unless_the_config_asks_for_anot
 ) -> None:
     world = World(waiting=0)
     world.start().tick().feed(e.ChangeAsked(at=world.at, actor="alice", to={"max_num_seqs": 8}, reason="try"))
-    world.until("proposed")
+    made = world.until("proposed").state.suggestions.open[0]
     restarted = e.AgentStarted(at=world.at, epoch=2, mode="approve", servers=(BLUE,), approval=approval)
-    world.feed(restarted).approve("alice")
+    world.feed(restarted).approve("alice", made)
 
     assert world.state.phase is (Phase.PROPOSED if approval == "other" else Phase.LAUNCHING)
-    assert world.approve("bob").state.phase is Phase.LAUNCHING
+    assert world.approve("bob", made).state.phase is Phase.LAUNCHING
 
 
 def test_another_operator_is_needed_only_for_what_an_operator_proposed() -> None:
     world = World().start().until("proposed")
-    made = world.state.suggestion
-    assert made is not None
+    made = world.state.suggestions.open[0]
     world.state = replace(world.state, approval="other")
 
     assert world.approve(made.policy).state.phase is Phase.LAUNCHING
@@ -260,10 +257,9 @@ def test_another_operator_is_needed_only_for_what_an_operator_proposed() -> None
 
 def test_a_denied_value_is_not_suggested_again() -> None:
     world = World().start().until("proposed")
-    assert world.state.suggestion is not None
 
     world.feed(
-        e.Denied(at=world.at, actor="alice", suggestion=world.state.suggestion.id, reason="too much")
+        e.Denied(at=world.at, actor="alice", suggestion=world.state.suggestions.open[0].id, reason="too much")
     ).tick(5)
 
     assert world.state.phase is Phase.OBSERVING
@@ -278,8 +274,7 @@ def test_an_operator_may_request_a_change_that_no_policy_suggests() -> None:
     world.tick()
 
     assert world.state.phase is Phase.PROPOSED
-    assert world.state.suggestion is not None
-    assert world.state.suggestion.proposal.to == {"max_num_seqs": 1}
+    assert world.state.suggestions.open[0].proposal.to == {"max_num_seqs": 1}
 
 
 def test_an_adopted_server_that_exits_is_left_to_its_owner() -> None:
@@ -413,9 +408,7 @@ def test_a_launch_that_kills_blue_is_remembered() -> None:
 
 def test_old_evidence_promotes_nothing() -> None:
     world = World().start().until("proposed").approve().until("canary")
-    while (
-        world.state.rollout is None or world.state.rollout.step < 2 or world.state.rollout.step_since is None
-    ):
+    while world.state.rollout is None or world.state.canary.step < 2 or world.state.canary.step_since is None:
         world.tick()
     world.tick(2)
     world.silent = True

@@ -17,16 +17,18 @@ from flettner.agent.audit.chain import Head
 from flettner.agent.audit.journal import Journal
 from flettner.agent.audit.records import DAEMON, JournalEntry
 from flettner.agent.domain.state import State
+from flettner.agent.domain.suggestion import Suggestions
 from flettner.agent.notify.delivery import NoticeDelivery, RetryLimits
 from flettner.agent.notify.rules import Notice, NoticeSeverity, OutgoingNotice
 from flettner.notifiers.slack import Slack
 from tests.unit.notifiers.receiver import receiving
-from tests.unit.notify.test_rules import SERVING, SUGGESTION
+from tests.unit.notify.test_rules import SERVING, SUGGESTION, ended
 
 AT = datetime(2030, 1, 1, 12, tzinfo=UTC)
 NOWHERE = "http://127.0.0.1:1/PLANTED"
 QUICK = RetryLimits(timeout_s=0.3, first_s=0.01, longest_s=0.05)
-OPEN = replace(SERVING, suggestion=SUGGESTION)
+OPEN = replace(SERVING, suggestions=Suggestions(open=(SUGGESTION,)))
+DENIED = ended("denied")
 
 
 @dataclass
@@ -137,7 +139,7 @@ async def test_a_refusal_is_not_retried_and_the_next_notice_is_sent(site: Site, 
         delivery.notifier = Slack(url=receiver.url)
         async with working(delivery):
             site.write("suggestion.made", OPEN)
-            site.write("suggestion.denied", replace(OPEN, suggestion=replace(SUGGESTION, status="denied")))
+            site.write("suggestion.denied", DENIED)
             await until(lambda: delivery.counts.sent)
 
     assert (delivery.counts.failed, delivery.counts.retries) == (1, 0)
@@ -199,11 +201,9 @@ async def test_a_restart_neither_repeats_nor_skips_notices(site: Site) -> None:
             site.write("daemon.started", SERVING)
             site.write("suggestion.made", OPEN)
             await until(lambda: site.noted("suggestion.waiting"))
-        site.write("suggestion.denied", replace(OPEN, suggestion=replace(SUGGESTION, status="denied")))
+        site.write("suggestion.denied", DENIED)
         async with working(site.delivery(receiver.url)):
-            site.write(
-                "daemon.started", replace(OPEN, epoch=4, suggestion=replace(SUGGESTION, status="denied"))
-            )
+            site.write("daemon.started", replace(SERVING, epoch=4))
             await until(lambda: len(receiver.seen) == 4)
 
     titles = [body["attachments"][0]["title"] for body in receiver.bodies]
@@ -211,7 +211,7 @@ async def test_a_restart_neither_repeats_nor_skips_notices(site: Site) -> None:
 
 
 async def test_records_before_the_first_start_are_not_sent(site: Site) -> None:
-    site.write("suggestion.denied", replace(OPEN, suggestion=replace(SUGGESTION, status="denied")))
+    site.write("suggestion.denied", DENIED)
 
     async with receiving() as receiver, working(site.delivery(receiver.url)):
         site.write("daemon.started", SERVING)
@@ -343,7 +343,8 @@ async def test_a_hanging_receiver_does_not_block_the_journal(site: Site) -> None
 async def test_secrets_and_mentions_in_texts_are_masked(site: Site) -> None:
     proposal = replace(SUGGESTION.proposal, why="--api-key SECRET was seen <!channel> @all")
     async with receiving() as receiver, working(site.delivery(receiver.url)):
-        site.write("suggestion.made", replace(OPEN, suggestion=replace(SUGGESTION, proposal=proposal)))
+        made = replace(SUGGESTION, proposal=proposal)
+        site.write("suggestion.made", replace(OPEN, suggestions=Suggestions(open=(made,))))
         await until(lambda: receiver.seen)
 
     text = receiver.bodies[0]["attachments"][0]["text"]

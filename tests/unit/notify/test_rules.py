@@ -13,8 +13,11 @@ from flettner.agent.domain.effects import Route
 from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import Proposal, Server
 from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.server_health import Failure
-from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion, Suggestions
+from flettner.agent.machine.open_suggestions import Ending
 from flettner.agent.machine.step import Machine
 from flettner.agent.notify.rules import (
     KINDS,
@@ -48,13 +51,23 @@ SUGGESTION = Suggestion(
     digest="d",
     status="open",
 )
-ROLLOUT = Rollout(
-    id="chat-o1", suggestion="chat-s1", server="chat-r1", plan=PLAN, started_at=NOON, phase_since=NOON
+ROLLOUT = Canary(
+    id="chat-o1",
+    suggestion=replace(SUGGESTION, status="approved", decided_by="alice"),
+    server="chat-r1",
+    replicas={},
+    plan=PLAN,
+    started_at=NOON,
+    phase_since=NOON,
 )
 SERVING = State(target="chat", mode="approve", epoch=3, fleet=Fleet(servers=(BLUE,)))
 ENDED = replace(
     ROLLOUT, outcome="rolled_back", why="12 of 40 failed", exposed=RequestCounts(total=40, errors=12)
 )
+
+
+def ended(status: Ending) -> State:
+    return replace(SERVING, suggestions=Suggestions(ended=(replace(SUGGESTION, status=status),)))
 
 
 def kinds(action: str, state: State) -> list[str]:
@@ -67,10 +80,14 @@ def kinds(action: str, state: State) -> list[str]:
     ("action", "state", "kind"),
     [
         ("daemon.started", SERVING, "daemon.restarted"),
-        ("suggestion.made", replace(SERVING, suggestion=SUGGESTION), "suggestion.waiting"),
-        ("suggestion.denied", replace(SERVING, suggestion=replace(SUGGESTION, status="denied")), DECIDED),
-        ("suggestion.expired", replace(SERVING, suggestion=replace(SUGGESTION, status="expired")), DECIDED),
-        ("suggestion.refused", replace(SERVING, suggestion=replace(SUGGESTION, status="refused")), DECIDED),
+        (
+            "suggestion.made",
+            replace(SERVING, suggestions=Suggestions(open=(SUGGESTION,))),
+            "suggestion.waiting",
+        ),
+        ("suggestion.denied", ended("denied"), DECIDED),
+        ("suggestion.expired", ended("expired"), DECIDED),
+        ("suggestion.refused", ended("refused"), DECIDED),
         ("traffic.routed", replace(SERVING, rollout=replace(ROLLOUT, parked="blind")), "rollout.held"),
         (
             "rollout.rolling_back",
@@ -112,7 +129,9 @@ def test_only_its_rollback_reports_a_failing_green() -> None:
     green = Server(name="chat-r1", setting={})
     weights = {BLUE.name: 50, green.name: 50}
     route = Route(number=1, servers=(BLUE, green), weights=weights, fallback=BLUE.name)
-    canary = replace(SERVING, phase=Phase.CANARY, green=green, split=replace(SERVING.split, route=route))
+    rollout = replace(ROLLOUT, greens=(green,))
+    split = replace(SERVING.split, route=route)
+    canary = replace(SERVING, phase=Phase.CANARY, rollout=rollout, split=split)
     frozen = Failure(kind="wedged", why="computes no token", since=NOON, times=1)
 
     assert kinds("traffic.routed", replace(canary, failing={green.name: frozen})) == []
@@ -124,11 +143,7 @@ def test_an_ordinary_record_after_a_finished_rollout_produces_no_notice() -> Non
 
 
 def test_an_approval_produces_a_decision_and_a_start() -> None:
-    approved = replace(SUGGESTION, status="approved", decided_by="alice")
-
-    found = list(
-        notices_of_record("suggestion.approved", replace(SERVING, suggestion=approved, rollout=ROLLOUT), NOON)
-    )
+    found = list(notices_of_record("suggestion.approved", replace(SERVING, rollout=ROLLOUT), NOON))
 
     assert [notice.kind for notice in found] == ["suggestion.decided", "rollout.started", "target.restored"]
     assert found[0].title == "chat: suggestion chat-s1 was approved by alice"
@@ -136,7 +151,9 @@ def test_an_approval_produces_a_decision_and_a_start() -> None:
 
 
 def test_a_suggestion_states_its_change_reason_and_deadline() -> None:
-    (notice, _) = notices_of_record("suggestion.made", replace(SERVING, suggestion=SUGGESTION), NOON)
+    (notice, _) = notices_of_record(
+        "suggestion.made", replace(SERVING, suggestions=Suggestions(open=(SUGGESTION,))), NOON
+    )
 
     assert notice.title == "chat: max_num_seqs 4 → 16 waits for approval until 2030-01-01 13:00 UTC"
     assert notice.text == "12 wait. Expected: fewer wait. Risk: more KV."
@@ -147,7 +164,7 @@ def test_a_suggestion_states_its_change_reason_and_deadline() -> None:
 def test_a_suggestion_expires_soon_after_three_quarters_of_its_lifetime(
     minutes: int, found: list[str]
 ) -> None:
-    states = {"chat": replace(SERVING, suggestion=SUGGESTION)}
+    states = {"chat": replace(SERVING, suggestions=Suggestions(open=(SUGGESTION,)))}
 
     notices = notices_of_states(states, NOON + timedelta(minutes=minutes), writable=True, full=False)
 
@@ -189,7 +206,9 @@ def test_a_resolution_is_sent_only_to_receivers_of_its_incident() -> None:
 
 
 def test_a_notice_is_sent_once() -> None:
-    (notice, _) = notices_of_record("suggestion.made", replace(SERVING, suggestion=SUGGESTION), NOON)
+    (notice, _) = notices_of_record(
+        "suggestion.made", replace(SERVING, suggestions=Suggestions(open=(SUGGESTION,))), NOON
+    )
 
     assert should_send(notice, "info", {})
     assert not should_send(notice, "info", sent_ids([notice]))

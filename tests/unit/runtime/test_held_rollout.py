@@ -6,7 +6,9 @@ from datetime import timedelta
 from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import Plan, Proposal, Server, Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.state import Phase, Rollout, State, Suggestion
+from flettner.agent.domain.rollout import Canary
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.prediction.check import CheckRequest
 from flettner.agent.runtime.held_rollout import HeldRollout
 from flettner.performance_model.step_law import UncertainLaw
@@ -33,21 +35,21 @@ MADE = Suggestion(
 IDLE = State(
     target="chat",
     fleet=Fleet(servers=(Server(name="chat-r0", setting=BEFORE.config.setting),)),
-    suggestion=MADE,
 )
 
 
 def in_canary(step: int, served: int = 0) -> State:
-    rollout = Rollout(
+    rollout = Canary(
         id="chat-o1",
-        suggestion="chat-s1",
+        suggestion=MADE,
         server="chat-r1",
+        replicas={},
         plan=PLAN,
         started_at=NOON,
         phase_since=NOON,
         step=step,
         step_since=NOON,
-        green=RequestCounts(total=served),
+        green_counts=RequestCounts(total=served),
     )
     return replace(IDLE, phase=Phase.CANARY, rollout=rollout)
 

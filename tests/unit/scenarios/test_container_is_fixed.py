@@ -76,7 +76,8 @@ def admitted(given: Rules, state: State, to: dict[str, Value]) -> dict[str, Valu
     """The change as the machine takes it; empty if it refuses it."""
     asked = ChangeAsked(at=NOON, actor="mallory", to=to, reason="because")
     after, _ = Machine(given).step(state, asked)
-    return dict(after.suggestion.proposal.to) if after.suggestion else {}
+    pending = after.suggestions.pending
+    return dict(pending[0].proposal.to) if pending else {}
 
 
 def like(spec: ContainerSpec, to: dict[str, Value]) -> CreateRequest:

@@ -89,8 +89,7 @@ async def reach(loop: TargetLoop, *phases: Phase, within_s: float = 600) -> None
 
 async def approve(loop: TargetLoop) -> None:
     await reach(loop, Phase.PROPOSED)
-    suggestion = loop.state.suggestion
-    assert suggestion is not None
+    suggestion = loop.state.suggestions.open[0]
     await loop.submit(
         e.Approved(at=loop_now(), actor="alice", suggestion=suggestion.id, digest=suggestion.digest)
     )
@@ -241,8 +240,8 @@ def test_a_swap_examines_blue_before_its_stop_and_compares_green_with_it(tmp_pat
     state = in_no_time(scenario())
 
     assert state.rollout is not None
-    assert state.rollout.quality is not None
-    assert state.rollout.quality.ok
+    assert state.canary.quality is not None
+    assert state.canary.quality.ok
     assert engine.calls[1:] == [
         *[("answers", BLUE.name)] * 2,
         ("stop", BLUE.name),
@@ -314,7 +313,7 @@ def test_an_engine_failure_rolls_back_with_its_last_log_lines(tmp_path: Path) ->
 
     assert state.rollout is not None
     assert state.rollout.why == "exited with 2: unrecognized arguments"
-    assert state.rollout.log == ("usage: …",)
+    assert state.canary.log == ("usage: …",)
 
 
 @pytest.mark.parametrize("seconds", sampled(range(0, 60, 4), 2))

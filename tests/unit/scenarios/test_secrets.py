@@ -81,9 +81,8 @@ def test_no_secret_of_an_engine_gets_into_journal_log_or_api(tmp_path: Path, lin
             history = History.of(loop.journal)
             shown.append(target_of(daemon, loop, loop.state).model_dump_json())
             shown.extend(suggestion_of(s).model_dump_json() for s in history.suggestions())
-            assert loop.state.suggestion is not None
             assert loop.state.rollout is not None
-            shown.append(suggestion_of(loop.state.suggestion).model_dump_json())
+            shown.append(suggestion_of(loop.state.rollout.suggestion).model_dump_json())
             shown.append(rollout_of(loop.state, "chat", loop.state.rollout).model_dump_json())
             assert "exited with 1" in shown[-1]
 
@@ -119,8 +118,7 @@ def test_texts_of_people_are_recorded_with_masked_secrets(tmp_path: Path) -> Non
     async def scenario() -> list[JournalRecord]:
         async with place.running() as loop:
             await reach(loop, Phase.PROPOSED)
-            suggestion = loop.state.suggestion
-            assert suggestion is not None
+            suggestion = loop.state.suggestions.open[0]
             for words in LOG[:3]:
                 asked = e.ChangeAsked(
                     at=loop_now(), actor="ann", to={"api_key": IN_SETTING, "max_num_seqs": 8}, reason=words
@@ -128,8 +126,7 @@ def test_texts_of_people_are_recorded_with_masked_secrets(tmp_path: Path) -> Non
                 with suppress(Exception):
                     await loop.submit(asked)
                 await reach(loop, Phase.PROPOSED)
-            suggestion = loop.state.suggestion
-            assert suggestion is not None
+            suggestion = loop.state.suggestions.open[0]
             await loop.submit(
                 e.Approved(
                     at=loop_now(),

@@ -23,13 +23,15 @@ from flettner.agent.domain.errors import JournalError
 from flettner.agent.domain.fleet import Fleet, Split
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
+from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.runtime.loop import TargetLoop
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import NOON, in_no_time, loop_now
-from tests.support.machine_stories import BLUE, rules
+from tests.support.machine_stories import BLUE, PLAN, rules
 from tests.support.running_loop import start_loop
+from tests.support.suggestions import approved
 from tests.unit.scenarios.test_loop import Clients, approve, reach
 
 GREEN = Server(name="chat-r1", setting={"max_num_seqs": 16}, address="127.0.0.1:8101", ours=True)
@@ -322,7 +324,16 @@ BACK = State(
             number=1, servers=(BLUE, GREEN), weights={BLUE.name: 95, GREEN.name: 5}, fallback=BLUE.name
         )
     ),
-    green=GREEN,
+    rollout=Canary(
+        id="chat-1",
+        suggestion=approved(),
+        server=GREEN.name,
+        greens=(GREEN,),
+        replicas={BLUE.name: 1},
+        plan=PLAN,
+        started_at=NOON,
+        phase_since=NOON,
+    ),
 )
 
 

@@ -1,0 +1,104 @@
+"""A rollout: one approved suggestion and its execution, by new servers or on the running ones."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Literal
+
+from flettner.agent.domain.answers import AnswerComparison
+from flettner.agent.domain.blocks import BlockTrial
+from flettner.agent.domain.canary_evidence import CanaryEvidence
+from flettner.agent.domain.model import Plan, Server
+from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.suggestion import Suggestion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """What a canary and a change of running servers have in common."""
+
+    id: str
+    suggestion: Suggestion  # as it was approved
+    plan: Plan
+    started_at: datetime
+    phase_since: datetime
+    baseline: RequestCounts = field(default_factory=RequestCounts)  # the servers in force before it
+    passed: bool = False  # the canary or the trial passed
+    waits: str = ""  # what a verdict still lacks, with its evidence
+    exposed: RequestCounts = field(default_factory=RequestCounts)  # under the candidate setting
+    bad: int = 0  # of them by the judge's edges, in the steps that ended
+    outcome: Literal["running", "promoted", "rolled_back"] = "running"
+    why: str = ""
+    ended_at: datetime | None = None
+
+    @property
+    def bad_exposed(self) -> int:
+        """Exposed requests that failed, stalled or were late, by the SLO or by the judge, if stricter."""
+        return max(self.exposed.missed, self.bad)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary(Rollout):
+    """A rollout with new servers. Green is the newest of them; earlier ones carry traffic meanwhile."""
+
+    server: str  # the name of the first green
+    replicas: Mapping[str, int]  # of each server to replace, without the rollout
+    greens: tuple[Server, ...] = ()  # those that are not retired; promoted ones are part of the fleet
+    refilling: bool = False  # rolling back: the old server of the slot that a green left starts again
+    hold_passed: bool = False  # the last old server, the control of the hold step, is replaced
+    step: int = 0
+    step_since: datetime | None = None  # when the step's split came into force
+    green_counts: RequestCounts = field(default_factory=RequestCounts)  # this step
+    blue_counts: RequestCounts = field(default_factory=RequestCounts)  # this step
+    level: tuple[RequestCounts, RequestCounts] = (RequestCounts(), RequestCounts())
+    """Green and blue at equal load, in the steps that ended."""
+    evidence: CanaryEvidence = field(default_factory=CanaryEvidence)
+    step_bad: int = 0  # bad requests of this step
+    heard_at: datetime | None = None  # the last second in which green answered a request
+    parked: str = ""  # why green is suspended without traffic: no admissible evidence
+    gain: str = ""  # what green is measurably better at
+    quality: AnswerComparison | None = None  # of golden answers, if the plan asked for it
+    restarts: int = 0  # of the daemon
+    log: tuple[str, ...] = ()  # the lost server's last log lines
+    hung: bool = False  # green no longer answers: its drain is short
+    lost: int = 0  # requests that were open when a server was retired
+    kind: Literal["canary"] = "canary"
+
+    @property
+    def green(self) -> Server:
+        """The newest server of the candidate setting, in phases that have one; it may not be up yet."""
+        return self.greens[-1]
+
+    @property
+    def earlier_greens(self) -> tuple[Server, ...]:
+        return self.greens if self.refilling else self.greens[:-1]
+
+    @property
+    def newest(self) -> Server | None:
+        """Green; None if it has left, and an earlier green does not take its part yet."""
+        return self.greens[-1] if self.greens and not self.refilling else None
+
+    @property
+    def bad_exposed(self) -> int:
+        return max(self.exposed.missed, self.bad + self.step_bad)
+
+    def with_fresh_step(self, *, holding: bool) -> "Canary":
+        """Begin the evidence of a step, which counts once its split is in force."""
+        return replace(
+            self,
+            step_since=None,
+            green_counts=RequestCounts(),
+            blue_counts=RequestCounts(),
+            evidence=self.evidence.next_step(holding=holding),
+            waits="",
+            bad=self.bad + self.step_bad,
+            step_bad=0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HotChange(Rollout):
+    """A rollout on the servers that run: the present and the new values take turns."""
+
+    trial: BlockTrial
+    kind: Literal["hot"] = "hot"
