@@ -16,7 +16,7 @@ from flettner.agent.audit.records import (
     FIELDS,
     GENESIS,
     LONGEST_LINE,
-    VERSION,
+    READABLE,
     BrokenLineError,
     JournalRecord,
     parse_record,
@@ -244,8 +244,9 @@ def read_record(line: bytes, head: Head | None) -> JournalRecord:
     unhashed = line.replace(b'"hash":"%s",' % record["hash"].encode(), b"", 1)
     if hashlib.sha256(unhashed).hexdigest() != record["hash"]:
         raise BrokenLineError("its content does not match its hash: it was edited")
-    if record["v"] != VERSION:
-        raise BrokenLineError(f"it has version {record['v']}, this flettner reads version {VERSION}")
+    if record["v"] not in READABLE:
+        readable = " and ".join(map(str, READABLE))
+        raise BrokenLineError(f"it has version {record['v']}, this flettner reads {readable}")
     if head is None:
         head = head_before(record) if record["seq"] > 1 else Head()
     if record["seq"] > head.seq + 1:

@@ -15,12 +15,15 @@ import rfc8785
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic refuses typing's before Python 3.12
 
+from flettner.agent.audit.migration import migrate_state
 from flettner.agent.domain.effects import Effect
 from flettner.agent.domain.model import Evidence
 from flettner.agent.domain.state import State
 from flettner.redaction import masked
 
-VERSION = 1
+VERSION = 2
+FLAT_STATE = 1  # the version before, whose states are migrated
+READABLE = (FLAT_STATE, VERSION)
 GENESIS = "0" * 64
 """`prev` of the first entry."""
 LONGEST_LINE = 16 * 2**20
@@ -129,11 +132,12 @@ def parse_record(line: bytes) -> JournalRecord:
 
 def parse_state(record: JournalRecord) -> State | None:
     """Parse the state that the record holds. Raises BrokenLineError if this version cannot read it."""
-    if record["state"] is None:
+    state = record["state"]
+    if state is None:
         return None
     try:
-        return _STATE().validate_python(record["state"])
-    except ValidationError as error:
+        return _STATE().validate_python(migrate_state(state) if record["v"] == FLAT_STATE else state)
+    except (ValidationError, KeyError) as error:
         raise BrokenLineError(f"its state cannot be read by this flettner: {error}") from error
 
 

@@ -41,13 +41,6 @@ class RequestCounts:
     itl: tuple[int, ...] = EMPTY
     e2e: tuple[int, ...] = EMPTY
 
-    def __post_init__(self) -> None:
-        """Read the journals of 0.1, in which stalled requests are errors: those in a queue are known."""
-        if self.queued > self.stalled:
-            object.__setattr__(self, "errors", self.errors - (self.queued - self.stalled))
-            object.__setattr__(self, "total", self.total - (self.queued - self.stalled))
-            object.__setattr__(self, "stalled", self.queued)
-
     @property
     def asked(self) -> int:
         """All attempts, whatever their outcome, each once."""
