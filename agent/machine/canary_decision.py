@@ -1,4 +1,8 @@
-"""CANARY, every second: ask the judge for a verdict on green, and act on it."""
+"""CANARY, every second: ask the judge for a verdict on green, and advance it or roll it back.
+
+`apply_verdict` is where a rollback is decided on evidence. What happens to green's server is decided where it
+is heard of: its start and its loss in launching, its share in the last steps in replacing and promoting.
+"""
 
 from dataclasses import replace
 from datetime import datetime, timedelta

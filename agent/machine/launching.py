@@ -1,4 +1,7 @@
-"""LAUNCHING, WARMING and CANARY: green starts, gets its shares, and is judged."""
+"""LAUNCHING, WARMING and CANARY: green starts and gets its shares; canary_decision judges it meanwhile.
+
+A green that does not start, or that exits, is rolled back here, and so is any canary that an operator aborts.
+"""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,7 @@
-"""PROMOTING: the new servers carry all traffic; the old ones drain and are retired."""
+"""PROMOTING: the new servers carry all traffic; the old ones drain and are retired.
+
+Until the first old server is retired, a new server that fails is rolled back.
+"""
 
 from dataclasses import replace
 from datetime import datetime

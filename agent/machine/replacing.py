@@ -1,6 +1,7 @@
 """DRAINING and REPLACING: new servers take the slots of the old ones, one at a time.
 
-Of an old server with replicas one at a time ends, and the new server in its slot gets one more.
+Of an old server with replicas one at a time ends, and the new server in its slot gets one more. If a serving
+server exits, or a slot is not freed, all of them are rolled back.
 """
 
 from dataclasses import replace

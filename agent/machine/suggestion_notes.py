@@ -2,7 +2,6 @@
 
 from flettner.agent.domain.model import Forecast, Hold, Plan, Proposal
 from flettner.agent.domain.suggestion import Suggestion
-from flettner.agent.machine.outage import describe_outage
 from flettner.vllm_facts.knobs import alters_outputs
 from flettner.vllm_facts.values import Knob
 
@@ -18,7 +17,7 @@ def notes_of_plan(suggestion: Suggestion, hold: Hold | None) -> tuple[str, ...]:
     plan = suggestion.plan
     if plan is None:
         return ()
-    outage = describe_outage(suggestion.preflight.outage_s, plan.drain_s, hold)
+    outage = _describe_outage(suggestion.preflight.outage_s, plan.drain_s, hold)
     rollout = _describe_rollout(suggestion, plan, outage)
     return (*rollout, *_describe_examination(plan, altering_knobs(suggestion.proposal)))
 
@@ -36,6 +35,27 @@ def _describe_rollout(suggestion: Suggestion, plan: Plan, outage: str) -> tuple[
         notes.append(f"{servers} servers, one after the other")
     notes.append(start + (_describe_forecast(forecast, plan) if forecast else _describe_minimum(plan)))
     return (*notes, *preflight.notes)
+
+
+def _describe_outage(outage_s: float, drain_s: float, hold: Hold | None) -> str:
+    planned = f"a planned outage of about {outage_s:.0f} s"
+    drained = f"after at most {drain_s:.0f} s in which open requests end"
+    return f"{planned}, {drained}; {_clients_see(outage_s, hold)}"
+
+
+def _clients_see(outage_s: float, hold: Hold | None) -> str:
+    if hold is None:
+        return "clients get 503 with Retry-After meanwhile"
+    each = f" in each {hold.each}" if hold.each else ""
+    waiting = (
+        f"new requests wait in the proxy, at most {hold.wait_s:.0f} s each and {hold.requests} in that time"
+        f"{each}"
+    )
+    if outage_s <= hold.wait_s:
+        spare_s = hold.wait_s - outage_s
+        return f"{waiting}; more get 503 with Retry-After, or all if open ones take {spare_s:.0f} s"
+    late_s = outage_s - hold.wait_s
+    return f"{waiting}; those of about the first {late_s:.0f} s get 503 with Retry-After"
 
 
 def _describe_trial(plan: Plan) -> str:

@@ -15,6 +15,7 @@ import pytest
 from flettner.agent.audit.chain import verify
 from flettner.agent.audit.history import History
 from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.migration import migrate_state
 from flettner.agent.audit.records import DAEMON, FLAT_STATE, VERSION, JournalEntry, parse_record
 from flettner.agent.domain.rollout import HotChange
 from flettner.agent.domain.state import Phase, State
@@ -117,6 +118,15 @@ def test_the_history_reads_it(path: Path) -> None:
 
     assert {suggestion.status for suggestion in history.suggestions()} >= {"approved"}
     assert history.rollouts()
+
+
+def test_an_ended_rollout_without_its_suggestion_is_left_out() -> None:
+    old = next(one for one in map(parse_record, LINES.splitlines()) if one["target"] == "cooldown")["state"]
+    assert old is not None
+    later = {**old, "phase": "observing", "suggestion": {**old["suggestion"], "id": "chat-s2"}}
+
+    assert migrate_state(old)["rollout"]["suggestion"]["id"] == "chat-s1"
+    assert migrate_state(later)["rollout"] is None
 
 
 @pytest.mark.parametrize("name", GOES_ON)
