@@ -6,6 +6,7 @@ from datetime import datetime
 
 from flettner.agent.domain.effects import Retire, Route
 from flettner.agent.domain.model import Server
+from flettner.vllm_facts.values import Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,11 @@ class Fleet:
     def blue(self) -> Server | None:
         """The first server, to which traffic returns; None while no server is known."""
         return self.servers[0] if self.servers else None
+
+    @property
+    def setting(self) -> Setting:
+        """The setting in force, which is blue's; empty while no server is known."""
+        return self.servers[0].setting if self.servers else {}
 
     @property
     def running(self) -> tuple[Server, ...]:

@@ -80,11 +80,11 @@ def open_streams(
     `control`: all counts of blue so far. `margin`: a green that is worse by this share of the requests or
     more must not pass; see the module's docstring for the exceptions.
     """
-    known = {stream.name for stream in evidence.streams}
+    opened = {stream.name for stream in evidence.streams}
     new = (
         _stream(name, edge_s, slo=slo, control=control, margin=margin, calibration=evidence.calibration)
         for name, edge_s in _edges(step, slo, control)
-        if name not in known
+        if name not in opened
     )
     return (*evidence.streams, *new)
 

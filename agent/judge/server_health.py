@@ -74,11 +74,11 @@ def find_failure(health: ServerHealth, others: Sequence[ServerHealth]) -> tuple[
         return None  # its last requests are older than those of the other servers
     refused = health.unreached >= max(UNREACHED - 0.5, BAD * health.of)
     failed = requests_fail(health)
-    known = [other for other in others if other.of >= CONTROL_AT_LEAST]
-    of = sum(other.of for other in known)
-    if refused and (not of or sum(other.unreached for other in known) < CONTROL_BAD * of):
+    compared_with = [other for other in others if other.of >= CONTROL_AT_LEAST]
+    of = sum(other.of for other in compared_with)
+    if refused and (not of or sum(other.unreached for other in compared_with) < CONTROL_BAD * of):
         return "unreached", f"refused {health.unreached:.0f} of its last {health.of:.0f} requests"
-    if failed and sum(other.bad for other in known) < CONTROL_BAD * of:
+    if failed and sum(other.bad for other in compared_with) < CONTROL_BAD * of:
         return "errors", f"failed {health.bad:.0f} of its last {health.of:.0f} requests"
     return None
 

@@ -52,8 +52,7 @@ def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: dat
         hot = preflight_hot(rules, asked, suggestion)
         if rules.strategy == "hot" or not hot.problem:
             return answer_check(rules, asked, suggestion, hot, at)
-    blue = state.fleet.blue
-    setting = {**(blue.setting if blue else {}), **suggestion.proposal.to}
+    setting = {**state.fleet.setting, **suggestion.proposal.to}
     return request_effect(
         asked, Preflight(number=0, servers=state.fleet.running, setting=setting, wanted=rules.strategy)
     )

@@ -50,12 +50,12 @@ def _shares_in_time(below: list[Step], rate_rps: float | None) -> list[Step]:
     """The shares, enlarged so that each gets its requests within half of its time limit, in growing order."""
     if not rate_rps:
         return below
-    kept: dict[int, Step] = {}
+    steps: dict[int, Step] = {}
     for step in below:
         weight = max(step.weight, ceil(100 * step.requests / (rate_rps * step.at_most_s / 2)))
         if weight < step.parity:
-            kept.setdefault(weight, replace(step, weight=weight))
-    return list(kept.values())
+            steps.setdefault(weight, replace(step, weight=weight))
+    return list(steps.values())
 
 
 def parity_of(strategy: Strategy, servers: int) -> int:

@@ -71,56 +71,58 @@ def record_sightings(
     changes nothing is missing, and nothing is seen for the first time.
     """
     seen, hidden = set(seen), set(hidden)
-    known = {
+    sightings = {
         **{
-            key: Sighting(since=one.made_at, seen_at=one.made_at)
-            for one in state.suggestions.open
-            for key in directions_of(one)
+            key: Sighting(since=suggestion.made_at, seen_at=suggestion.made_at)
+            for suggestion in state.suggestions.open
+            for key in directions_of(suggestion)
         },
         **state.sightings,
     }
-    found = {}
-    for key in sorted(known.keys() | seen):
-        old = known.get(key)
+    updated = {}
+    for key in sorted(sightings.keys() | seen):
+        old = sightings.get(key)
         lasts = old is not None and timedelta(0) <= at - old.seen_at <= FLICKER
         if key in seen and old is not None and lasts:
-            found[key] = Sighting(since=old.since, seen_at=at)
+            updated[key] = Sighting(since=old.since, seen_at=at)
         elif key in seen and not reading.shift:
-            found[key] = Sighting(since=at, seen_at=at)
+            updated[key] = Sighting(since=at, seen_at=at)
         elif old is not None and (key in hidden or reading.shift):
-            found[key] = old
+            updated[key] = old
         elif old is not None and old.missing_s < FORGOTTEN_S:
-            found[key] = replace(old, missing_s=old.missing_s + 1)
-    return replace(state, sightings=found)
+            updated[key] = replace(old, missing_s=old.missing_s + 1)
+    return replace(state, sightings=updated)
 
 
 def in_two_windows(state: State, keys: Iterable[str], reading: Reading, at: datetime) -> bool:
     """Whether all of these were seen in this window and in one before it that does not overlap it."""
     window = timedelta(seconds=reading.span_s)
-    found = [state.sightings.get(key) for key in keys]
-    return all(one is not None and one.seen_at == at and at - one.since >= window for one in found)
+    sightings = [state.sightings.get(key) for key in keys]
+    return all(
+        sighting is not None and sighting.seen_at == at and at - sighting.since >= window
+        for sighting in sightings
+    )
 
 
 def is_established(state: State, proposal: Proposal, reading: Reading, at: datetime, slo: Slo) -> bool:
     """Whether the proposal's cause is seen for long enough: by its rule, or by what it changes."""
     if burns_fast(reading, slo):
         return True
-    setting = state.fleet.blue.setting if state.fleet.blue else {}
-    does = knob_directions(proposal.to, setting, proposal.assumed)
+    does = knob_directions(proposal.to, state.fleet.setting, proposal.assumed)
     by_rule = in_two_windows(state, (rule_key(proposal.rule),), reading, at)
     return by_rule or (bool(does) and in_two_windows(state, does, reading, at))
 
 
 def missing_s(state: State, suggestion: Suggestion) -> int:
     """Seconds with fresh metrics since a policy last proposed the change."""
-    found = (state.sightings.get(key) for key in directions_of(suggestion))
-    return max((one.missing_s for one in found if one is not None), default=0)
+    sightings = (state.sightings.get(key) for key in directions_of(suggestion))
+    return max((sighting.missing_s for sighting in sightings if sighting is not None), default=0)
 
 
 def is_seen(state: State, suggestion: Suggestion, at: datetime) -> bool:
     """Whether a policy has proposed the change lately."""
-    found = (state.sightings.get(key) for key in directions_of(suggestion))
-    return all(one is not None and at - one.seen_at <= FLICKER for one in found)
+    sightings = (state.sightings.get(key) for key in directions_of(suggestion))
+    return all(sighting is not None and at - sighting.seen_at <= FLICKER for sighting in sightings)
 
 
 def is_gone(state: State, suggestion: Suggestion, reading: Reading) -> bool:

@@ -39,21 +39,21 @@ def assess_servers(state: State, event: Event) -> State:
     failing: dict[str, Failure] = {}
     carriers = _assess_carriers(state, health)
     for name, now in health.items():
-        known, engine = state.failing.get(name), event.engines.get(name)
-        found = find_failure(now, [other for one, other in health.items() if one != name])
-        if known is None and found is not None:
-            failing[name] = begin_failure(now, *found, event.at)
+        failure, engine = state.failing.get(name), event.engines.get(name)
+        problem = find_failure(now, [other for another, other in health.items() if another != name])
+        if failure is None and problem is not None:
+            failing[name] = begin_failure(now, *problem, event.at)
             health[name] = replace(now, fresh_s=0.0)
-        elif known is None:
+        elif failure is None:
             continue
-        elif found is not None and found[0] in HANGING and known.kind not in HANGING:
-            failing[name] = replace(known, kind=found[0], why=found[1])
+        elif problem is not None and problem[0] in HANGING and failure.kind not in HANGING:
+            failing[name] = replace(failure, kind=problem[0], why=problem[1])
         elif (engine is not None and engine.restarted) or is_back(
-            now, known, event.at, "serve" if carries(state, name) else carriers
+            now, failure, event.at, "serve" if carries(state, name) else carriers
         ):
-            health[name] = end_failure(now, known, event.at)
+            health[name] = end_failure(now, failure, event.at)
         else:
-            failing[name] = known
+            failing[name] = failure
     return replace(state, health=health, failing=failing)
 
 
@@ -114,9 +114,9 @@ def blue_fails_more(state: State) -> bool:
 
 
 def _failed_share(state: State, servers: Sequence[Server]) -> float:
-    found = [state.health.get(server.name, NEW) for server in servers]
-    of = sum(health.of for health in found)
-    return sum(health.bad for health in found) / of if of else 0.0
+    healths = [state.health.get(server.name, NEW) for server in servers]
+    of = sum(health.of for health in healths)
+    return sum(health.bad for health in healths) / of if of else 0.0
 
 
 def describe_failures(state: State) -> str:

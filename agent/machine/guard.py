@@ -60,10 +60,12 @@ class Guard:
             return ProposalRefusal(why=f"{why}; only mitigations are suggested meanwhile")
         if not proposal.mitigation and reading is not None and not has_need(reading, slo):
             return ProposalRefusal(why="no objective is missed: an optimisation has nothing to gain")
-        found = self._suggestion(state, proposal, policy=policy, at=at, stepwise=True)
-        if isinstance(found, Suggestion) and (why := why_not_again(state.outcomes, found.proposal.to, at)):
+        suggestion = self._suggestion(state, proposal, policy=policy, at=at, stepwise=True)
+        if isinstance(suggestion, Suggestion) and (
+            why := why_not_again(state.outcomes, suggestion.proposal.to, at)
+        ):
             return ProposalRefusal(why=why)
-        return found
+        return suggestion
 
     def admit_asked(
         self, state: State, proposal: Proposal, *, actor: str, at: datetime, slo: Slo = NO_SLO
@@ -72,11 +74,11 @@ class Guard:
 
         The bounds apply; step size, cool-down and earlier outcomes do not. A burning budget adds a note.
         """
-        found = self._suggestion(state, proposal, policy=actor, at=at, stepwise=False)
+        suggestion = self._suggestion(state, proposal, policy=actor, at=at, stepwise=False)
         burning = state.budget.alarm(slo, at)
-        if isinstance(found, Suggestion) and burning:
-            return replace(found, notes=(*found.notes, f"{burning}; a failed change adds to that"))
-        return found
+        if isinstance(suggestion, Suggestion) and burning:
+            return replace(suggestion, notes=(*suggestion.notes, f"{burning}; a failed change adds to that"))
+        return suggestion
 
     def _reason_to_wait(self, state: State, at: datetime, reading: Reading | None) -> str:
         if why := no_measurement(reading):

@@ -75,8 +75,8 @@ def keep_knobs(moved: Transition, event: Event) -> Transition:
     state, effects = moved
     if state.knobs is None or not isinstance(event, Observed) or state.mode == "advise":
         return moved
-    known = {server.name: server for server in state.fleet.servers}
-    servers = tuple(known[one.name] for one in state.knobs.servers if one.name in known)
+    fleet = {server.name: server for server in state.fleet.servers}
+    servers = tuple(fleet[server.name] for server in state.knobs.servers if server.name in fleet)
     if not servers:
         return replace(state, knobs=None), effects
     running = tuple(server for server in servers if server in state.fleet.running)

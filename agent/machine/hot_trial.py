@@ -127,7 +127,7 @@ def on_set(_: Rules, state: State, event: KnobsSet) -> Transition:
     if not change.passed:
         return without_effects(state)
     to = change.suggestion.proposal.to
-    servers = tuple(replace(one, setting={**one.setting, **to}) for one in state.fleet.servers)
+    servers = tuple(replace(server, setting={**server.setting, **to}) for server in state.fleet.servers)
     state = replace(
         state,
         fleet=replace(state.fleet, servers=servers),

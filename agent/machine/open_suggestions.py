@@ -54,10 +54,16 @@ class _RankedSuggestion(RankedProposal):
 
 def by_rank(suggestions: Sequence[Suggestion]) -> tuple[Suggestion, ...]:
     """What a person asked for comes first, then the order of the rules."""
-    asked = [one for one in suggestions if is_from_person(one)]
-    ordered = ranked([_RankedSuggestion(one.proposal, one) for one in suggestions if not is_from_person(one)])
+    asked = [suggestion for suggestion in suggestions if is_from_person(suggestion)]
+    ordered = ranked(
+        [
+            _RankedSuggestion(suggestion.proposal, suggestion)
+            for suggestion in suggestions
+            if not is_from_person(suggestion)
+        ]
+    )
     proposed = (*ordered.kept, *(lost.what for lost in ordered.outranked))
-    return (*asked, *(one.suggestion for one in proposed))
+    return (*asked, *(proposal.suggestion for proposal in proposed))
 
 
 def is_from_person(suggestion: Suggestion) -> bool:
@@ -69,8 +75,8 @@ def barred_approver(state: State, suggestion: Suggestion) -> str:
     return suggestion.policy if state.approval == "other" and is_from_person(suggestion) else ""
 
 
-def share_a_knob(one: Suggestion, other: Suggestion) -> bool:
-    return bool(one.proposal.to.keys() & other.proposal.to.keys())
+def share_a_knob(suggestion: Suggestion, other: Suggestion) -> bool:
+    return bool(suggestion.proposal.to.keys() & other.proposal.to.keys())
 
 
 def replace_open(state: State, open_: Sequence[Suggestion]) -> State:
@@ -87,7 +93,8 @@ def end_suggestion(state: State, suggestion: Suggestion, status: Ending, why: st
         state = replace(state, suggestions=replace(suggestions, checking=None))
         return await_nothing(state) if isinstance(state.effects.awaited, Preflight) else state
     return replace_open(
-        replace(state, suggestions=suggestions), [one for one in suggestions.open if one.id != suggestion.id]
+        replace(state, suggestions=suggestions),
+        [other for other in suggestions.open if other.id != suggestion.id],
     )
 
 

@@ -62,7 +62,9 @@ def record_move(state: State, event: Event) -> State:
         return state
 
     def moved(servers: tuple[Server, ...]) -> tuple[Server, ...]:
-        return tuple(replace(one, ours=False) if one.name == event.moved else one for one in servers)
+        return tuple(
+            replace(server, ours=False) if server.name == event.moved else server for server in servers
+        )
 
     state = replace(state, fleet=replace(state.fleet, servers=moved(state.fleet.servers)))
     if isinstance(state.rollout, Canary):

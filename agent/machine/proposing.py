@@ -47,11 +47,11 @@ def request_change(rules: Rules, state: State, event: ChangeAsked) -> Transition
         source=event.actor,
         klass="gated",
     )
-    found = rules.guard.admit_asked(state, asked, actor=event.actor, at=event.at, slo=rules.slo)
-    if isinstance(found, ProposalRefusal):
-        return without_effects(replace(state, note=found.why))
+    admitted = rules.guard.admit_asked(state, asked, actor=event.actor, at=event.at, slo=rules.slo)
+    if isinstance(admitted, ProposalRefusal):
+        return without_effects(replace(state, note=admitted.why))
     free = end_check(state, event.at, f"{event.actor} requested a change")
-    return check_suggestion(rules, free, found, event.at)
+    return check_suggestion(rules, free, admitted, event.at)
 
 
 def approve(rules: Rules, state: State, event: Approved) -> Transition:

@@ -124,12 +124,12 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
     fleet, note, drifted = [], "", False
     names = {server.name for server in state.servers}
     for known in state.fleet.servers:
-        now = found.get(known.name) or find_by_address(event, known, names) or known
-        now = with_kept_values(state.knobs, known, now)
-        if dict(now.setting) != dict(known.setting):
-            note = f"{now.name} runs with other flags than flettner set: its flags are adopted"
-        fleet.append(replace(now, like=known.like, differs=known.differs))
-        drifted = drifted or has_drifted(state.knobs, now)
+        server = found.get(known.name) or find_by_address(event, known, names) or known
+        server = with_kept_values(state.knobs, known, server)
+        if dict(server.setting) != dict(known.setting):
+            note = f"{server.name} runs with other flags than flettner set: its flags are adopted"
+        fleet.append(replace(server, like=known.like, differs=known.differs))
+        drifted = drifted or has_drifted(state.knobs, server)
     fleet += servers_joining(state, event)
     running = {server.name for server in event.servers}
     expected = [
@@ -175,9 +175,9 @@ def adopt_servers(state: State, event: AgentStarted) -> State:
     if not by_weight:
         return replace(state, fleet=replace(state.fleet, exited=()))
     blue, *rest = by_weight
-    peers = tuple(s for s in rest if s.ours is blue.ours and (not s.ours or s.setting == blue.setting))
-    names = ", ".join(f"{server.name} at {server.address}" for server in (blue, *peers))
-    fleet = replace(state.fleet, servers=(blue, *peers), exited=())
+    others = tuple(s for s in rest if s.ours is blue.ours and (not s.ours or s.setting == blue.setting))
+    names = ", ".join(f"{server.name} at {server.address}" for server in (blue, *others))
+    fleet = replace(state.fleet, servers=(blue, *others), exited=())
     return replace(state, fleet=fleet, note=f"adopted {names}")
 
 

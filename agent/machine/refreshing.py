@@ -70,11 +70,13 @@ def _differences(old: Suggestion, new: Suggestion, *, reconfigured: bool) -> Ite
         yield "there is traffic now" if new.forecast else "there is no traffic for a forecast now"
     if old.forecast is not None and new.forecast is not None and _lasts_otherwise(old.forecast, new.forecast):
         yield f"a canary of about {new.forecast.usual_s:.0f} s instead of {old.forecast.usual_s:.0f} s"
-    known = {one.metric: one.value for one in old.proposal.evidence}
-    for one in new.proposal.evidence:
-        was = known.get(one.metric, one.value)
-        if is_material(was, one.value, MATERIAL_EVIDENCE):
-            yield f"{one.metric} {one.value:.3g} {one.unit}".rstrip() + f" instead of {was:.3g}"
+    before = {evidence.metric: evidence.value for evidence in old.proposal.evidence}
+    for evidence in new.proposal.evidence:
+        was = before.get(evidence.metric, evidence.value)
+        if is_material(was, evidence.value, MATERIAL_EVIDENCE):
+            yield (
+                f"{evidence.metric} {evidence.value:.3g} {evidence.unit}".rstrip() + f" instead of {was:.3g}"
+            )
 
 
 def _shares_differ(old: Plan | None, new: Plan | None) -> bool:

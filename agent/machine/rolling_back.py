@@ -115,7 +115,9 @@ def mark_stopped(state: State, effect: Stop) -> State:
 
 def resize(state: State, name: str, replicas: int) -> State:
     def resized(servers: Iterable[Server]) -> tuple[Server, ...]:
-        return tuple(replace(one, replicas=replicas) if one.name == name else one for one in servers)
+        return tuple(
+            replace(server, replicas=replicas) if server.name == name else server for server in servers
+        )
 
     canary = replace(state.canary, greens=resized(state.greens))
     return replace(state, fleet=replace(state.fleet, servers=resized(state.fleet.servers)), rollout=canary)

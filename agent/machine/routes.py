@@ -23,46 +23,48 @@ def route_to(servers: Sequence[Server], *idle: Server, closed_s: float = 0.0) ->
 
     Without servers the route is closed: clients get 503 with a Retry-After of `closed_s`.
     """
-    known = {server.name: server for server in (*servers, *idle)}
+    servers_by_name = {server.name: server for server in (*servers, *idle)}
     return Route(
         number=0,
-        servers=tuple(known.values()),
-        weights={**dict.fromkeys(known, 0), **equal_shares(servers)},
+        servers=tuple(servers_by_name.values()),
+        weights={**dict.fromkeys(servers_by_name, 0), **equal_shares(servers)},
         fallback=servers[0].name if servers else "",
         closed_s=0.0 if servers else closed_s or CLOSED_S,
     )
 
 
-def split_route(standing: Sequence[Server], green: Server, weight: int, lease_s: float) -> Route:
+def split_route(running: Sequence[Server], green: Server, weight: int, lease_s: float) -> Route:
     """Green's share, on a lease: without renewal it returns to the old servers."""
-    if not standing:
+    if not running:
         return route_to((green,))
     return Route(
         number=0,
-        servers=(*standing, green),
-        weights={**equal_shares(standing, 100 - weight), green.name: weight},
-        fallback=standing[0].name,
+        servers=(*running, green),
+        weights={**equal_shares(running, 100 - weight), green.name: weight},
+        fallback=running[0].name,
         leased=green.name,
         lease_s=lease_s,
     )
 
 
-def route_without(route: Route, gone: Sequence[str]) -> Route | None:
+def route_without(route: Route, exited: Sequence[str]) -> Route | None:
     """The route without the servers in `gone`, whose shares go to the rest; None if no server remains."""
-    left = [s for s in route.servers if s.name not in gone and route.weights.get(s.name, 0)]
+    left = [s for s in route.servers if s.name not in exited and route.weights.get(s.name, 0)]
     if not left:
         return None
     leased = route.leased if route.leased in {server.name for server in left} else None
     if leased is not None and len(left) == 1:
         leased = None  # no other server is left that its share could return to
-    kept = {server.name: route.weights[server.name] for server in left}
-    missing = 100 - sum(kept.values())
+    weights_left = {server.name: route.weights[server.name] for server in left}
+    missing = 100 - sum(weights_left.values())
     receivers = [server for server in left if server.name != leased] or left
-    weights = {name: weight + equal_shares(receivers, missing).get(name, 0) for name, weight in kept.items()}
-    idle = {s.name: 0 for s in route.servers if s.name not in gone and s.name not in weights}
+    weights = {
+        name: weight + equal_shares(receivers, missing).get(name, 0) for name, weight in weights_left.items()
+    }
+    idle = {s.name: 0 for s in route.servers if s.name not in exited and s.name not in weights}
     return Route(
         number=0,
-        servers=tuple(s for s in route.servers if s.name not in gone),
+        servers=tuple(s for s in route.servers if s.name not in exited),
         weights={**weights, **idle},
         fallback=receivers[0].name,
         leased=leased,

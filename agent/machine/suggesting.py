@@ -59,7 +59,7 @@ class _Asked(RankedProposal):
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Answers:
     """What the policies say in this second: proposals after the guard, and the outranked ones."""
 
     admitted: tuple[tuple[_Asked, Suggestion | ProposalRefusal | None], ...]  # None: advice
@@ -67,7 +67,7 @@ class _Found:
 
     @property
     def suggestions(self) -> Iterator[Suggestion]:
-        return (found for _, found in self.admitted if isinstance(found, Suggestion))
+        return (suggestion for _, suggestion in self.admitted if isinstance(suggestion, Suggestion))
 
 
 def observe(rules: Rules, state: State, event: Observed) -> Transition:
@@ -83,35 +83,40 @@ def observe(rules: Rules, state: State, event: Observed) -> Transition:
     context, reading = rules.context(state, event), event.reading
     if state.paused or reading is None or context is None:
         return keep_alive(state, event.at)
-    found = _ask(rules, state, reading, context, event.at)
+    answers = _ask(rules, state, reading, context, event.at)
     if not no_measurement(reading):
-        state = _remember(state, found, reading, event.at)
-        revised = _revise(rules, state, found, reading, event.at)
+        state = _remember(state, answers, reading, event.at)
+        revised = _revise(rules, state, answers, reading, event.at)
         if revised is not state:
             return keep_alive(revised, event.at)
-        now = {directions_of(one) for one in found.suggestions}
-        still = [one for one in state.suggestions.open if directions_of(one) in now]
+        proposed = {directions_of(suggestion) for suggestion in answers.suggestions}
+        still = [suggestion for suggestion in state.suggestions.open if directions_of(suggestion) in proposed]
         if (started := start_by_itself(rules, state, still, event.at)) is not None:
             return started
-    chosen, held_back = _choose(rules, state, found, reading, event.at)
+    chosen, held_back = _choose(rules, state, answers, reading, event.at)
     if chosen is not None:
         return check_suggestion(rules, state, chosen, event.at)
     yielding = dict.fromkeys(
-        f"{name_of(lost.what.rule)} yields to {name_of(lost.by)}: {lost.why}" for lost in found.outranked
+        f"{name_of(lost.what.rule)} yields to {name_of(lost.by)}: {lost.why}" for lost in answers.outranked
     )
     return keep_alive(replace(state, note=_noted(state, event.at, held_back, tuple(yielding))), event.at)
 
 
 def _end_outdated(state: State, at: datetime) -> State:
     """End what expired, what was made for another setting, and a preflight without an answer."""
-    base = base_digest(state.fleet.blue.setting) if state.fleet.blue else ""
+    base = base_digest(state.fleet.setting) if state.fleet.servers else ""
     ended = end_each(
-        state, "superseded", lambda one: "the setting in force changed" if one.base != base else "", at
+        state,
+        "superseded",
+        lambda suggestion: "the setting in force changed" if suggestion.base != base else "",
+        at,
     )
     ended = end_each(
         ended,
         "expired",
-        lambda one: f"{one.id} expired without a decision" if at >= one.expires_at else "",
+        lambda suggestion: (
+            f"{suggestion.id} expired without a decision" if at >= suggestion.expires_at else ""
+        ),
         at,
     )
     if ended.suggestions.checking is not None:
@@ -121,86 +126,90 @@ def _end_outdated(state: State, at: datetime) -> State:
     return ended
 
 
-def _ask(rules: Rules, state: State, reading: Reading, context: Context, at: datetime) -> _Found:
+def _ask(rules: Rules, state: State, reading: Reading, context: Context, at: datetime) -> _Answers:
     asked = [
         _Asked(proposal, name)
         for name, policy in rules.policies
         for proposal in policy.propose(reading, context)
     ]
     ordered = ranked(asked)
-    admitted = (
-        (
-            one,
-            rules.guard.admit(state, one.proposal, policy=one.policy, at=at, reading=reading, slo=rules.slo)
-            if one.is_change
-            else None,
-        )
-        for one in ordered.kept
-    )
-    return _Found(tuple(admitted), ordered.outranked)
+
+    def admit(proposal: _Asked) -> Suggestion | ProposalRefusal | None:
+        made = proposal.proposal
+        if not proposal.is_change:
+            return None
+        return rules.guard.admit(state, made, policy=proposal.policy, at=at, reading=reading, slo=rules.slo)
+
+    return _Answers(tuple((proposal, admit(proposal)) for proposal in ordered.kept), ordered.outranked)
 
 
-def _remember(state: State, found: _Found, reading: Reading, at: datetime) -> State:
-    setting = state.fleet.blue.setting if state.fleet.blue else {}
+def _remember(state: State, answers: _Answers, reading: Reading, at: datetime) -> State:
+    setting = state.fleet.setting
 
-    def keys(one: _Asked) -> frozenset[str]:
-        return knob_directions(one.to, setting, one.proposal.assumed) | {rule_key(one.rule)}
+    def keys(proposal: _Asked) -> frozenset[str]:
+        return knob_directions(proposal.to, setting, proposal.proposal.assumed) | {rule_key(proposal.rule)}
 
-    seen = (key for one, _ in found.admitted for key in keys(one))
-    sizes = (key for one in found.suggestions for key in values_of(one.proposal.to))
-    hidden = (key for lost in found.outranked for key in keys(lost.what))
+    seen = (key for proposal, _ in answers.admitted for key in keys(proposal))
+    sizes = (key for suggestion in answers.suggestions for key in values_of(suggestion.proposal.to))
+    hidden = (key for lost in answers.outranked for key in keys(lost.what))
     return record_sightings(state, reading, at, (*seen, *sizes), hidden)
 
 
-def _revise(rules: Rules, state: State, found: _Found, reading: Reading, at: datetime) -> State:
+def _revise(rules: Rules, state: State, answers: _Answers, reading: Reading, at: datetime) -> State:
     """End the open suggestions that another rule outranks or whose evidence is gone; refresh the others.
 
     What a person asked for stays, and only its plan and forecast are refreshed.
     """
-    setting = state.fleet.blue.setting if state.fleet.blue else {}
-    kept = [knob_directions(one.to, setting, one.proposal.assumed) for one, _ in found.admitted]
+    setting = state.fleet.setting
+    changes = [
+        knob_directions(suggestion.to, setting, suggestion.proposal.assumed)
+        for suggestion, _ in answers.admitted
+    ]
 
-    def outranked(one: Suggestion) -> str:
-        if is_from_person(one) or any(directions_of(one) <= does for does in kept):
+    def outranked(suggestion: Suggestion) -> str:
+        if is_from_person(suggestion) or any(directions_of(suggestion) <= does for does in changes):
             return ""
-        for lost in found.outranked:
+        for lost in answers.outranked:
             does = knob_directions(lost.what.to, setting, lost.what.proposal.assumed)
             lasting = burns_fast(reading, rules.slo) or in_two_windows(
                 state, (rule_key(lost.by),), reading, at
             )
-            if directions_of(one) <= does and lasting:
-                return f"{one.id} yields to {name_of(lost.by)}: {lost.why}"
+            if directions_of(suggestion) <= does and lasting:
+                return f"{suggestion.id} yields to {name_of(lost.by)}: {lost.why}"
         return ""
 
-    def gone(one: Suggestion) -> str:
-        if is_from_person(one) or not is_gone(state, one, reading):
+    def gone(suggestion: Suggestion) -> str:
+        if is_from_person(suggestion) or not is_gone(state, suggestion, reading):
             return ""
-        return f"{one.id} is withdrawn: no policy has proposed it for {missing_s(state, one)} s"
+        return f"{suggestion.id} is withdrawn: no policy has proposed it for {missing_s(state, suggestion)} s"
 
     ended = end_each(end_each(state, "superseded", outranked, at), "withdrawn", gone, at)
     if ended is not state or state.suggestions.checking is not None:
         return ended
-    now = {directions_of(one): one.proposal for one in found.suggestions}
+    proposals = {directions_of(suggestion): suggestion.proposal for suggestion in answers.suggestions}
     shown = state.suggestions.open
-    fresh = [refresh(rules, state, one, now.get(directions_of(one)), at) for one in shown]
+    fresh = [
+        refresh(rules, state, suggestion, proposals.get(directions_of(suggestion)), at)
+        for suggestion in shown
+    ]
     return state if all(map(is_, fresh, shown)) else replace_open(state, fresh)
 
 
 def _choose(
-    rules: Rules, state: State, found: _Found, reading: Reading, at: datetime
+    rules: Rules, state: State, answers: _Answers, reading: Reading, at: datetime
 ) -> tuple[Suggestion | None, str]:
     """The proposal to check next, and why the first one that is not is held back."""
     held_back, ready = "", []
-    for one, admitted in found.admitted:
+    for asked, admitted in answers.admitted:
         why = ""
         if admitted is None:
-            why = f"{name_of(one.rule)} (advice): {one.proposal.expects}"
+            why = f"{name_of(asked.rule)} (advice): {asked.proposal.expects}"
         elif isinstance(admitted, ProposalRefusal):
-            why = f"{name_of(one.rule)} is held back: {admitted.why}"
+            why = f"{name_of(asked.rule)} is held back: {admitted.why}"
         elif state.suggestions.checking is not None or not _is_new(rules, state, admitted, reading, at):
             continue
-        elif not is_established(state, one.proposal, reading, at, rules.slo):
-            why = f"{name_of(one.rule)} is held back: its cause must last for a second window"
+        elif not is_established(state, asked.proposal, reading, at, rules.slo):
+            why = f"{name_of(asked.rule)} is held back: its cause must last for a second window"
         else:
             ready.append(admitted)
         held_back = held_back or why

@@ -147,9 +147,9 @@ def remember_outcome(
     outcome = Outcome(at=at, result=result, to=suggestion.proposal.to, before=suggestion.before, why=why)
     if suggestion.preflight.strategy == "hot":
         outcome = replace(outcome, hot=True, rate_rps=suggestion.rate_rps)
-    kept = [o for o in state.outcomes if o.result not in BY_OPERATOR or at < o.at + DENIED_FOR]
-    oldest = {id(o) for o in [o for o in (*kept, outcome) if o.result in BY_OPERATOR][:-DENIALS]}
-    return replace(state, outcomes=tuple(o for o in (*kept, outcome) if id(o) not in oldest)[-REMEMBERED:])
+    lasting = [o for o in state.outcomes if o.result not in BY_OPERATOR or at < o.at + DENIED_FOR]
+    oldest = {id(o) for o in [o for o in (*lasting, outcome) if o.result in BY_OPERATOR][:-DENIALS]}
+    return replace(state, outcomes=tuple(o for o in (*lasting, outcome) if id(o) not in oldest)[-REMEMBERED:])
 
 
 def sum_counts(servers: Sequence[Server], event: Observed) -> RequestCounts:

@@ -60,7 +60,7 @@ def log_evidence(logs: Sequence[float]) -> float:
     """The logarithm of the mean over the strengths."""
     if not logs:
         return 0.0
-    return log_sum([log(weight) + one for weight, one in zip(WEIGHTS, logs, strict=True)])
+    return log_sum([log(weight) + value for weight, value in zip(WEIGHTS, logs, strict=True)])
 
 
 def _bet(measure: BlockMeasure, block: Block, counts: BadOf, tolerance: float, gain: float) -> BlockMeasure:
@@ -88,8 +88,8 @@ def _middle(measure: BlockMeasure, *, busy: bool) -> float:
     """Between the arms. A load that was never seen is taken to be like the other; see HOPED for an arm."""
     arms: tuple[Arm, ...] = ("present", "candidate")
     for load in (busy, not busy):
-        known = (measure.levels.get(level_of(arm, busy=load), (0.0, 0.0)) for arm in arms)
-        shares = [bad / of for of, bad in known if of]
+        counts = (measure.levels.get(level_of(arm, busy=load), (0.0, 0.0)) for arm in arms)
+        shares = [bad / of for of, bad in counts if of]
         if shares:
             is_first = len(shares) == 1 and not busy and load is busy
             return shares[0] * (1 + HOPED) / 2 if is_first else sum(shares) / len(shares)
@@ -112,4 +112,4 @@ def _bet_on_mean(logs: Sequence[float], z: float) -> tuple[float, ...]:
 
 def _add(logs: Sequence[float], bets: list[float]) -> tuple[float, ...]:
     before = logs or (0.0,) * len(bets)
-    return tuple(round(one + log1p(bet), 5) for one, bet in zip(before, bets, strict=True))
+    return tuple(round(log_e + log1p(bet), 5) for log_e, bet in zip(before, bets, strict=True))

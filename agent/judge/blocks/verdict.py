@@ -180,17 +180,17 @@ def is_harmful(trial: BlockTrial) -> bool:
 
 
 def log_worse(trial: BlockTrial) -> float:
-    return _weighted([(one.harm, log_evidence(one.evidence.worse)) for one in trial.measures])
+    return _weighted([(measure.harm, log_evidence(measure.evidence.worse)) for measure in trial.measures])
 
 
 def log_better(trial: BlockTrial) -> float:
-    return _weighted([(one.gain, log_evidence(one.evidence.better)) for one in trial.measures])
+    return _weighted([(measure.gain, log_evidence(measure.evidence.better)) for measure in trial.measures])
 
 
 def _weighted(parts: list[tuple[float, float]]) -> float:
     """The logarithm of the weighted mean of e-processes."""
-    known = [log(weight) + value for weight, value in parts if weight]
-    return log_sum(known) if known else 0.0
+    logs = [log(weight) + value for weight, value in parts if weight]
+    return log_sum(logs) if logs else 0.0
 
 
 def _decide(trial: BlockTrial) -> Verdict:
@@ -199,17 +199,19 @@ def _decide(trial: BlockTrial) -> Verdict:
         return Verdict(kind="fail", why=f"the candidate is worse: {describe_blocks(trial)}", bad=bad)
     gain_needed = trial.gain_needed == "always" or (trial.gain_needed == "if_missed" and trial.missed)
     better = log_better(trial)
-    harmful = any(one.harm and log_evidence(one.evidence.worse) > LOOKS_WORSE for one in trial.measures)
+    harmful = any(
+        measure.harm and log_evidence(measure.evidence.worse) > LOOKS_WORSE for measure in trial.measures
+    )
     if better >= SURE_BETTER and not harmful and _was_as_good(trial):
         return Verdict(kind="pass", why=f"the candidate is better: {describe_blocks(trial)}", bad=bad)
     if gain_needed:
-        ruled_out = [log_evidence(one.evidence.no_gain) for one in trial.measures if one.gain]
+        ruled_out = [log_evidence(measure.evidence.no_gain) for measure in trial.measures if measure.gain]
         if ruled_out and min(ruled_out) >= SURE_FUTILE:
             why = f"a gain of {100 * trial.least_gain:.2g} points is ruled out: {describe_blocks(trial)}"
             return Verdict(kind="futile", why=why, bad=bad, lacks_gain=True)
         waits = f"evidence {describe_odds(better, SURE_BETTER)} that the candidate is better"
     else:
-        shown = min(log_evidence(one.evidence.not_worse) for one in trial.measures if one.harm)
+        shown = min(log_evidence(measure.evidence.not_worse) for measure in trial.measures if measure.harm)
         if shown >= SURE_BETTER and not harmful:
             return Verdict(kind="pass", why=f"the candidate is not worse: {describe_blocks(trial)}", bad=bad)
         waits = f"evidence {describe_odds(shown, SURE_BETTER)} that the candidate is not worse"

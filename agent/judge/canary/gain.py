@@ -72,17 +72,17 @@ def describe_gain(
 ) -> str:
     """The most significant improvement; "" if none can be distinguished from noise."""
     beside = bool(level[0].total and level[1].total)
-    one, other = level if beside else (green, baseline)
-    found = [
+    mine, theirs = level if beside else (green, baseline)
+    gains = [
         better
-        for better in _comparisons(evidence, slo, one, other, beside=beside)
+        for better in _comparisons(evidence, slo, mine, theirs, beside=beside)
         if min(better.of, better.blue_of) >= LEAST
         and better.z >= SURE
         and (beside or better.at_most(OF_BASELINE))
     ]
-    if not found:
+    if not gains:
         return ""
-    return f"better: {max(found, key=lambda better: better.z)}"
+    return f"better: {max(gains, key=lambda better: better.z)}"
 
 
 def _least(evidence: CanaryEvidence, slo: Slo, name: str, *, beside: bool) -> float:

@@ -135,8 +135,8 @@ def _look(now: Situation) -> CanaryEvidence:
     if goodput.looked or not due or not now.level or now.alone or now.missed:
         return evidence
     level = (now.green, now.blue)
-    found = describe_gain(evidence, slo=now.slo, level=level, green=now.green, baseline=now.baseline)
-    return replace(evidence, goodput=replace(goodput, looked=True), gain=found)
+    gain = describe_gain(evidence, slo=now.slo, level=level, green=now.green, baseline=now.baseline)
+    return replace(evidence, goodput=replace(goodput, looked=True), gain=gain)
 
 
 def _futile(now: Situation) -> str:

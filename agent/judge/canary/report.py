@@ -1,4 +1,4 @@
-"""The evidence of a evidence, as the API and the audit show it."""
+"""The evidence of a canary, as the API and the audit show it."""
 
 from dataclasses import dataclass
 from math import exp

@@ -32,7 +32,7 @@ from flettner.agent.judge.wording import describe_chance, describe_counts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnytimeJudge:
-    """Judges by the evidence's margin m.
+    """Judges by the margin m of the plan.
 
     A green that is worse by m of its requests, or by half of the baseline's bad share if that is more, does
     not pass. Proved worse by half of that it is rolled back; between the two either verdict is right. For a
