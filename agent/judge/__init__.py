@@ -1,1 +1,1 @@
-"""The judge: decides whether green is worse than blue, not worse, or better."""
+"""The judge: `canary` compares green with blue, `blocks` values that take turns; here is what both share."""

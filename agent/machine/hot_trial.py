@@ -194,11 +194,9 @@ def _leave_lost(rules: Rules, moved: Transition, at: datetime) -> Transition:
 
 
 def on_back(rules: Rules, state: State, event: KnobsSet) -> Transition:
-    return (
-        end_rollback(rules, state, event.at)
-        if state.effects.is_awaited(event.number)
-        else without_effects(state)
-    )
+    if not state.effects.is_awaited(event.number):
+        return without_effects(state)
+    return end_rollback(rules, state, event.at)
 
 
 def on_back_failed(rules: Rules, state: State, event: EffectFailed) -> Transition:

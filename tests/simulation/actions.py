@@ -49,8 +49,8 @@ def do(history: "History", act: Act) -> bool:
 
 
 def _break_server(history: "History", how: str, *, new: bool) -> Process | None:
-    newcomers = history.observer.newcomers
-    found = [one for one in history.world.servers.values() if (one.name in newcomers) is new and one.answers]
+    greens = history.observer.greens
+    found = [one for one in history.world.servers.values() if (one.name in greens) is new and one.answers]
     if not found:
         return None
     broken = history.random.choice(found)

@@ -68,7 +68,7 @@ class Observer:
     writer: int = 0  # newest epoch in the journal
     passed: bool = False
     running: str = ""  # the rollout without an outcome
-    newcomers: frozenset[str] = frozenset()
+    greens: frozenset[str] = frozenset()
     lost: dict[str, int] = field(default_factory=dict)  # by rollout, as the journal counts them
     excused: int = 0  # requests cut on a recently unresponsive server
     silent_s: dict[str, float] = field(default_factory=dict)  # last time a server was unresponsive
@@ -107,7 +107,7 @@ class Observer:
         self.passed = state.rollout is not None and state.rollout.passed
         self.in_force = {frozenset(server.setting.items()) for server in state.fleet.servers}
         self.failed_over = state.split.planned is not None
-        self.newcomers = frozenset(server.name for server in state.greens)
+        self.greens = frozenset(server.name for server in state.greens)
         if self.running and state.rollout is not None and state.rollout.id != self.running:
             self.wrong(f"3: {state.rollout.id} begins, and {self.running} has no outcome")
         self.running = state.rollout.id if state.rollout and state.rollout.outcome == "running" else ""
@@ -286,11 +286,11 @@ class Observer:
     def _lease(self, worked_s: float | None, *, calm: bool) -> None:
         world = self.world
         self._alone_since = (self._alone_since or world.at_s) if worked_s is None else None
-        old = [p.name for p in world.servers.values() if p.answers and p.name not in self.newcomers]
+        old = [p.name for p in world.servers.values() if p.answers and p.name not in self.greens]
         shares = set(world.in_force())
         canary = self.phase == "canary" and not self.passed and old and not self.failed_over
         unwatched_s = world.at_s - self._alone_since if self._alone_since is not None else 0.0
-        if canary and shares & self.newcomers and unwatched_s > self.lease_s + 1.5 and not world.loop.skew_s:
+        if canary and shares & self.greens and unwatched_s > self.lease_s + 1.5 and not world.loop.skew_s:
             self.wrong(f"4: green has a share {unwatched_s:.0f} s after the last daemon acted")
         spent = bool(world.split and world.split.leased and not world.lease_holds() and world.proxy_up)
         self._unleased_since = (self._unleased_since or world.at_s) if spent else None

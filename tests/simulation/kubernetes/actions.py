@@ -78,8 +78,8 @@ def _pods(history: "KubernetesHistory") -> list[RunningPod]:
 
 
 def _break(history: "KubernetesHistory", how: str, *, new: bool) -> bool:
-    backends, newcomers = history.world.backends, history.observer.newcomers
-    names = [name for name in sorted(history.world.servers) if (name in newcomers) is new]
+    backends, greens = history.world.backends, history.observer.greens
+    names = [name for name in sorted(history.world.servers) if (name in greens) is new]
     found = [one for name in names for one in history.world.behind(history.world.servers[name].address)]
     if not found:
         return False
