@@ -6,7 +6,7 @@ They are numbered, idempotent, and performed only after they are journalled.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 from flettner.agent.domain.model import Server, Strategy
 from flettner.vllm_facts.values import Setting
@@ -137,6 +137,7 @@ class KeepKnobs:
 Renewal = KeepAlive | KeepKnobs
 Effect = Preflight | Launch | WarmUp | Examine | Route | Drain | Stop | Retire | SetKnobs | Renewal
 
+Kind = TypeVar("Kind", Launch, Drain, Stop, Retire)
 Awaited = Preflight | Launch | WarmUp | Examine | Route | Drain | Stop | Retire | SetKnobs
 
 
@@ -155,6 +156,12 @@ class Effects:
 
     def is_awaited(self, number: int) -> bool:
         return self.awaited is not None and self.awaited.number == number
+
+    def awaited_as(self, kind: type[Kind]) -> Kind:
+        """The awaited effect, whose outcome tells its kind. Raises AssertionError for another one."""
+        if isinstance(self.awaited, kind):
+            return self.awaited
+        raise AssertionError(f"{kind.__name__} is not awaited, but {self.awaited}")
 
     def await_effect(self, effect: Awaited) -> "Effects":
         """Await this numbered effect instead of the one awaited before."""

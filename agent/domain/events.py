@@ -195,10 +195,8 @@ class PredictionChecked:
 PersonDecision = ChangeAsked | Approved | Denied | Aborted | Paused | Resumed
 """Decisions of an operator."""
 
-Event = (
-    AgentStarted
-    | Observed
-    | Preflighted
+EffectOutcome = (
+    Preflighted
     | Launched
     | Warmed
     | Examined
@@ -208,12 +206,7 @@ Event = (
     | Retired
     | KnobsSet
     | EffectFailed
-    | ServerLost
-    | ChangeAsked
-    | Approved
-    | Denied
-    | Aborted
-    | Paused
-    | Resumed
-    | PredictionChecked
 )
+"""Outcomes of the effect with this `number`."""
+
+Event = AgentStarted | Observed | EffectOutcome | ServerLost | PersonDecision | PredictionChecked

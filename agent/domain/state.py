@@ -14,7 +14,7 @@ from flettner.agent.domain.prediction_check import LawDrop, PredictionCheck
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.rollout import Canary, HotChange
 from flettner.agent.domain.server_health import Failure, ServerHealth
-from flettner.agent.domain.suggestion import Sighting, Suggestions
+from flettner.agent.domain.suggestion import Sighting, Suggestion, Suggestions
 
 
 class Phase(Enum):
@@ -94,6 +94,13 @@ class State:
         if isinstance(self.rollout, HotChange):
             return self.rollout
         raise AssertionError(f"{self.target} changes no running servers in {self.phase}")
+
+    @property
+    def checking(self) -> Suggestion:
+        """The suggestion whose preflight runs. Raises AssertionError if there is none."""
+        if self.suggestions.checking is not None:
+            return self.suggestions.checking
+        raise AssertionError(f"{self.target} checks no suggestion in {self.phase}")
 
     @property
     def greens(self) -> tuple[Server, ...]:

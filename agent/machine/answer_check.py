@@ -16,14 +16,11 @@ from flettner.agent.machine.transitions import (
     Transition,
     enter_phase,
     request_effect,
-    without_effects,
 )
 
 
 def on_warmed(rules: Rules, state: State, event: Warmed) -> Transition:
     """Examine a warm green if the plan asks for it; servers after the canary have the same setting."""
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     canary = state.canary
     if canary.passed or not canary.plan.examine_s:
         return warmed_up(rules, state, event)
@@ -48,8 +45,6 @@ def examine_servers(state: State, blue: Server, green: Server | None) -> Transit
 
 def on_examined(_: Rules, state: State, event: Examined) -> Transition:
     """Begin the canary if the answers match; else roll back before green gets traffic."""
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     quality = event.quality
     state = replace(state, rollout=replace(state.canary, quality=quality))
     if not quality.ok:
@@ -59,6 +54,4 @@ def on_examined(_: Rules, state: State, event: Examined) -> Transition:
 
 def on_blue_answered(_: Rules, state: State, event: Examined) -> Transition:
     """Drain blue once it has answered."""
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     return drain_old_server(state, event.at, event.quality.why)

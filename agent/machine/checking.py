@@ -117,11 +117,8 @@ def plan_at(
 
 
 def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Transition:
-    checking = state.suggestions.checking
-    if checking is None or not state.effects.is_awaited(event.number):
-        return without_effects(state)
-    preflight = _note_restart(rules, state, checking, event.preflight)
-    return answer_check(rules, state, checking, preflight, event.at)
+    preflight = _note_restart(rules, state, state.checking, event.preflight)
+    return answer_check(rules, state, state.checking, preflight, event.at)
 
 
 def _note_restart(
@@ -199,10 +196,7 @@ def refuse_suggestion(
 
 def on_preflight_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
     """The preflight failed, which is no evidence about the values."""
-    checking = state.suggestions.checking
-    if checking is None or not state.effects.is_awaited(event.number):
-        return without_effects(state)
-    return without_effects(refuse_suggestion(state, checking, event.at, event.why, "undecided"))
+    return without_effects(refuse_suggestion(state, state.checking, event.at, event.why, "undecided"))
 
 
 def refuse_late_preflight(state: State, checking: Suggestion, at: datetime) -> State:

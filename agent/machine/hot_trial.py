@@ -121,8 +121,6 @@ def _result_under(arm: Arm | None) -> OutcomeResult:
 
 def on_set(_: Rules, state: State, event: KnobsSet) -> Transition:
     """The values are in force. After a pass they are the setting from now on."""
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     state, change = await_nothing(state), state.hot_change
     if not change.passed:
         return without_effects(state)
@@ -151,9 +149,6 @@ def take_back(
 
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
     """A change was not made, or the lease of the new values could not be renewed."""
-    lease_lost = state.knobs is not None and event.number == state.knobs.number
-    if not state.effects.is_awaited(event.number) and not lease_lost:
-        return without_effects(state)
     return take_back(state, event.at, event.why, result="undecided")
 
 
@@ -194,15 +189,11 @@ def _leave_lost(rules: Rules, moved: Transition, at: datetime) -> Transition:
 
 
 def on_back(rules: Rules, state: State, event: KnobsSet) -> Transition:
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     return end_rollback(rules, state, event.at)
 
 
 def on_back_failed(rules: Rules, state: State, event: EffectFailed) -> Transition:
     """Retry until the lease has ended by itself; the renewals repeat the present values from then on."""
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     if state.effects.tries + 1 >= TRIES:
         return end_rollback(rules, state, event.at)
     return without_effects(retry_later(state, event.at, event.why))

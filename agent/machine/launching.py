@@ -51,8 +51,6 @@ def observe_start(_: Rules, state: State, event: Observed) -> Transition:
 
 
 def on_launched(_: Rules, state: State, event: Launched) -> Transition:
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     canary, server = state.canary, event.server
     started = replace(state, rollout=replace(canary, greens=(*canary.earlier_greens, server)))
     state = enter_phase(started, Phase.WARMING, event.at, f"{server.name} is healthy")
@@ -64,8 +62,6 @@ def on_launched(_: Rules, state: State, event: Launched) -> Transition:
 
 
 def on_warmed(_: Rules, state: State, event: Warmed) -> Transition:
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     if state.canary.passed:
         return route_to_green(state, event.at)
     return begin_step(enter_phase(state, Phase.CANARY, event.at, "green is warm"), 0)
@@ -73,8 +69,6 @@ def on_warmed(_: Rules, state: State, event: Warmed) -> Transition:
 
 def on_joined(_: Rules, state: State, event: Routed) -> Transition:
     """The newest server serves: replace the next one, then compare all of them with the last old one."""
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     canary = state.canary
     serving = f"{canary.green.name} serves"
     turn = replace_next(state, event.at, serving)
@@ -122,8 +116,6 @@ def resume_step(state: State) -> Transition:
 
 
 def on_step_routed(_: Rules, state: State, event: Routed) -> Transition:
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     state = await_nothing(state)
     if state.split.planned is not None:  # a failover: the step goes on when it is over
         return without_effects(state)
@@ -138,8 +130,6 @@ def on_step_routed(_: Rules, state: State, event: Routed) -> Transition:
 
 
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     elsewhere = isinstance(state.effects.awaited, Route | Examine)
     result: OutcomeResult | None = "undecided" if elsewhere else result_of_loss(event)
     return roll_back(state, event.at, event.why, event.log, result=result)

@@ -37,18 +37,14 @@ def is_due(at: datetime, then: datetime, longest: timedelta) -> bool:
     return at >= then or at < then - longest
 
 
-def on_routed(_: Rules, state: State, event: Routed) -> Transition:
+def on_routed(_: Rules, state: State, _event: Routed) -> Transition:
     """The split requested at the start is in force."""
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     return without_effects(replace(state, effects=replace(state.effects, awaited=None, tries=0)))
 
 
 def on_drained(_: Rules, state: State, event: Drained) -> Transition:
     """Stop a drained server whose slot green takes, so that it can start again; retire any other."""
-    effect = state.effects.awaited
-    if not isinstance(effect, Drain) or effect.number != event.number:
-        return without_effects(state)
+    effect = state.effects.awaited_as(Drain)
     canary = state.canary
     note = f"{effect.server.name} drained, {event.lost} requests lost"
     state = replace(state, rollout=replace(canary, lost=canary.lost + event.lost), note=note)
@@ -58,6 +54,4 @@ def on_drained(_: Rules, state: State, event: Drained) -> Transition:
 
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
     """Retry the same effect after a pause."""
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     return without_effects(retry_later(state, event.at, event.why))

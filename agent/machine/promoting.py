@@ -56,8 +56,6 @@ def next_to_retire(state: State) -> Server | None:
 
 def on_routed(rules: Rules, state: State, event: Routed) -> Transition:
     """The first split is in force: retire the old servers. The last one, without them, ends the rollout."""
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     old = next_to_retire(state)
     return finish_promotion(rules, state, event.at) if old is None else release(state, old)
 
@@ -70,10 +68,8 @@ def release(state: State, old: Server) -> Transition:
     return request_effect(state, Retire(number=0, server=old))  # so that nothing restarts it
 
 
-def on_retired(_: Rules, state: State, event: Retired) -> Transition:
-    effect = state.effects.awaited
-    if not isinstance(effect, Retire) or effect.number != event.number:
-        return without_effects(state)
+def on_retired(_: Rules, state: State, _event: Retired) -> Transition:
+    effect = state.effects.awaited_as(Retire)
     return remove_old_server(replace(state, note=f"{effect.server.name} is retired"), effect.server)
 
 
@@ -108,8 +104,6 @@ def can_roll_back(state: State) -> bool:
 
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
     """Roll back while that is possible; after the first retirement, retry."""
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     if can_roll_back(state):
         why = f"could not promote: {event.why}"
         return roll_back(state, event.at, why, event.log, result="undecided")

@@ -59,7 +59,7 @@ def drain_old_server(state: State, at: datetime, why: str) -> Transition:
 
 def on_routed(_: Rules, state: State, event: Routed) -> Transition:
     old = server_to_replace(state)
-    if old is None or not state.effects.is_awaited(event.number):
+    if old is None:
         return without_effects(state)
     if state.split.planned is not None and state.split.weights.get(old.name):
         why = f"{old.name} cannot free its slot: {describe_failures(state)}"
@@ -71,9 +71,7 @@ def on_routed(_: Rules, state: State, event: Routed) -> Transition:
 
 def on_stopped(_: Rules, state: State, event: Stopped) -> Transition:
     """The slot and its memory are free: launch the new server, or one more of its replicas."""
-    effect = state.effects.awaited
-    if not isinstance(effect, Stop) or effect.number != event.number:
-        return without_effects(state)
+    effect = state.effects.awaited_as(Stop)
     note = (
         f"{effect.server.name} has {effect.keep} replicas left"
         if effect.keep
@@ -86,8 +84,6 @@ def on_stopped(_: Rules, state: State, event: Stopped) -> Transition:
 
 
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     return roll_back(state, event.at, event.why, event.log, result="undecided")
 
 

@@ -131,18 +131,14 @@ def launch_successor(rules: Rules, state: State) -> Transition:
     return request_effect(state, Launch(number=0, server=fresh, deadline_s=rules.plan.start_s))
 
 
-def on_retired(rules: Rules, state: State, event: Retired) -> Transition:
+def on_retired(rules: Rules, state: State, _event: Retired) -> Transition:
     """The predecessor's resources are free: launch the successor."""
-    return (
-        launch_successor(rules, state) if state.effects.is_awaited(event.number) else without_effects(state)
-    )
+    return launch_successor(rules, state)
 
 
 def on_launched(_: Rules, state: State, event: Launched) -> Transition:
     """Put the successor, or the restarted server, in its slot; then drain a green that served meanwhile."""
-    effect = state.effects.awaited
-    if not isinstance(effect, Launch) or effect.number != event.number:
-        return without_effects(state)
+    effect = state.effects.awaited_as(Launch)
     place = effect.server.name if state.fleet.has(effect.server.name) else effect.server.like
     return return_traffic(put_in_slot(state, place, event.server), event.at, event.server.name)
 
@@ -182,8 +178,6 @@ def _in_place_of(state: State, known: Server, server: Server) -> Server:
 
 
 def on_routed(rules: Rules, state: State, event: Routed) -> Transition:
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     state = await_nothing(state)
     if missing_server(state) is not None:
         return restore(rules, state, event.at, state.note)
@@ -206,8 +200,6 @@ def on_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
 
 def on_failed(rules: Rules, state: State, event: EffectFailed) -> Transition:
     """Retry a split without limit, and a retirement or a start up to TRIES times."""
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     tried = state.effects.tries + 1 >= TRIES
     if tried and isinstance(state.effects.awaited, Retire):
         return launch_successor(rules, replace(state, effects=replace(state.effects, tries=0)))

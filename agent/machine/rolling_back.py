@@ -192,8 +192,6 @@ def _split_of(route: Route) -> tuple[object, ...]:
 
 def on_routed(rules: Rules, state: State, event: Routed) -> Transition:
     """The newest server has no share: drain it. Or an old one serves again: continue with the next slot."""
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     canary = state.canary
     green = canary.newest
     if green is None:
@@ -214,11 +212,9 @@ def on_observed(rules: Rules, state: State, event: Observed) -> Transition:
     return keep_alive(count_exposed(state, event), event.at)
 
 
-def on_stopped(_: Rules, state: State, event: Stopped) -> Transition:
+def on_stopped(_: Rules, state: State, _event: Stopped) -> Transition:
     """A replica of green has ended: the old server gets one more."""
-    effect = state.effects.awaited
-    if not isinstance(effect, Stop) or effect.number != event.number:
-        return without_effects(state)
+    effect = state.effects.awaited_as(Stop)
     state = mark_stopped(state, effect)
     canary, fleet = state.canary, state.fleet
     old = next(server for server in fleet.servers if server.name == canary.green.like)
@@ -227,8 +223,6 @@ def on_stopped(_: Rules, state: State, event: Stopped) -> Transition:
 
 
 def on_retired(rules: Rules, state: State, event: Retired) -> Transition:
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     note = f"{state.canary.green.name} is retired"
     return continue_rollback(rules, replace(without_green(state), note=note), event.at)
 
@@ -241,8 +235,6 @@ def without_green(state: State) -> State:
 
 def on_launched(rules: Rules, state: State, event: Launched) -> Transition:
     """An old server runs in its slot again, possibly at another address."""
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     state = put_in_slot(state, event.server.name, event.server)
     return continue_rollback(rules, replace(state, note=f"{event.server.name} runs again"), event.at)
 
@@ -263,8 +255,6 @@ def on_failed(rules: Rules, state: State, event: EffectFailed) -> Transition:
 
     A new server that cannot be retired is left behind after TRIES: the old one may fit next to it.
     """
-    if not state.effects.is_awaited(event.number):
-        return without_effects(state)
     if not isinstance(state.effects.awaited, Retire) or state.effects.tries + 1 < TRIES:
         return without_effects(retry_later(state, event.at, event.why))
     green = state.canary.green

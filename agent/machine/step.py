@@ -173,7 +173,7 @@ class Machine:
             state = update(state, event)
         if _is_suspended(state, event):
             return state, ()
-        handler = HANDLERS.get((state.phase, type(event)))
+        handler = None if _is_outdated(state, event) else HANDLERS.get((state.phase, type(event)))
         moved = handler(self.rules, state, event) if handler else (state, ())
         for complete in AFTER:
             moved = complete(moved, event)
@@ -183,6 +183,18 @@ class Machine:
 def _is_requested_exit(state: State, event: e.Event) -> bool:
     """A server that flettner has stopped, so that another one takes its slot, exits as requested."""
     return isinstance(event, e.ServerLost) and event.server in state.fleet.stopped
+
+
+def _is_outdated(state: State, event: e.Event) -> bool:
+    """Whether it is the outcome of an effect that is not awaited any more.
+
+    A lease of tried values that could not be renewed is an outcome of their effect, too.
+    """
+    if not isinstance(event, e.EffectOutcome) or state.effects.is_awaited(event.number):
+        return False
+    failed, knobs = isinstance(event, e.EffectFailed), state.knobs
+    tried = state.phase is Phase.TRIAL and knobs is not None and event.number == knobs.number
+    return not (failed and tried)
 
 
 def _is_suspended(state: State, event: e.Event) -> bool:

@@ -2,9 +2,14 @@
 
 from typing import get_args
 
+import pytest
+
 from flettner.agent.domain import events as e
+from flettner.agent.domain.answers import AnswerComparison
+from flettner.agent.domain.model import PreflightResult
 from flettner.agent.domain.state import Phase
 from flettner.agent.machine.step import HANDLERS
+from tests.support.machine_stories import BLUE, World
 
 IDLE = {Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN}
 
@@ -50,3 +55,24 @@ def test_every_pair_is_handled_or_ignored_for_a_reason() -> None:
 
     assert not every - set(HANDLERS) - ignored
     assert not set(HANDLERS) & ignored
+
+
+@pytest.mark.parametrize("phase", ["observing", "checking", "launching", "warming", "canary", "promoting"])
+def test_an_outcome_that_is_not_awaited_changes_nothing(phase: str) -> None:
+    world = World(waiting=0 if phase == "observing" else 12).start()
+    if phase not in {"observing", "checking"}:
+        world.until("proposed").approve()
+    world.until(phase)
+    quality = AnswerComparison(ok=True, why="")
+    shown: dict[str, dict[str, object]] = {
+        "Preflighted": {"preflight": PreflightResult(problem="no")},
+        "Launched": {"server": BLUE},
+        "Examined": {"quality": quality},
+        "Drained": {"lost": 3},
+        "EffectFailed": {"why": "too late"},
+    }
+
+    for kind in get_args(e.EffectOutcome):
+        late = kind(at=world.at, number=world.state.effects.last_number + 1, **shown.get(kind.__name__, {}))
+
+        assert world.machine.step(world.state, late) == (world.state, ())
