@@ -5,14 +5,13 @@ from datetime import timedelta
 
 from flettner.agent.domain.effects import Effect, KeepAlive, Route
 from flettner.agent.domain.events import Event, Observed, Retired, ServerLost
-from flettner.agent.domain.fleet import Split
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine.lease import is_due
 from flettner.agent.machine.open_suggestions import end_all, enter_fitting_phase
 from flettner.agent.machine.routes import route_without
-from flettner.agent.machine.transitions import Transition, add_retirement, take_number
+from flettner.agent.machine.transitions import Transition, add_retirement, replace_split
 
 LATE = timedelta(seconds=30)  # requests of a green that was rolled back still end
 RETIRE_AGAIN = timedelta(seconds=30)
@@ -146,9 +145,8 @@ def forget_absent_servers(moved: Transition, _: Event) -> Transition:
 
 def reroute(state: State, effects: tuple[Effect, ...], route: Route) -> Transition:
     """Replace the last route by this one; whatever else is awaited is still awaited."""
-    state, number = take_number(state)
-    numbered = replace(route, number=number)
+    state, numbered = replace_split(state, route)
     others = tuple(effect for effect in effects if not isinstance(effect, Route | KeepAlive))
     if isinstance(state.effects.awaited, Route):
         state = replace(state, effects=replace(state.effects, awaited=numbered))
-    return replace(state, split=Split(route=numbered)), (*others, numbered)
+    return state, (*others, numbered)

@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 
 from flettner.agent.domain.effects import Launch, Retire, Route
 from flettner.agent.domain.events import EffectFailed, Launched, Retired, Routed, ServerLost
-from flettner.agent.domain.fleet import Split
 from flettner.agent.domain.model import OutcomeResult, Server
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
@@ -23,9 +22,9 @@ from flettner.agent.machine.transitions import (
     name_next_server,
     remember_outcome,
     repeat_effect,
+    replace_split,
     request_effect,
     retry_later,
-    take_number,
     without_effects,
 )
 
@@ -61,9 +60,8 @@ def restore(
     state = enter_phase(choose_blue(end_all(state, "superseded", why)), Phase.RESTORING, at, why)
     carriers = state.fleet.running if bridge is None else (bridge,)
     if carriers:
-        state, number = take_number(state)
-        meanwhile = replace(route_to(carriers), number=number)
-        state, effects = retire_predecessor(rules, replace(state, split=Split(route=meanwhile)), old)
+        state, meanwhile = replace_split(state, route_to(carriers))
+        state, effects = retire_predecessor(rules, state, old)
         return state, (meanwhile, *effects)
     greens = state.greens
     if isinstance(state.rollout, Canary):

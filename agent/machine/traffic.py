@@ -11,7 +11,7 @@ from flettner.agent.domain.events import Event, Observed
 from flettner.agent.domain.request_counts import NO_REQUESTS, RequestCounts
 from flettner.agent.domain.state import RecentTraffic, State, SteadyRate
 from flettner.agent.machine.evidence import MIN_COVERAGE
-from flettner.agent.machine.transitions import IDLE
+from flettner.agent.machine.transitions import IDLE, sum_counts
 
 RECENT = timedelta(seconds=60)
 GAP = timedelta(seconds=5)  # without an observation outside rollouts: a rollout, or a restart of the daemon
@@ -40,7 +40,7 @@ def remember_traffic(state: State, event: Event) -> State:
 def _add_counts(state: State, event: Observed) -> RecentTraffic:
     """Add a second to the present minute. After a gap both minutes restart: they must be successive."""
     traffic = state.traffic
-    new = sum((event.arms.get(server.name, NO_REQUESTS) for server in state.fleet.running), NO_REQUESTS)
+    new = sum_counts(state.fleet.running, event)
     if traffic.since is None or _is_gap(traffic.until, event.at):
         return replace(traffic, minutes=(new,), since=event.at, until=event.at)
     if event.at - traffic.since > RECENT:

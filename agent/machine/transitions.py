@@ -97,6 +97,13 @@ def take_number(state: State) -> tuple[State, int]:
     return replace(state, effects=replace(state.effects, last_number=number)), number
 
 
+def replace_split(state: State, route: Route) -> tuple[State, Route]:
+    """Number a split that takes the place of the last one, without awaiting it; a failover ends."""
+    state, number = take_number(state)
+    numbered = replace(route, number=number)
+    return replace(state, split=Split(route=numbered)), numbered
+
+
 def repeat_effect(state: State) -> Transition:
     """Request the awaited effect again, under a new number."""
     awaited = state.split.intended if isinstance(state.effects.awaited, Route) else state.effects.awaited
