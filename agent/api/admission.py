@@ -53,9 +53,9 @@ def refuse_too_many_open(call: Call, state: State, to: Mapping[Knob, Value]) -> 
     ]
     if call.accepted or len(own) < MOST_OWN:
         return
-    first = min(one.expires_at for one in own)
+    first, names = min(suggestion.expires_at for suggestion in own), [suggestion.id for suggestion in own]
     raise _too_many(
-        f"{', '.join(one.id for one in own)} of {call.actor} are open on {state.target}, and an operator may"
+        f"{', '.join(names)} of {call.actor} are open on {state.target}, and an operator may"
         f" have {MOST_OWN}: deny or approve one of them, or wait until {first:%H:%M:%S} UTC.",
         (first - call.daemon.now()).total_seconds(),
         kind="too-many-open",

@@ -286,7 +286,7 @@ def _servers(state: State) -> list[ServerDocument]:
 
 def rank_of(suggestion: Suggestion, state: State | None) -> int | None:
     """1 for the first of the open suggestions; None if it is not open."""
-    ids = [one.id for one in state.suggestions.open] if state else []
+    ids = [suggestion.id for suggestion in state.suggestions.open] if state else []
     return ids.index(suggestion.id) + 1 if suggestion.id in ids else None
 
 
@@ -327,17 +327,17 @@ def suggestion_of(suggestion: Suggestion, state: State | None = None) -> Suggest
 
 def preflight_of(suggestion: Suggestion) -> PreflightDocument | None:
     """None before the check has ended."""
-    found = suggestion.preflight
+    preflight = suggestion.preflight
     if not suggestion.digest:
         return None
     return PreflightDocument(
-        strategy=found.strategy,
-        why=found.why,
-        start_s=found.start_s,
-        outage_s=found.outage_s,
-        notes=list(found.notes),
-        patch=found.patch,
-        owner=found.owner,
+        strategy=preflight.strategy,
+        why=preflight.why,
+        start_s=preflight.start_s,
+        outage_s=preflight.outage_s,
+        notes=list(preflight.notes),
+        patch=preflight.patch,
+        owner=preflight.owner,
     )
 
 

@@ -54,23 +54,23 @@ class ExternalTokens:
         if not self.authenticators or not _may_be_external(text):
             return None
         key = hashlib.sha256(text.encode()).hexdigest()
-        if (known := self._kept.get(key)) and self._age_s(known) < (FRESH_S if known[0] else REFUSED_S):
-            return known[0]
+        if (cached := self._kept.get(key)) and self._age_s(cached) < (FRESH_S if cached[0] else REFUSED_S):
+            return cached[0]
         async with self._reviews:
             try:
-                found = await self._identify(text)
+                holder = await self._identify(text)
             except ReviewError:
-                if known and known[0] and self._age_s(known) < AWAY_S:
-                    return known[0]
+                if cached and cached[0] and self._age_s(cached) < AWAY_S:
+                    return cached[0]
                 raise
         self._kept.pop(key, None)
-        self._kept[key] = found, self.clock()
+        self._kept[key] = holder, self.clock()
         while len(self._kept) > MOST_KEPT:
             del self._kept[next(iter(self._kept))]
-        return found
+        return holder
 
-    def _age_s(self, kept: tuple[Holder | None, float]) -> float:
-        return self.clock() - kept[1]
+    def _age_s(self, cached: tuple[Holder | None, float]) -> float:
+        return self.clock() - cached[1]
 
     async def _identify(self, text: str) -> Holder | None:
         for source, authenticator in self.authenticators.items():

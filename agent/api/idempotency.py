@@ -65,9 +65,9 @@ class IdempotencyKeys:
                 422, f"{HEADER} must be 1 to 128 printable ASCII characters without spaces."
             )
         name, asked = _hash(caller.encode(), key.encode()), _hash(request.path.encode(), await request.read())
-        known = self._kept.get(name)
-        if known is not None:
-            return _again(known, asked)
+        earlier = self._kept.get(name)
+        if earlier is not None:
+            return _again(earlier, asked)
         accepted = self.before(name)
         if accepted is not None and accepted.asked != asked:
             raise _other()
@@ -83,7 +83,7 @@ class IdempotencyKeys:
         return answer
 
     def _forget_oldest(self) -> None:
-        done = [name for name, kept in self._kept.items() if kept.answer is not None]
+        done = [name for name, earlier in self._kept.items() if earlier.answer is not None]
         for name in done[: max(0, len(done) - KEPT)]:
             del self._kept[name]
 
@@ -93,13 +93,13 @@ def _hash(*parts: bytes) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
-def _again(known: _Kept, asked: str) -> web.Response:
-    if known.asked != asked:
+def _again(earlier: _Kept, asked: str) -> web.Response:
+    if earlier.asked != asked:
         raise _other()
-    if known.answer is None:
+    if earlier.answer is None:
         detail = "The first request with this key is still in progress; try again later."
         raise RequestRefusedError(409, detail, kind="in-progress", headers={"Retry-After": "1"})
-    return known.answer.response()
+    return earlier.answer.response()
 
 
 def _other() -> RequestRefusedError:

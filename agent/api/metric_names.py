@@ -188,9 +188,9 @@ Grafana is in `deploy/grafana/flettner.json`.
 
 def document() -> str:
     return HEAD + "".join(
-        f"| `flettner_{one.name}` | {one.type} | {' '.join(f'`{label}`' for label in one.labels)} "
-        f"| {one.help} |\n"
-        for one in METRICS
+        f"| `flettner_{metric.name}` | {metric.type} | {' '.join(f'`{label}`' for label in metric.labels)} "
+        f"| {metric.help} |\n"
+        for metric in METRICS
     )
 
 

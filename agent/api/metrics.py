@@ -93,11 +93,12 @@ def _sample_target(name: str, state: State, at: datetime) -> Iterator[MetricSamp
         (name,),
         sum(server.name in state.fleet.exited for server in state.fleet.servers),
     )
-    waiting = [one for one in state.suggestions.open if not one.held]
+    waiting = [suggestion for suggestion in state.suggestions.open if not suggestion.held]
     yield "target_suggestion_open", (name,), bool(waiting)
     yield "target_suggestions_open", (name,), len(waiting)
     if waiting:
-        oldest, soonest = min(one.made_at for one in waiting), min(one.expires_at for one in waiting)
+        oldest = min(suggestion.made_at for suggestion in waiting)
+        soonest = min(suggestion.expires_at for suggestion in waiting)
         yield "suggestion_waiting_seconds", (name,), (at - oldest).total_seconds()
         yield "suggestion_expiry_seconds", (name,), (soonest - at).total_seconds()
     for server, weight in state.split.weights.items():

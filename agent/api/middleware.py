@@ -201,15 +201,15 @@ async def sending(request: web.Request) -> AsyncIterator[None]:
 
 def host_of(authority: str) -> str | None:
     """The host of a Host header in lower case, without the port; None if it is malformed."""
-    found = AUTHORITY.fullmatch(authority)
-    return found[1].lower() if found else None
+    match = AUTHORITY.fullmatch(authority)
+    return match[1].lower() if match else None
 
 
 def is_own(origin: str, host: str) -> bool:
     """Whether this origin is the requested host itself."""
     scheme, separator, authority = origin.partition("://")
-    known = scheme.lower() in {"http", "https"} and bool(separator) and host_of(authority) is not None
-    return known and authority.lower() == host.lower()
+    is_origin = scheme.lower() in {"http", "https"} and bool(separator) and host_of(authority) is not None
+    return is_origin and authority.lower() == host.lower()
 
 
 async def stamp(request: web.Request, response: web.StreamResponse) -> None:

@@ -38,14 +38,14 @@ class _Schemas:
     """The schema components that the operations refer to."""
 
     def __init__(self) -> None:
-        self.found: Json = {}
+        self.by_name: Json = {}
 
     def of(self, kind: Any, mode: Literal["validation", "serialization"]) -> Json:  # noqa: ANN401
         schema = TypeAdapter(kind).json_schema(mode=mode, ref_template="#/components/schemas/{model}")
-        self.found.update(schema.pop("$defs", {}))
+        self.by_name.update(schema.pop("$defs", {}))
         if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
             return schema
-        self.found[kind.__name__] = schema
+        self.by_name[kind.__name__] = schema
         return {"$ref": f"#/components/schemas/{kind.__name__}"}
 
 
@@ -72,7 +72,7 @@ def document(operations: Sequence[Operation]) -> Json:
         "servers": [{"url": "/"}],
         "paths": paths,
         "components": {
-            "schemas": dict(sorted(schemas.found.items())),
+            "schemas": dict(sorted(schemas.by_name.items())),
             "securitySchemes": {
                 "bearer": {
                     "type": "http",
@@ -111,7 +111,7 @@ def _parameters(operation: Operation, schemas: _Schemas) -> list[Json]:
         for name in re.findall(r"{(\w+)}", operation.path)
     ]
     query = TypeAdapter(operation.query).json_schema(ref_template="#/components/schemas/{model}")
-    schemas.found.update(query.pop("$defs", {}))
+    schemas.by_name.update(query.pop("$defs", {}))
     for name, schema in query.get("properties", {}).items():
         required = name in query.get("required", [])
         parameters.append({"in": "query", "name": name, "required": required, "schema": schema})

@@ -62,26 +62,26 @@ class PeerIdentities:
             return None
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
         _, uid, gid = CREDENTIALS.unpack(raw)
-        return self.known(uid, {gid, *_groups_of(connection)})
+        return self.holder_of(uid, {gid, *_groups_of(connection)})
 
     def _certified(self, names: Collection[str]) -> Holder | None:
         """The certificate's name with the highest role."""
-        known = [name for name in names if name in self._certificates]
-        if not known:
+        granted = [name for name in names if name in self._certificates]
+        if not granted:
             return None
-        name = max(known, key=lambda name: RANKS[self._certificates[name]])
+        name = max(granted, key=lambda name: RANKS[self._certificates[name]])
         role = self._certificates[name]
         return Holder(id=f"certificate-{name}", role=role, principal=f"certificate {name}")
 
-    def known(self, uid: int, gids: Collection[int]) -> Holder | None:
+    def holder_of(self, uid: int, gids: Collection[int]) -> Holder | None:
         """The highest role of the user and the groups."""
         roles = [self._users.get(uid), *(self._groups.get(gid) for gid in gids)]
-        found = [role for role in roles if role is not None]
-        if not found:
+        granted = [role for role in roles if role is not None]
+        if not granted:
             return None
         name = self._names.get(uid)
         principal = f"uid {uid} ({name})" if name else f"uid {uid}"
-        return Holder(id=f"uid-{uid}", role=max(found, key=RANKS.__getitem__), principal=principal[:100])
+        return Holder(id=f"uid-{uid}", role=max(granted, key=RANKS.__getitem__), principal=principal[:100])
 
 
 def names_in(certificate: Mapping[str, Any]) -> tuple[str, ...]:

@@ -130,8 +130,8 @@ def _valid(kind: type[BaseModel], value: object, part: str) -> BaseModel:
 def _refusal(error: ValidationError, part: str) -> RequestRefusedError:
     """Names every invalid field; never repeats its value."""
     faults = tuple(
-        Fault(at=_clean(".".join(str(step) for step in found["loc"])) or part, why=_clean(found["msg"]))
-        for found in error.errors(include_input=False, include_url=False, include_context=False)
+        Fault(at=_clean(".".join(str(step) for step in problem["loc"])) or part, why=_clean(problem["msg"]))
+        for problem in error.errors(include_input=False, include_url=False, include_context=False)
     )[:20]
     detail = f"The {part} is not what this operation takes: {faults[0].at}: {faults[0].why}."
     return RequestRefusedError(422, detail, kind="invalid", faults=faults)

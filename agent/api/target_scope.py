@@ -31,14 +31,14 @@ class ScopedView:
         return self.whole.accepted(request)
 
     def suggestions(self) -> Sequence[Suggestion]:
-        return [one for one in self.whole.suggestions() if self.holder.sees(one.target)]
+        return [suggestion for suggestion in self.whole.suggestions() if self.holder.sees(suggestion.target)]
 
     def points(self, rollout: str) -> Sequence[Point]:
-        mine = any(one.id == rollout for _, one in self.rollouts())
+        mine = any(visible.id == rollout for _, visible in self.rollouts())
         return self.whole.points(rollout) if mine else ()
 
     def rollouts(self) -> Sequence[tuple[str, Rollout]]:
-        return [(target, one) for target, one in self.whole.rollouts() if self.holder.sees(target)]
+        return [(target, rollout) for target, rollout in self.whole.rollouts() if self.holder.sees(target)]
 
     def records(self, after: int, limit: int) -> Sequence[ScopedRecord]:
         """Records of other targets only with their number, so that pages and cursor match the journal."""

@@ -158,8 +158,8 @@ class Tokens:
         """The holder of this token; None if the token is unknown, wrong or expired."""
         shape = SHAPE.fullmatch(text)
         token = self._tokens.get(shape[1]) if shape else None
-        known = hmac.compare_digest(_hash(text) if shape else "", token.sha256 if token else DUMMY_HASH)
-        if token is None or not known:
+        is_valid = hmac.compare_digest(_hash(text) if shape else "", token.sha256 if token else DUMMY_HASH)
+        if token is None or not is_valid:
             return None
         if token.expires is not None and self._now().astimezone(UTC) >= token.expires:
             return None

@@ -34,11 +34,11 @@ def anchor_text(head: Head) -> str:
 
 def find_anchors(lines: Iterable[str]) -> set[Head]:
     """Find the anchors in lines of any log; at most one a line."""
-    found = set()
+    heads = set()
     for line in lines:
         seq, head, pin = _SEQ.search(line), _HEAD.search(line), _PIN.search(line)
         if seq and head:
-            found.add(Head(seq=int(seq[1]), hash=head[1]))
+            heads.add(Head(seq=int(seq[1]), hash=head[1]))
         elif pin:
-            found.add(Head(seq=int(pin[1]), hash=pin[2]))
-    return found
+            heads.add(Head(seq=int(pin[1]), hash=pin[2]))
+    return heads

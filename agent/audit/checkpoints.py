@@ -137,7 +137,7 @@ def load_public_keys(path: Path) -> "Mapping[str, Any]":
         keys = [load_pem_public_key(part) for part in parts]
     except (OSError, ValueError) as error:
         raise JournalError(f"{path}: holds no readable public key: {error}") from error
-    found = {key_id(key): key for key in keys if isinstance(key, Ed25519PublicKey)}
-    if not found or len(found) != len(keys):
+    by_id = {key_id(key): key for key in keys if isinstance(key, Ed25519PublicKey)}
+    if not by_id or len(by_id) != len(keys):
         raise JournalError(f"{path}: must hold Ed25519 public keys, as `flettner audit key` prints them")
-    return found
+    return by_id

@@ -131,11 +131,11 @@ def verify_in_place(
         return Verification(
             entries=0, ok=False, head=Head(), first_bad=1, where=journal.name, problem="the file was removed"
         )
-    found = verify(journal, pins=pins, anchors=anchors, keys=keys, on_record=tail.add)
+    result = verify(journal, pins=pins, anchors=anchors, keys=keys, on_record=tail.add)
     first, problem = next(tail.find_problems(journal, now, has_key=has_key), (0, ""))
-    if not found.ok or not problem:
-        return found
-    entries = max(min(found.entries, first - found.first), 0)
+    if not result.ok or not problem:
+        return result
+    entries = max(min(result.entries, first - result.first), 0)
     return replace(
-        found, ok=False, first_bad=first, where=journal.name, problem=problem, entries=entries, torn_tail=0
+        result, ok=False, first_bad=first, where=journal.name, problem=problem, entries=entries, torn_tail=0
     )

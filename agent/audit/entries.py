@@ -116,9 +116,9 @@ def _own_actor(before: State, after: State) -> Actor:
 
 def changed_suggestion(before: State, after: State) -> Suggestion | None:
     """The suggestion that the step is about: decided, made or refreshed, else the first one that ended."""
-    known = {suggestion.id: suggestion for suggestion in _carried_out_or_pending(before)}
+    before_by_id = {suggestion.id: suggestion for suggestion in _carried_out_or_pending(before)}
     listed = (*_carried_out_or_pending(after), *after.suggestions.ended)
-    return next((suggestion for suggestion in listed if suggestion != known.get(suggestion.id)), None)
+    return next((suggestion for suggestion in listed if suggestion != before_by_id.get(suggestion.id)), None)
 
 
 def _carried_out_or_pending(state: State) -> tuple[Suggestion, ...]:
@@ -178,8 +178,8 @@ def _suggestion_action(before: State, after: State) -> str:
     if changed.status == "checking":
         return "suggestion.checked"
     if changed.status == "open":
-        known = {one.id for one in before.suggestions.open}
-        return "suggestion.refreshed" if changed.id in known else "suggestion.made"
+        open_before = {suggestion.id for suggestion in before.suggestions.open}
+        return "suggestion.refreshed" if changed.id in open_before else "suggestion.made"
     return f"suggestion.{changed.status}"
 
 

@@ -70,7 +70,7 @@ class History:
         rollout, suggestions = state.rollout, state.suggestions
         carried_out = (rollout.suggestion,) if rollout is not None else ()
         listed = (*suggestions.ended, *suggestions.pending, *carried_out)
-        for suggestion in sorted(listed, key=lambda one: one.made_at):
+        for suggestion in sorted(listed, key=lambda suggestion: suggestion.made_at):
             self._suggestions[suggestion.id] = suggestion
         self._supersede_unlisted(state)
         if rollout is not None:
@@ -99,7 +99,7 @@ class History:
 
     def _supersede_unlisted(self, state: State) -> None:
         """Mark the target's suggestions as superseded that are no longer in its state."""
-        listed = {one.id for one in state.suggestions.pending}
+        listed = {suggestion.id for suggestion in state.suggestions.pending}
         for id_, earlier in self._suggestions.items():
             is_open = earlier.status in {"checking", "open"}
             if is_open and earlier.target == state.target and id_ not in listed:

@@ -30,8 +30,8 @@ def read_mark(journal: Path) -> Mark:
     """Read the mark; an empty one if there is none. Raises JournalError."""
     path = mark_path(journal)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return Mark(head=Head(seq=int(found["seq"]), hash=str(found["hash"])), key=str(found["key"]))
+        mark = json.loads(path.read_text(encoding="utf-8"))
+        return Mark(head=Head(seq=int(mark["seq"]), hash=str(mark["hash"])), key=str(mark["key"]))
     except FileNotFoundError:
         return Mark()
     except (OSError, ValueError, KeyError, TypeError) as error:

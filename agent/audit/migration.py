@@ -18,7 +18,9 @@ def migrate_state(old: Json) -> dict[str, Any]:
     What an old line lacks gets its default. An ended rollout whose suggestion the state no longer holds is
     left out: it is in the lines before.
     """
-    suggestions = [_suggestion(one) for one in (old["suggestion"], *old["also_open"]) if one]
+    suggestions = [
+        _suggestion(suggestion) for suggestion in (old["suggestion"], *old["also_open"]) if suggestion
+    ]
     return {
         **_members(old, *STATE, *KNOWN),
         "fleet": {
@@ -29,9 +31,11 @@ def migrate_state(old: Json) -> dict[str, Any]:
         "split": _members(old, "route", "planned"),
         "effects": _members(old, "retry_at", "tries", last_number="effects", awaited="awaiting"),
         "suggestions": {
-            "checking": next((one for one in suggestions if one["status"] == "checking"), None),
-            "open": [one for one in suggestions if one["status"] == "open"],
-            "ended": [_suggestion(one) for one in old["ended"]],
+            "checking": next(
+                (suggestion for suggestion in suggestions if suggestion["status"] == "checking"), None
+            ),
+            "open": [suggestion for suggestion in suggestions if suggestion["status"] == "open"],
+            "ended": [_suggestion(suggestion) for suggestion in old["ended"]],
             "last_number": old["suggestions"],
         },
         "rollout": _rollout(old, suggestions),
@@ -56,7 +60,9 @@ def _suggestion(old: Json) -> dict[str, Any]:
 
 def _rollout(state: Json, suggestions: Sequence[Json]) -> dict[str, Any] | None:
     old = state["rollout"]
-    carried_out = next((one for one in suggestions if old and one["id"] == old["suggestion"]), None)
+    carried_out = next(
+        (suggestion for suggestion in suggestions if old and suggestion["id"] == old["suggestion"]), None
+    )
     if carried_out is None:
         return None
     shared = {**_members(old, *ROLLOUT, "ended_at", baseline="record"), "suggestion": carried_out}

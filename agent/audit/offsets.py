@@ -48,23 +48,23 @@ class RecordOffsets:
 
         Raises JournalError.
         """
-        found: list[JournalRecord] = []
+        records: list[JournalRecord] = []
         files = [*self.older, Segment(first=self.first, path=self.path)]
         first = max(seq + 1, files[0].first)
         at = bisect_right(files, first, key=lambda file: file.first) - 1
         ends = [*(file.first for file in files[at + 1 :]), last + 1]
         try:
             for file, end in zip(files[at:], ends, strict=True):
-                count = min(limit - len(found), end - first)
+                count = min(limit - len(records), end - first)
                 for line in self._lines(file, first, count):
-                    found.append(parse_record(line))
+                    records.append(parse_record(line))
                     limit_bytes -= len(line)
                     if limit_bytes <= 0:
-                        return found
+                        return records
                 first = max(first, end)
         except (OSError, BrokenLineError) as error:
             raise JournalError(f"{self.path}: entries after {seq} cannot be read: {error}") from error
-        return found
+        return records
 
     def _lines(self, file: Segment, first: int, count: int) -> Iterator[bytes]:
         if count <= 0:

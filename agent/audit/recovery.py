@@ -63,11 +63,11 @@ def _check_closed_files(path: Path, older: Sequence[Segment], signer: Signer | N
         with later.path.open("rb") as file:
             line = file.readline(LONGEST_LINE)
         try:
-            found = read_record(line.removesuffix(b"\n"), end)["seq"]
+            first = read_record(line.removesuffix(b"\n"), end)["seq"]
         except BrokenLineError as error:
             raise _error(path, end.seq + 1, 1, f"in {later.path.name}: {error}") from error
-        if found != later.first:
-            raise _error(path, found, 1, f"in {later.path.name}, which should begin with {later.first}")
+        if first != later.first:
+            raise _error(path, first, 1, f"in {later.path.name}, which should begin with {later.first}")
 
 
 def _read_end(path: Path, segment: Segment, signer: Signer | None) -> Head:

@@ -23,13 +23,13 @@ def find_expired(older: Sequence[Segment], limits: RetentionLimits, at: datetime
 
     No size removes a file: the writer of many entries could remove what other readers need.
     """
-    found = []
+    expired = []
     for segment in older[:MAX_REMOVED]:
         last = parse_record(segments.last_line(segment.path))
         if at - datetime.fromisoformat(last["ts"]) <= timedelta(seconds=limits.keep_s):
             break
-        found.append((segment, last))
-    return found
+        expired.append((segment, last))
+    return expired
 
 
 def removal_entry(expired: Expired, *, at: datetime, epoch: int) -> JournalEntry:

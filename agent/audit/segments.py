@@ -41,12 +41,12 @@ class Segment:
 def closed_segments(path: Path) -> list[Segment]:
     """List the closed files of the journal whose open file is `path`, oldest first."""
     name = re.compile(rf"{re.escape(path.stem)}-([0-9]{{12,16}}){re.escape(path.suffix)}")
-    found = [
+    closed = [
         Segment(first=int(match[1]), path=path.parent / entry)
         for entry in os.listdir(path.parent)  # noqa: PTH208 - its errors name the directory
         if (match := name.fullmatch(entry))
     ]
-    return sorted(found, key=lambda segment: segment.first)
+    return sorted(closed, key=lambda segment: segment.first)
 
 
 def open_files(path: Path, after: int = 0) -> Iterator[tuple[str, io.BufferedReader, bool]]:

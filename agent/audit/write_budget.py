@@ -28,7 +28,9 @@ class WriteBudget:
 
     def wait_s(self, person: str, target: str, at: datetime) -> float:
         """Return the seconds until neither the operator nor the target is overdrawn; 0: now."""
-        short = ((-self._refilled(one, at) / _size(one)) * REFILL_S for one in _buckets(person, target))
+        short = (
+            (-self._refilled(bucket, at) / _size(bucket)) * REFILL_S for bucket in _buckets(person, target)
+        )
         return max(0.0, *short)
 
     def _refilled(self, bucket: tuple[str, str], at: datetime) -> float:

@@ -165,7 +165,7 @@ class _Stream:
 
     blocks: tuple[_Blocks, ...] = field(default_factory=lambda: tuple(_Blocks(length) for length in LENGTHS))
     ordered: list[Tick] = field(default_factory=list)
-    kept: deque[Tick] = field(default_factory=deque)  # the same by time
+    by_time: deque[Tick] = field(default_factory=deque)  # the same by time
     requests: int = 0  # of all kept ticks
 
     def take(self, tick: int, counts: Counts) -> None:
@@ -173,16 +173,16 @@ class _Stream:
             blocks.take(tick, counts)
         for server, (requests, bad) in counts.items():
             if requests >= LEAST_REQUESTS:
-                one = (bad / requests, tick, server, requests)
-                insort(self.ordered, one)
-                self.kept.append(one)
+                entry = (bad / requests, tick, server, requests)
+                insort(self.ordered, entry)
+                self.by_time.append(entry)
                 self.requests += requests
 
     def end(self, tick: int) -> None:
         for blocks in self.blocks:
             blocks.end(tick)
-        while self.kept and self.kept[0][1] < tick - KEPT_TICKS:
-            oldest = self.kept.popleft()
+        while self.by_time and self.by_time[0][1] < tick - KEPT_TICKS:
+            oldest = self.by_time.popleft()
             del self.ordered[bisect_left(self.ordered, oldest)]
             self.requests -= oldest[3]
 
@@ -191,7 +191,7 @@ class _Stream:
         if ticks < LEAST_TICKS:
             return None
         edge = self.ordered[ceil(EDGE * ticks) - 1][0]
-        first = bisect_right(self.ordered, edge, key=lambda one: one[0])
+        first = bisect_right(self.ordered, edge, key=lambda entry: entry[0])
         above = [(tick, server) for _, tick, server, _ in self.ordered[first:]]
         return Calibration(
             phi=round(max(1.0, *(blocks.phi() for blocks in self.blocks)), 3),
@@ -235,8 +235,8 @@ class CalibrationWindow:
 
     def calibrations(self, at: datetime) -> dict[str, Calibration]:
         """By stream, without streams with too little data."""
-        found = {name: self.calibration(name, at) for name in STREAMS}
-        return {name: calibration for name, calibration in found.items() if calibration is not None}
+        by_stream = {name: self.calibration(name, at) for name in STREAMS}
+        return {name: calibration for name, calibration in by_stream.items() if calibration is not None}
 
     def _end(self, at: datetime) -> None:
         tick = int(at.timestamp()) // TICK_S

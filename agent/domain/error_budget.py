@@ -76,8 +76,8 @@ class Budget:
 
     def burns(self, slo: Slo, at: datetime) -> tuple[Burn, ...]:
         """The burn of each window with enough requests, the shortest window first."""
-        found = (self._rates(slo, window, at) for window in WINDOWS)
-        return tuple(max(rates, key=lambda burn: burn.rate) for rates in found if rates)
+        by_window = (self._rates(slo, window, at) for window in WINDOWS)
+        return tuple(max(rates, key=lambda burn: burn.rate) for rates in by_window if rates)
 
     def alarm(self, slo: Slo, at: datetime) -> str:
         """A sentence while the budget burns fast, else empty. It changes seldom, as it is journalled."""
@@ -117,14 +117,14 @@ def _slot_at(at: datetime) -> int:
 
 def _merged(slots: Iterable[Slot], now: int) -> tuple[Slot, ...]:
     """Merge slots older than an hour into half hours; drop those older than all windows."""
-    kept: dict[int, Slot] = {}
+    merged: dict[int, Slot] = {}
     for number, *counts in slots:
         begin = number - number % HALF_HOUR if number < now - HOUR else number
-        _, a, b, c, d, e = kept.get(begin, (begin, 0, 0, 0, 0, 0))
+        _, a, b, c, d, e = merged.get(begin, (begin, 0, 0, 0, 0, 0))
         total, errors, ttft, itl, e2e = counts
         if begin >= now - max(WINDOWS.values()):
-            kept[begin] = (begin, a + total, b + errors, c + ttft, d + itl, e + e2e)
-    return tuple(kept.values())
+            merged[begin] = (begin, a + total, b + errors, c + ttft, d + itl, e + e2e)
+    return tuple(merged.values())
 
 
 def _allowed_shares(slo: Slo) -> dict[str, float]:

@@ -80,7 +80,9 @@ class Slo:
     @property
     def longest_s(self) -> float:
         """The largest promised latency of a request; 0 if none is promised."""
-        return max((one.under_s for one in (self.ttft, self.e2e) if one is not None), default=0.0)
+        return max(
+            (objective.under_s for objective in (self.ttft, self.e2e) if objective is not None), default=0.0
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

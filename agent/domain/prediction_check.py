@@ -59,29 +59,29 @@ class LawDrop:
 
 def coverage(checks: Sequence[PredictionCheck]) -> Mapping[str, float]:
     """Share of the checks in which the measured number lay within the band, by name."""
-    found: dict[str, list[bool]] = {}
+    by_name: dict[str, list[bool]] = {}
     for check in checks:
         for name, is_inside in check.inside().items():
-            found.setdefault(name, []).append(is_inside)
-    return {name: sum(values) / len(values) for name, values in found.items()}
+            by_name.setdefault(name, []).append(is_inside)
+    return {name: sum(values) / len(values) for name, values in by_name.items()}
 
 
 def bias(checks: Sequence[PredictionCheck]) -> Mapping[str, float]:
     """Mean error by name; above 0: predicted too large."""
-    found: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for check in checks:
         for name, error in check.errors().items():
-            found.setdefault(name, []).append(error)
-    return {name: sum(values) / len(values) for name, values in found.items()}
+            by_name.setdefault(name, []).append(error)
+    return {name: sum(values) / len(values) for name, values in by_name.items()}
 
 
 def drop_law(checks: Sequence[PredictionCheck], before: LawDrop | None) -> LawDrop | None:
     """The latest drop of a law: a new one if too many predictions since the one `before` missed."""
-    latest = [one for one in checks if before is None or one.at > before.at][-LATEST:]
-    missed = [one for one in latest if one.misses]
+    latest = [check for check in checks if before is None or check.at > before.at][-LATEST:]
+    missed = [check for check in latest if check.misses]
     if len(missed) <= MOST_MISSED:
         return before
-    numbers = "; ".join(f"{one.rollout}: {_describe_misses(one)}" for one in missed)
+    numbers = "; ".join(f"{check.rollout}: {_describe_misses(check)}" for check in missed)
     return LawDrop(
         at=latest[-1].at,
         why=f"{len(missed)} of the last {len(latest)} predictions missed their bands ({numbers})",

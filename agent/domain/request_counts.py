@@ -85,10 +85,10 @@ NO_REQUESTS: Final = RequestCounts()
 """The counts of most servers in most seconds."""
 
 
-def _add(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    if other is EMPTY:
-        return one
-    return other if one is EMPTY else tuple(map(add, one, other))
+def _add(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+    if right is EMPTY:
+        return left
+    return right if left is EMPTY else tuple(map(add, left, right))
 
 
 def token_gap_s(request: Request) -> float | None:

@@ -59,18 +59,18 @@ def why_not_back(
 
 
 def _is_reversal(outcome: Outcome, knob: Knob, value: Value) -> bool:
-    before, kept = outcome.before.get(knob), outcome.to.get(knob)
-    if not isinstance(before, int | float) or not isinstance(kept, int | float):
+    before, after = outcome.before.get(knob), outcome.to.get(knob)
+    if not isinstance(before, int | float) or not isinstance(after, int | float):
         return knob in outcome.to and value == before
     if not isinstance(value, int | float):
         return False
-    return (value - kept) * (kept - before) < 0
+    return (value - after) * (after - before) < 0
 
 
-def _is_other_load(one: float | None, other: float | None) -> bool:
-    if not one or not other:
+def _is_other_load(then: float | None, now: float | None) -> bool:
+    if not then or not now:
         return False
-    return max(one, other) >= OTHER_LOAD * min(one, other)
+    return max(then, now) >= OTHER_LOAD * min(then, now)
 
 
 def was_aborted(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: datetime) -> bool:

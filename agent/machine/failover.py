@@ -84,8 +84,8 @@ def _as_before(before: State, state: State, plan: Route) -> Route:
     )
 
 
-def _is_same(one: Route, other: Route) -> bool:
-    return _parts(one) == _parts(other)
+def _is_same(route: Route, other: Route) -> bool:
+    return _parts(route) == _parts(other)
 
 
 def _parts(route: Route) -> tuple[object, ...]:

@@ -46,27 +46,27 @@ def hot_values(servers: Sequence[Server], setting: Setting) -> dict[Knob, Value]
     }
 
 
-def with_kept_values(knobs: SetKnobs | None, known: Server, found: Server) -> Server:
+def with_kept_values(knobs: SetKnobs | None, recorded: Server, running: Server) -> Server:
     """The found server, as it runs once it has its values again: those are lost when it starts again.
 
     Only its hot knobs differ then, and their values are those of its start. Values that a third party has
     set, or other flags at its start, stay as found.
     """
-    hot = known.hot
-    if knobs is None or hot is None or has_drifted(knobs, found):
-        return found
+    hot = recorded.hot
+    if knobs is None or hot is None or has_drifted(knobs, running):
+        return running
     differing = [
         knob
-        for knob in {*known.setting, *found.setting}
-        if known.setting.get(knob) != found.setting.get(knob)
+        for knob in {*recorded.setting, *running.setting}
+        if recorded.setting.get(knob) != running.setting.get(knob)
     ]
-    lost = all(knob in hot.limits and _is_of_start(found, knob, known) for knob in differing)
-    return replace(found, setting=known.setting) if lost else found
+    lost = all(knob in hot.limits and _is_of_start(running, knob, recorded) for knob in differing)
+    return replace(running, setting=recorded.setting) if lost else running
 
 
-def has_drifted(knobs: SetKnobs | None, found: Server) -> bool:
+def has_drifted(knobs: SetKnobs | None, running: Server) -> bool:
     """Whether a third party has set values since."""
-    number = found.hot.number if found.hot is not None else None
+    number = running.hot.number if running.hot is not None else None
     return knobs is not None and number is not None and number > (knobs.epoch, knobs.number)
 
 
@@ -86,9 +86,9 @@ def keep_knobs(moved: Transition, event: Event) -> Transition:
     return state, (*effects, renewal)
 
 
-def _is_of_start(found: Server, knob: Knob, known: Server) -> bool:
-    start = known.hot.start.get(knob) if known.hot is not None else None
-    return found.setting.get(knob) in (None, start)
+def _is_of_start(running: Server, knob: Knob, recorded: Server) -> bool:
+    start = recorded.hot.start.get(knob) if recorded.hot is not None else None
+    return running.setting.get(knob) in (None, start)
 
 
 def _is_within(value: Value, limits: tuple[float, float]) -> bool:

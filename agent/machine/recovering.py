@@ -48,12 +48,12 @@ def on_started(rules: Rules, state: State, event: AgentStarted) -> Transition:
     state = replace(state, epoch=event.epoch, mode=event.mode, approval=event.approval)
     if state.phase is Phase.CHECKING:
         state = end_check(state, event.at, "the daemon started while a suggestion was being checked")
-    found = {server.name: server for server in event.servers}
+    by_name = {server.name: server for server in event.servers}
     if event.mode == "advise":
-        return without_effects(adopt_in_advise_mode(state, event, found))
+        return without_effects(adopt_in_advise_mode(state, event, by_name))
     state = end_each(state, "superseded", _why_unchecked, event.at)
-    moved = resume_target(rules, state, event, found, restarted=restarted)
-    return announce_epoch(retire_orphans(moved, found))
+    moved = resume_target(rules, state, event, by_name, restarted=restarted)
+    return announce_epoch(retire_orphans(moved, by_name))
 
 
 def _why_unchecked(suggestion: Suggestion) -> str:
@@ -71,26 +71,26 @@ def announce_epoch(moved: Transition) -> Transition:
     return state, (KeepAlive(route=state.split.route), *effects)
 
 
-def adopt_in_advise_mode(state: State, event: AgentStarted, found: FoundServers) -> State:
+def adopt_in_advise_mode(state: State, event: AgentStarted, by_name: FoundServers) -> State:
     """Adopt the running servers without writing anything; a rollout of another mode is suspended."""
     if state.phase in MOVING:
         why = f"advise mode suspends a rollout ({state.phase.value}): start in approve mode to end it"
         return replace(state, note=why)
-    state = choose_blue(merge_found_servers(state, event, found))
+    state = choose_blue(merge_found_servers(state, event, by_name))
     return state if state.fleet.running else replace(state, note="no server found: nothing to watch yet")
 
 
 def resume_target(
-    rules: Rules, state: State, event: AgentStarted, found: FoundServers, *, restarted: bool
+    rules: Rules, state: State, event: AgentStarted, by_name: FoundServers, *, restarted: bool
 ) -> Transition:
     before, knobs = {server.name: server for server in state.fleet.servers}, state.knobs
-    state = choose_blue(merge_found_servers(state, event, found))
+    state = choose_blue(merge_found_servers(state, event, by_name))
     if hot_trial.is_hot(state) and state.phase in {Phase.TRIAL, Phase.ROLLING_BACK}:
         return hot_trial.resume(rules, state, event.at, drifted=knobs is not None and state.knobs is None)
     if state.phase is Phase.RESTORING:
         return recheck_missing(state, event.at)
     if not state.fleet.running and not state.fleet.stopped:
-        return recover_without_blue(rules, state, event, found)
+        return recover_without_blue(rules, state, event, by_name)
     changed = any(before.get(s.name, s).setting != s.setting for s in state.fleet.running)
     if state.phase in UNDECIDED and changed:
         return roll_back(state, event.at, f"{state.note}, in the middle of a rollout", result="undecided")
@@ -117,18 +117,18 @@ def _resume_promotion_without_green(state: State, at: datetime) -> Transition:
     return roll_back(state, at, why, hung=True, result="undecided")
 
 
-def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) -> State:
+def merge_found_servers(state: State, event: AgentStarted, by_name: FoundServers) -> State:
     """Update the expected servers from what was found; missing ones exited, unless flettner stopped them."""
     if not state.fleet.servers:
         return adopt_servers(state, event)
     fleet, note, drifted = [], "", False
     names = {server.name for server in state.servers}
-    for known in state.fleet.servers:
-        server = found.get(known.name) or find_by_address(event, known, names) or known
-        server = with_kept_values(state.knobs, known, server)
-        if dict(server.setting) != dict(known.setting):
+    for recorded in state.fleet.servers:
+        server = by_name.get(recorded.name) or find_by_address(event, recorded, names) or recorded
+        server = with_kept_values(state.knobs, recorded, server)
+        if dict(server.setting) != dict(recorded.setting):
             note = f"{server.name} runs with other flags than flettner set: its flags are adopted"
-        fleet.append(replace(server, like=known.like, differs=known.differs))
+        fleet.append(replace(server, like=recorded.like, differs=recorded.differs))
         drifted = drifted or has_drifted(state.knobs, server)
     fleet += servers_joining(state, event)
     running = {server.name for server in event.servers}
@@ -138,7 +138,7 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
     exited = tuple(s.name for s in expected if s.name not in running and s.address)
     seen = replace(state, fleet=replace(state.fleet, servers=tuple(fleet), exited=exited))
     if isinstance(state.rollout, Canary):
-        greens = tuple(_as_found(state, green, found) for green in state.greens)
+        greens = tuple(_as_found(state, green, by_name) for green in state.greens)
         seen = replace(seen, rollout=replace(state.rollout, greens=greens))
     if note:
         seen = replace(seen, knobs=None)
@@ -151,11 +151,11 @@ def merge_found_servers(state: State, event: AgentStarted, found: FoundServers) 
     return seen
 
 
-def _as_found(state: State, green: Server, found: FoundServers) -> Server:
+def _as_found(state: State, green: Server, by_name: FoundServers) -> Server:
     """A new server as it runs; the newest one may be about to start, or to get another replica."""
     if state.phase in {Phase.DRAINING, Phase.LAUNCHING} and green is state.greens[-1]:
         return green
-    return replace(found.get(green.name, green), like=green.like, differs=green.differs)
+    return replace(by_name.get(green.name, green), like=green.like, differs=green.differs)
 
 
 def _end_made(state: State) -> State:
@@ -181,30 +181,32 @@ def adopt_servers(state: State, event: AgentStarted) -> State:
     return replace(state, fleet=fleet, note=f"adopted {names}")
 
 
-def find_by_address(event: AgentStarted, known: Server, names: Collection[str]) -> Server | None:
+def find_by_address(event: AgentStarted, recorded: Server, names: Collection[str]) -> Server | None:
     """An adopted server found under another name at its address, unless that name is of a known server."""
     same = [
-        server for server in event.servers if server.address == known.address and server.name not in names
+        server for server in event.servers if server.address == recorded.address and server.name not in names
     ]
-    return same[0] if same and not known.ours else None
+    return same[0] if same and not recorded.ours else None
 
 
 def servers_joining(state: State, event: AgentStarted) -> list[Server]:
     """Further third-party servers, as long as the full fleet is third-party."""
     if state.phase in MOVING or any(server.ours for server in state.fleet.servers):
         return []
-    known = {key for server in state.servers for key in (server.name, server.address)}
-    return [s for s in event.servers if not s.ours and s.name not in known and s.address not in known]
+    recorded = {key for server in state.servers for key in (server.name, server.address)}
+    return [s for s in event.servers if not s.ours and s.name not in recorded and s.address not in recorded]
 
 
-def recover_without_blue(rules: Rules, state: State, event: AgentStarted, found: FoundServers) -> Transition:
+def recover_without_blue(
+    rules: Rules, state: State, event: AgentStarted, by_name: FoundServers
+) -> Transition:
     """No old server runs: continue with green if it is up, else start a server.
 
     An adopted server is left to its owner.
     """
     blue, greens = state.fleet.blue, state.greens
     why = f"{blue.name} was not running when the daemon started" if blue else "no server was running"
-    up = bool(greens) and greens[-1].name in found
+    up = bool(greens) and greens[-1].name in by_name
     if up and state.phase in {Phase.WARMING, Phase.CANARY} and len(greens) == 1:
         return promote(state, event.at, f"{why}: green is the only server")
     if up and state.phase in UNDECIDED:
@@ -254,7 +256,7 @@ def replan(rules: Rules, state: State, canary: Canary, scaled: Sequence[Server],
     return replace(canary, replicas=replicas, plan=replace(canary.plan, steps=plan.steps))
 
 
-def retire_orphans(moved: Transition, found: FoundServers) -> Transition:
+def retire_orphans(moved: Transition, by_name: FoundServers) -> Transition:
     """Retire servers that flettner started but the journal does not know, after a crash in between.
 
     Retire the last rollout's server too, running or not: the engine cleans up what a crash left of it.
@@ -263,10 +265,10 @@ def retire_orphans(moved: Transition, found: FoundServers) -> Transition:
     owned = {server.name for server in state.servers}
     if isinstance(state.effects.awaited, Launch):
         owned.add(state.effects.awaited.server.name)
-    for name, server in found.items():
+    for name, server in by_name.items():
         if server.ours and name not in owned:
             moved = add_retirement(moved, server)
     last = state.rollout.server if isinstance(state.rollout, Canary) else ""
-    if last and last not in owned and last not in found:
+    if last and last not in owned and last not in by_name:
         moved = add_retirement(moved, Server(name=last, setting={}))
     return moved

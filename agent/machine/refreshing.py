@@ -19,18 +19,18 @@ MATERIAL = 1.25  # ratio of two values, durations or shares that makes a differe
 MATERIAL_EVIDENCE = 2.0  # of measurements, which fluctuate more
 
 
-def is_material(one: Value, other: Value, ratio: float = MATERIAL) -> bool:
+def is_material(before: Value, after: Value, ratio: float = MATERIAL) -> bool:
     """Whether two values differ by more than this ratio; those that are no numbers, at all."""
-    numbers = [number for value in (one, other) if (number := as_number(value)) is not None]
-    if len(numbers) < len((one, other)):
-        return one != other
+    numbers = [number for value in (before, after) if (number := as_number(value)) is not None]
+    if len(numbers) < len((before, after)):
+        return before != after
     low, high = sorted(abs(number) for number in numbers)
     return high > ratio * low or (numbers[0] < 0) is not (numbers[1] < 0)
 
 
-def is_another_change(one: Setting, other: Setting) -> bool:
+def is_another_change(before: Setting, after: Setting) -> bool:
     """Whether the values differ materially, or the knobs at all."""
-    return one.keys() != other.keys() or any(is_material(one[knob], other[knob]) for knob in one)
+    return before.keys() != after.keys() or any(is_material(before[knob], after[knob]) for knob in before)
 
 
 def is_younger(shown: Suggestion, at: datetime, seconds: float) -> bool:

@@ -171,8 +171,8 @@ def put_in_slot(state: State, name: str, server: Server) -> State:
     return replace(state, fleet=fleet)
 
 
-def _in_place_of(state: State, known: Server, server: Server) -> Server:
-    return with_kept_values(state.knobs, known, server) if server.name == known.name else server
+def _in_place_of(state: State, recorded: Server, server: Server) -> Server:
+    return with_kept_values(state.knobs, recorded, server) if server.name == recorded.name else server
 
 
 def on_routed(rules: Rules, state: State, event: Routed) -> Transition:

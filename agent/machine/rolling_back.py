@@ -181,8 +181,8 @@ def is_routed(state: State, server: Server) -> bool:
     return server.name in state.split.weights
 
 
-def _is_same_split(one: Route, other: Route) -> bool:
-    return _split_of(one) == _split_of(other)
+def _is_same_split(route: Route, other: Route) -> bool:
+    return _split_of(route) == _split_of(other)
 
 
 def _split_of(route: Route) -> tuple[object, ...]:

@@ -87,9 +87,9 @@ def _swap(servers: int, capacity: HostCapacity) -> StrategyChoice:
 
 
 def _missing_capacity(capacity: HostCapacity) -> str:
-    known = (
+    numbers = (
         "there is no capacity for one more server"
         if capacity.free is False
         else "it is unknown whether there is capacity for one more server"
     )
-    return f"{known}: {capacity.why}"
+    return f"{numbers}: {capacity.why}"

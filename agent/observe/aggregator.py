@@ -137,8 +137,8 @@ class _Server:
         last, new = self.samples[-1], self.new_samples
         if new:
             counted = [s for s in new if s.interval_s > 0 and s.missing.isdisjoint(TOKENS)]
-            known = counted and counted[-1] is last
-            self.tokens = sum(s.prompt_tokens + s.generation_tokens for s in counted) if known else None
+            is_complete = counted and counted[-1] is last
+            self.tokens = sum(s.prompt_tokens + s.generation_tokens for s in counted) if is_complete else None
         engine = EngineLiveness(
             age_s=(at - last.at).total_seconds(),
             running=last.running,
@@ -240,8 +240,8 @@ class Aggregator:
             engine,
             lost=any(not source.available for source in self._own_sources(server)),
             paused=any(
-                one.server == server and one.what == "paused" and one.at >= scraped_at
-                for one in self._incidents
+                incident.server == server and incident.what == "paused" and incident.at >= scraped_at
+                for incident in self._incidents
             ),
         )
 
@@ -254,7 +254,11 @@ class Aggregator:
         if self.counted_by != "proxy":
             sources += [source for server in self._servers for source in self._own_sources(server)]
             sources.append(self._sources.get(TRAFFIC))
-        why = [f"{one.source}: {one.why}" for one in sources if one is not None and not one.available]
+        why = [
+            f"{source.source}: {source.why}"
+            for source in sources
+            if source is not None and not source.available
+        ]
         if self.counted_by == "access_log":
             gaps = {name: server.gap.describe() for name, server in self._servers.items()}
             why += [f"the gateway recorded only {gap} at {name}" for name, gap in gaps.items() if gap]
@@ -270,22 +274,22 @@ class Aggregator:
         stream = tuple(STREAMS)[self._calibration_slot % len(STREAMS)]
         if self._calibration_slot == last_slot or getattr(self.slo, stream, self.slo) is None:
             return {}
-        found = self._steadiness.calibration(stream, at)
-        return {} if found is None else {stream: found}
+        calibration = self._steadiness.calibration(stream, at)
+        return {} if calibration is None else {stream: calibration}
 
     def reading(self, server: str, at: datetime) -> Reading | None:
         """Summarize the server over the window that ends at `at`; None without a scrape in the window."""
-        known = self._servers.get(server)
-        if known is None:
+        measured = self._servers.get(server)
+        if measured is None:
             return None
-        span_s = choose_span(known.samples, at=at, least_s=self.span_s, most_s=self.longest_s)
-        window = select_window(known.samples, at=at, span_s=span_s, fresh_s=self.fresh_s)
+        span_s = choose_span(measured.samples, at=at, least_s=self.span_s, most_s=self.longest_s)
+        window = select_window(measured.samples, at=at, span_s=span_s, fresh_s=self.fresh_s)
         samples = window.samples
         if not samples:
             return None
         since = at - timedelta(seconds=span_s)
         lately = at - timedelta(seconds=self.span_s)
-        records = [record for record in known.requests if since < record.at <= at]
+        records = [record for record in measured.requests if since < record.at <= at]
         queries = sum(sample.prefix_queries for sample in samples)
         usages = [sample.kv_usage for sample in samples]
         kv_known = [usage for usage in usages if usage is not None]
@@ -308,66 +312,66 @@ class Aggregator:
             ),
             prefix_hit_ratio=sum(sample.prefix_hits for sample in samples) / queries if queries else None,
             requests=_count_outcomes(records),
-            goodput_rps=self._goodput(known, records, at, span_s),
+            goodput_rps=self._goodput(measured, records, at, span_s),
             queue=summarize_queue(samples),
             work=replace(
                 summarize_work(samples, arrivals),
-                lasting_arrivals_per_s=lasting_rate(known.samples, least_s=span_s),
+                lasting_arrivals_per_s=lasting_rate(measured.samples, least_s=span_s),
             ),
             health=summarize_health(window),
             shift=find_shift(samples, arrivals, span_s=span_s),
             gpus=self._fresh_gpus(lately, at),
             series=dict(self._series.values) if self._series and lately < self._series.at <= at else {},
-            facts=dict(known.facts),
+            facts=dict(measured.facts),
             missing=missing,
             incidents=tuple(i for i in self._incidents if i.server == server and lately < i.at <= at),
         )
         return add_latencies(reading, samples, records, self.slo)
 
     def _server(self, name: str, at: datetime) -> _Server:
-        known = self._servers.get(name)
-        if known is None:
-            known = _Server(
+        server = self._servers.get(name)
+        if server is None:
+            server = _Server(
                 first=at, last=at, samples=deque(maxlen=self.most), requests=deque(maxlen=self.most)
             )
-            self._servers[name] = known
-        known.last = at
-        return known
+            self._servers[name] = server
+        server.last = at
+        return server
 
     def _add_scrape(self, sample: EngineSample) -> None:
         if not is_finite(sample):
             return
-        known = self._server(sample.server, sample.at)
-        known.add_scrape(sample)
+        server = self._server(sample.server, sample.at)
+        server.add_scrape(sample)
         if self.counted_by != "proxy" and sample.interval_s > 0:
-            known.gap.add_scrape(sample)
-            known.counted += known.engine.count(sample, self.slo, gaps_only=self.counted_by == "access_log")
-        known.facts.update(sample.facts)
+            server.gap.add_scrape(sample)
+            server.counted += server.engine.count(sample, self.slo, gaps_only=self.counted_by == "access_log")
+        server.facts.update(sample.facts)
         old = sample.at - timedelta(seconds=max(2 * self.span_s, self.longest_s))
-        while known.samples[0].at < old:
-            known.samples.popleft()
+        while server.samples[0].at < old:
+            server.samples.popleft()
 
     def _add_requests(self, sample: RequestSample) -> None:
         old = sample.at - timedelta(seconds=max(2 * self.span_s, self.longest_s))
         for request in sample.requests:
             if not isfinite(request.duration_s) or not isfinite(request.ttft_s or 0.0):
                 continue
-            known = self._server(request.server, sample.at)
-            known.gap.add_records(sample.at, not request.stalled)
-            known.requests.append(record_request(sample.at, request, self.slo))
-            known.pending.append(request)
-            if len(known.pending) >= PENDING:
-                known.counted = known.take_counts(self.slo, sample.at)
-            while known.requests[0].at < old:
-                known.requests.popleft()
+            server = self._server(request.server, sample.at)
+            server.gap.add_records(sample.at, not request.stalled)
+            server.requests.append(record_request(sample.at, request, self.slo))
+            server.pending.append(request)
+            if len(server.pending) >= PENDING:
+                server.counted = server.take_counts(self.slo, sample.at)
+            while server.requests[0].at < old:
+                server.requests.popleft()
 
     def _goodput(
-        self, known: _Server, records: Sequence[Record], at: datetime, span_s: float
+        self, server: _Server, records: Sequence[Record], at: datetime, span_s: float
     ) -> float | None:
         """None without request records: vLLM's histograms do not show which request met all objectives."""
         if not records:
             return None
-        since = known.requests[0].at if len(known.requests) == self.most else known.first
+        since = server.requests[0].at if len(server.requests) == self.most else server.first
         seconds = max(1.0, min(span_s, (at - since).total_seconds()))
         return sum(record.met for record in records) / seconds
 
@@ -402,7 +406,7 @@ def summarize_health(window: SampleWindow) -> Health:
 def _sum_by_key(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The keys in the order of their first occurrence."""
     keys = dict.fromkeys(chain.from_iterable(counts))
-    return {key: sum([one.get(key, 0.0) for one in counts], 0.0) for key in keys}
+    return {key: sum([by_key.get(key, 0.0) for by_key in counts], 0.0) for key in keys}
 
 
 def _summarize_engines(window: SampleWindow) -> dict[str, EngineWindow]:
@@ -410,13 +414,13 @@ def _summarize_engines(window: SampleWindow) -> dict[str, EngineWindow]:
     names = window.samples[0].engines.keys()
     if not names or any(sample.engines.keys() != names for sample in window.samples):
         return {}
-    found = {}
+    windows = {}
     for name in names:
         shares = [sample.engines[name] for sample in window.samples]
-        found[name] = EngineWindow(
+        windows[name] = EngineWindow(
             running=average_gauge(window, [share.running for share in shares]),
             waiting=average_gauge(window, [share.waiting for share in shares]),
             tokens=sum(share.tokens for share in shares),
             ended=sum(share.ended for share in shares),
         )
-    return found
+    return windows

@@ -70,7 +70,7 @@ def choose_span(samples: Sequence[EngineSample], *, at: datetime, least_s: float
         longer = _within(samples, at, 2 * span_s)
         begin_s = 2 * span_s - (at - longer[0].at).total_seconds() - longer[0].interval_s
         idle = not _requests(recent) or idle_beginning_s(longer, 2 * span_s) > IDLE_SHARE * 2 * span_s
-        if idle or begin_s > IDLE_SHARE * span_s or any(one.interval_s == 0 for one in longer):
+        if idle or begin_s > IDLE_SHARE * span_s or any(sample.interval_s == 0 for sample in longer):
             break
         span_s, recent = 2 * span_s, longer
     return span_s
@@ -78,12 +78,12 @@ def choose_span(samples: Sequence[EngineSample], *, at: datetime, least_s: float
 
 def _within(samples: Sequence[EngineSample], at: datetime, span_s: float) -> list[EngineSample]:
     begin = at - timedelta(seconds=span_s)
-    return [one for one in samples if begin < one.at <= at]
+    return [sample for sample in samples if begin < sample.at <= at]
 
 
 def _requests(samples: Sequence[EngineSample]) -> float:
     """Requests that ended, run or wait."""
-    return _present(samples[-1]) + sum(sum(one.finished.values()) for one in samples)
+    return _present(samples[-1]) + sum(sum(sample.finished.values()) for sample in samples)
 
 
 def find_shift(samples: Sequence[EngineSample], arrivals: Sequence[Arrivals] | None, *, span_s: float) -> str:
@@ -92,7 +92,7 @@ def find_shift(samples: Sequence[EngineSample], arrivals: Sequence[Arrivals] | N
         return f"the server restarted within the last {span_s:.0f} s"
     if any(sample.interval_s == 0 for sample in samples[1:]):
         return f"the metrics of the server were interrupted within the last {span_s:.0f} s"
-    if arrivals is None or not sum(one.count for one in arrivals):
+    if arrivals is None or not sum(arrival.count for arrival in arrivals):
         return ""
     return (
         _idle_beginning(samples, arrivals, span_s)
@@ -104,17 +104,19 @@ def find_shift(samples: Sequence[EngineSample], arrivals: Sequence[Arrivals] | N
 def idle_beginning_s(samples: Sequence[EngineSample], span_s: float) -> float:
     """Seconds from the start of the window until a request was present."""
     end = samples[-1].at
-    first = next((one for one in samples if _present(one) > 0 or sum(one.finished.values()) > 0), None)
+    first = next(
+        (sample for sample in samples if _present(sample) > 0 or sum(sample.finished.values()) > 0), None
+    )
     return 0.0 if first is None else max(0.0, span_s - (end - first.at).total_seconds() - first.interval_s)
 
 
 def _idle_beginning(samples: Sequence[EngineSample], arrivals: Sequence[Arrivals], span_s: float) -> str:
     """An idle beginning that is longer than a pause between arrivals may be."""
     idle_s = idle_beginning_s(samples, span_s)
-    loaded = [one for one in arrivals if one.at_s > idle_s]
+    loaded = [arrival for arrival in arrivals if arrival.at_s > idle_s]
     if idle_s < IDLE_SHARE * span_s or idle_s >= span_s:
         return ""
-    expected = sum(one.count for one in loaded) / (span_s - idle_s) * idle_s
+    expected = sum(arrival.count for arrival in loaded) / (span_s - idle_s) * idle_s
     if exp(-expected / _dispersion([loaded], span_s)) > LIKELY:
         return ""
     return f"the load began {span_s - idle_s:.0f} s ago"
@@ -122,8 +124,10 @@ def _idle_beginning(samples: Sequence[EngineSample], arrivals: Sequence[Arrivals
 
 def _changed_rate(arrivals: Sequence[Arrivals], span_s: float) -> str:
     """Halves whose arrivals differ by more than their noise; bursts raise the noise."""
-    halves = [[one for one in arrivals if (one.at_s > span_s / 2) is late] for late in (False, True)]
-    early, late = (sum(one.count for one in half) for half in halves)
+    halves = [
+        [arrival for arrival in arrivals if (arrival.at_s > span_s / 2) is late] for late in (False, True)
+    ]
+    early, late = (sum(arrival.count for arrival in half) for half in halves)
     if (early - late) ** 2 <= HALVES * (early + late) * _dispersion(halves, span_s):
         return ""
     rates = " to ".join(f"{2 * count / span_s:.3g}" for count in (early, late))
@@ -135,9 +139,9 @@ def _dispersion(parts: Sequence[Sequence[Arrivals]], span_s: float) -> float:
     squares = freedom = total = bins = 0.0
     for part in parts:
         counts: dict[int, float] = {}
-        for one in part:
-            place = min(BINS - 1, int(one.at_s / span_s * BINS - 1e-9))
-            counts[place] = counts.get(place, 0.0) + one.count
+        for arrival in part:
+            place = min(BINS - 1, int(arrival.at_s / span_s * BINS - 1e-9))
+            counts[place] = counts.get(place, 0.0) + arrival.count
         mean = sum(counts.values()) / len(counts) if counts else 0.0
         squares += sum((count - mean) ** 2 for count in counts.values())
         freedom += max(0, len(counts) - 1)
@@ -153,10 +157,10 @@ def _changed_prompts(samples: Sequence[EngineSample], span_s: float) -> str:
     """
     end = samples[-1].at
     halves: tuple[list[tuple[float, float]], list[tuple[float, float]]] = ([], [])
-    for one in samples:
-        if one.ttft is not None and one.ttft.total > 0:
-            late = (end - one.at).total_seconds() < span_s / 2
-            halves[late].append((one.ttft.total, one.prompt_tokens))
+    for sample in samples:
+        if sample.ttft is not None and sample.ttft.total > 0:
+            late = (end - sample.at).total_seconds() < span_s / 2
+            halves[late].append((sample.ttft.total, sample.prompt_tokens))
     means, errors = [], []
     for half in halves:
         requests = sum(count for count, _ in half)

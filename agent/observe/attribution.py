@@ -30,14 +30,14 @@ class LateRequests:
 
 def summarize_queue(samples: Sequence[EngineSample]) -> Queue | None:
     """The state of the engine while requests waited; None if none did."""
-    waiting = sum(one.waiting for one in samples)
+    waiting = sum(sample.waiting for sample in samples)
     if waiting <= 0:
         return None
-    usages = [(one.kv_usage, one.waiting) for one in samples if one.kv_usage is not None]
-    starts = _total(one.ttft for one in samples)
-    seconds = sum(one.interval_s for one in samples)
+    usages = [(sample.kv_usage, sample.waiting) for sample in samples if sample.kv_usage is not None]
+    starts = _total(sample.ttft for sample in samples)
+    seconds = sum(sample.interval_s for sample in samples)
     return Queue(
-        running=sum(one.running * one.waiting for one in samples) / waiting,
+        running=sum(sample.running * sample.waiting for sample in samples) / waiting,
         kv_usage=sum(usage * weight for usage, weight in usages) / waiting
         if len(usages) == len(samples)
         else None,
@@ -47,22 +47,22 @@ def summarize_queue(samples: Sequence[EngineSample]) -> Queue | None:
 
 def summarize_work(samples: Sequence[EngineSample], arrivals: Sequence[Arrivals] | None) -> Workload:
     """What the requests of the window need."""
-    seconds = sum(one.interval_s for one in samples)
-    steps, starts = _total(one.steps for one in samples), _total(one.ttft for one in samples)
-    computed = [_computed(one) for one in samples]
-    tokens = sum(computed) + sum(one.generation_tokens for one in samples)
+    seconds = sum(sample.interval_s for sample in samples)
+    steps, starts = _total(sample.steps for sample in samples), _total(sample.ttft for sample in samples)
+    computed = [_computed(sample) for sample in samples]
+    tokens = sum(computed) + sum(sample.generation_tokens for sample in samples)
     prompt = sum(computed) / starts if starts else None
-    prefill_s = _mean(one.prefill for one in samples)
+    prefill_s = _mean(sample.prefill for sample in samples)
     step_tokens = tokens / steps if steps else None
     token_s, decode_step_s = _cost_steps(samples, prompt, prefill_s, step_tokens)
     return Workload(
         arrivals_per_s=None
         if arrivals is None or not seconds
-        else sum(one.count for one in arrivals) / seconds,
+        else sum(arrival.count for arrival in arrivals) / seconds,
         prompt_tokens=prompt,
-        answer_tokens=_mean(one.answers for one in samples),
+        answer_tokens=_mean(sample.answers for sample in samples),
         prefill_s=prefill_s,
-        service_s=_mean(one.inference for one in samples),
+        service_s=_mean(sample.inference for sample in samples),
         step_tokens=step_tokens,
         decode_step_s=decode_step_s,
         token_s=token_s,
@@ -81,7 +81,7 @@ def share_ttft(samples: Sequence[EngineSample], late: LateRequests, overdue: flo
     if not late.count:
         return TimeShares(queue=1.0) if overdue else None
     outside_s = min(_outside_s(samples, late.duration_s), late.mean_s)
-    prefill_s = _mean(one.prefill for one in samples) or 0.0
+    prefill_s = _mean(sample.prefill for sample in samples) or 0.0
     queue_s = min(max(0.0, late.mean_s - outside_s - prefill_s), _queued_s(samples) / late.count)
     prefill_s = max(0.0, late.mean_s - outside_s - queue_s)
     return _with_overdue(_shares(queue=queue_s, prefill=prefill_s, outside=outside_s), late.count, overdue)
@@ -92,8 +92,8 @@ def share_e2e(samples: Sequence[EngineSample], late: LateRequests, overdue: floa
     if not late.count:
         return TimeShares(queue=1.0) if overdue else None
     outside_s = min(_outside_s(samples, late.duration_s), late.mean_s)
-    inference_s = _mean(one.inference for one in samples) or 0.0
-    read_share = (_mean(one.prefill for one in samples) or 0.0) / inference_s if inference_s else 0.0
+    inference_s = _mean(sample.inference for sample in samples) or 0.0
+    read_share = (_mean(sample.prefill for sample in samples) or 0.0) / inference_s if inference_s else 0.0
     queue_s = min(max(0.0, late.mean_s - outside_s - inference_s), _queued_s(samples) / late.count)
     engine_s = max(0.0, late.mean_s - outside_s - queue_s)
     prefill_s = min(1.0, read_share) * engine_s
@@ -111,9 +111,9 @@ def share_itl(
     if not late.count:
         return None
     excess_s = late.mean_s - objective.under_s
-    decode_s, answers = _mean(one.decode for one in samples), work.answer_tokens
+    decode_s, answers = _mean(sample.decode for sample in samples), work.answer_tokens
     engine_s = decode_s / (answers - 1) if decode_s and answers and answers > 1 else None
-    prompts = sum(map(_computed, samples)) / max(1e-9, sum(one.interval_s for one in samples))
+    prompts = sum(map(_computed, samples)) / max(1e-9, sum(sample.interval_s for sample in samples))
     busy = min(1.0, prompts * work.token_s) if work.token_s else 0.0
     plain_s = work.decode_step_s or (engine_s * (1 - busy) if engine_s else None)
     if plain_s is None or excess_s <= 0:
@@ -125,7 +125,7 @@ def share_itl(
 
 def _excess_batch(samples: Sequence[EngineSample]) -> float:
     """Sequences that run in the batch of a mean request, beyond those that run in the mean of the time."""
-    running = [one.running for one in samples]
+    running = [sample.running for sample in samples]
     total = sum(running)
     return sum(count * count for count in running) / total - total / len(running) if total else 0.0
 
@@ -191,9 +191,9 @@ def _most_per_token(samples: Sequence[EngineSample]) -> float:
     The prefill time of a request also contains other requests' tokens of the same steps. A preempted request
     is computed again, on average in the middle of its answer.
     """
-    seconds, starts = sum(one.interval_s for one in samples), _total(one.ttft for one in samples)
-    prompts, answers = sum(map(_computed, samples)), sum(one.generation_tokens for one in samples)
-    again = sum(one.preemptions for one in samples) * (prompts + answers / 2) / max(1.0, starts)
+    seconds, starts = sum(sample.interval_s for sample in samples), _total(sample.ttft for sample in samples)
+    prompts, answers = sum(map(_computed, samples)), sum(sample.generation_tokens for sample in samples)
+    again = sum(sample.preemptions for sample in samples) * (prompts + answers / 2) / max(1.0, starts)
     tokens = prompts + DECODE_COST * answers + again
     return seconds / tokens if tokens > 0 else inf
 
@@ -219,15 +219,15 @@ def _computed(sample: EngineSample) -> float:
 
 def _queued_s(samples: Sequence[EngineSample]) -> float:
     """Seconds in the queue of all requests of the window: of those that ended, or of those present."""
-    ended = sum(one.queue.sum for one in samples if one.queue is not None)
-    return max(ended, sum(one.waiting * one.interval_s for one in samples))
+    ended = sum(sample.queue.sum for sample in samples if sample.queue is not None)
+    return max(ended, sum(sample.waiting * sample.interval_s for sample in samples))
 
 
 def _outside_s(samples: Sequence[EngineSample], duration_s: float | None) -> float:
     """Mean seconds of a request that the engine does not account for."""
     queue_s, inference_s = (
-        _mean(one.queue for one in samples),
-        _mean(one.inference for one in samples),
+        _mean(sample.queue for sample in samples),
+        _mean(sample.inference for sample in samples),
     )
     if queue_s is None or inference_s is None or duration_s is None:
         return 0.0
@@ -251,10 +251,10 @@ def _with_overdue(shares: TimeShares, late: float, overdue: float) -> TimeShares
 
 
 def _total(histograms: Iterable[Buckets | None]) -> float:
-    return sum(one.total for one in histograms if one is not None)
+    return sum(histogram.total for histogram in histograms if histogram is not None)
 
 
 def _mean(histograms: Iterable[Buckets | None]) -> float | None:
-    present = [one for one in histograms if one is not None]
-    total = sum(one.total for one in present)
-    return sum(one.sum for one in present) / total if total else None
+    present = [histogram for histogram in histograms if histogram is not None]
+    total = sum(histogram.total for histogram in present)
+    return sum(histogram.sum for histogram in present) / total if total else None

@@ -67,9 +67,9 @@ class _Measured:
             late = [value for _, value in self.values if value > under_s]
             return LateRequests(len(late), sum(late) / len(late) if late else 0.0, duration_s)
         count = total_s = 0.0
-        for one in self.histograms:
+        for histogram in self.histograms:
             for (low, high), number in zip(
-                pairwise((0.0, *one.edges, *one.edges[-1:])), one.counts, strict=False
+                pairwise((0.0, *histogram.edges, *histogram.edges[-1:])), histogram.counts, strict=False
             ):
                 if low >= under_s or (high > under_s and number):
                     count += number
@@ -81,13 +81,13 @@ def add_latencies(
     reading: Reading, samples: Sequence[EngineSample], records: Sequence[Record], slo: Slo
 ) -> Reading:
     """The reading with its latencies and the shares of the late requests' time."""
-    seen = [(reading.span_s - (reading.at - one.at).total_seconds(), one) for one in records]
-    firsts = [(at_s, one.first_s) for at_s, one in seen if one.first_s is not None]
-    gaps = [(at_s, one.gap_s) for at_s, one in seen if one.gap_s is not None]
-    ends = [(at_s, one.request.duration_s) for at_s, one in seen if one.request.outcome == "ok"]
-    ttft = _Measured(firsts, _present(one.ttft for one in samples), slo.ttft)
-    itl = _Measured(gaps, _present(one.itl for one in samples), slo.itl)
-    e2e = _Measured(ends, _present(one.e2e for one in samples), slo.e2e)
+    seen = [(reading.span_s - (reading.at - record.at).total_seconds(), record) for record in records]
+    firsts = [(at_s, record.first_s) for at_s, record in seen if record.first_s is not None]
+    gaps = [(at_s, record.gap_s) for at_s, record in seen if record.gap_s is not None]
+    ends = [(at_s, record.request.duration_s) for at_s, record in seen if record.request.outcome == "ok"]
+    ttft = _Measured(firsts, _present(sample.ttft for sample in samples), slo.ttft)
+    itl = _Measured(gaps, _present(sample.itl for sample in samples), slo.itl)
+    e2e = _Measured(ends, _present(sample.e2e for sample in samples), slo.e2e)
     duration_s = mean(value for _, value in ends)
     waiting = {
         name: count_overdue(samples, reading.work, objective)
@@ -113,4 +113,4 @@ def _with_overdue(latency: Latency | None, overdue: float) -> Latency | None:
 
 
 def _present(histograms: Iterable[Buckets | None]) -> list[Buckets]:
-    return [one for one in histograms if one is not None]
+    return [histogram for histogram in histograms if histogram is not None]

@@ -68,8 +68,8 @@ class OpenMinute:
 
 def build_row(at: int, numbers: Mapping[str, float | None]) -> MinuteRow | None:
     """Return the row of these columns; None without data."""
-    known = {name: _rounded(value) for name, value in numbers.items() if value is not None}
-    return MinuteRow(at=at, **known) if known else None
+    present = {name: _rounded(value) for name, value in numbers.items() if value is not None}
+    return MinuteRow(at=at, **present) if present else None
 
 
 def downsample(minutes: Iterable[MinuteRow], every_s: int) -> list[MinuteRow]:
@@ -85,10 +85,10 @@ def downsample(minutes: Iterable[MinuteRow], every_s: int) -> list[MinuteRow]:
 def _merge(at: int, group: Sequence[MinuteRow]) -> MinuteRow:
     merged: dict[str, float | None] = {}
     for name in COLUMNS:
-        known = [value for one in group if (value := getattr(one, name)) is not None]
-        if known:
-            merged[name] = max(known) if name in WORST else _rounded(fmean(known))
-    weighed = [(one.requests_rps, one.attainment) for one in group]
+        values = [value for row in group if (value := getattr(row, name)) is not None]
+        if values:
+            merged[name] = max(values) if name in WORST else _rounded(fmean(values))
+    weighed = [(row.requests_rps, row.attainment) for row in group]
     heavy = [(rate, share) for rate, share in weighed if rate and share is not None]
     if heavy:
         total = sum(rate for rate, _ in heavy)
@@ -136,14 +136,14 @@ def _histogram_columns(readings: Sequence[Reading]) -> dict[str, float | None]:
 
     They do not show which request met every objective, so the worst objective stands for all: goodput and
     attainment are upper bounds."""
-    ttfts = [(one.ttft, one.span_s) for one in readings if one.ttft is not None]
+    ttfts = [(reading.ttft, reading.span_s) for reading in readings if reading.ttft is not None]
     if not ttfts:
         return {}
     rate = sum(latency.count for latency, _ in ttfts) / sum(span_s for _, span_s in ttfts)
     over = [
         latency.over_slo
-        for one in readings
-        for latency in (one.ttft, one.itl, one.e2e)
+        for reading in readings
+        for latency in (reading.ttft, reading.itl, reading.e2e)
         if latency is not None and latency.over_slo is not None
     ]
     met = 1 - max(over) if over and rate else None
@@ -152,15 +152,15 @@ def _histogram_columns(readings: Sequence[Reading]) -> dict[str, float | None]:
 
 def _gauge_columns(readings: Sequence[Reading]) -> dict[str, float | None]:
     """Means over the windows, also of the p95, which the proxy's records override."""
-    gpus = [gpu for one in readings for gpu in one.gpus]
+    gpus = [gpu for reading in readings for gpu in reading.gpus]
     trends = ("running", "waiting", "kv_usage", "preemptions_per_s")
-    found: dict[str, float | None] = {
-        name: mean(trend.mean for one in readings if (trend := getattr(one, name)) is not None)
+    columns: dict[str, float | None] = {
+        name: mean(trend.mean for reading in readings if (trend := getattr(reading, name)) is not None)
         for name in trends
     }
-    return found | {
-        "ttft_p95_s": _p95(one.ttft for one in readings),
-        "itl_p95_s": _p95(one.itl for one in readings),
+    return columns | {
+        "ttft_p95_s": _p95(reading.ttft for reading in readings),
+        "itl_p95_s": _p95(reading.itl for reading in readings),
         "gpu_utilization": mean(gpu.utilization for gpu in gpus if gpu.utilization is not None),
         "gpu_memory": max((share for gpu in gpus if (share := _used_share(gpu)) is not None), default=None),
     }

@@ -25,8 +25,8 @@ def lint_command(config: ServeConfig) -> tuple[Finding, ...]:
     from flettner.lint.fixes import find_fixes  # noqa: PLC0415 - the rules cost the start of the daemon a quarter second
     from flettner.lint.rules import all_lints  # noqa: PLC0415
 
-    found = find_fixes(config, all_lints()).findings
-    return tuple(one for one in found if not one.env and one.severity != "error")
+    findings = find_fixes(config, all_lints()).findings
+    return tuple(finding for finding in findings if not finding.env and finding.severity != "error")
 
 
 class CommandCheck:

@@ -93,10 +93,10 @@ class Daemon:
         return self.history.suggestions()
 
     def accepted(self, request: str) -> Accepted | None:
-        known = self.history.find_request(request)
-        if known is None:
+        recorded = self.history.find_request(request)
+        if recorded is None:
             return None
-        asked, seq = known
+        asked, seq = recorded
         states = [parse_state(record) for record in self.journal.after(seq - 1, 1) if record["seq"] == seq]
         return Accepted(asked=asked, state=states[0]) if states and states[0] is not None else None
 

@@ -192,7 +192,9 @@ class EffectRunner:
             return None
         change = effect.change if isinstance(effect, KeepKnobs) else effect
         number = (change.epoch, change.number)
-        calls = (self.engine.set_knobs(one, change.values, number, change.lease_s) for one in change.servers)
+        calls = (
+            self.engine.set_knobs(server, change.values, number, change.lease_s) for server in change.servers
+        )
         for failure in await asyncio.gather(*calls, return_exceptions=True):
             if failure is not None:
                 raise failure
@@ -212,8 +214,8 @@ class EffectRunner:
         async with self._epoch_lock:
             newest = 0
             with suppress(ActError):
-                found = await self.traffic.observe()
-                newest = found.epoch if found is not None else 0
+                seen = await self.traffic.observe()
+                newest = seen.epoch if seen is not None else 0
             if newest > self.epoch or (newest == self.epoch and not self._wrote_route):
                 raise FencedError(f"the proxy has epoch {newest}, this daemon {self.epoch}")
 
@@ -255,15 +257,15 @@ class EffectRunner:
         Raises ActError if a proxy that counts requests never reported one. Where it counts none, an engine
         that never answers has none that could end.
         """
-        quiet_polls, open_requests, known = 0, 0, not self.traffic.counts_requests
+        quiet_polls, open_requests, is_counted = 0, 0, not self.traffic.counts_requests
         deadline = asyncio.get_running_loop().time() + effect.deadline_s
         while quiet_polls < QUIET_POLLS:
             at_proxy = await self.traffic.in_flight(effect.server.name)
             in_engine = await self.engine.busy(effect.server)
             counted = at_proxy if self.traffic.counts_requests else in_engine
-            open_requests, known = max(at_proxy or 0, in_engine or 0), known or at_proxy is not None
+            open_requests, is_counted = max(at_proxy or 0, in_engine or 0), is_counted or at_proxy is not None
             quiet_polls = 0 if open_requests or counted is None else quiet_polls + 1
-            if asyncio.get_running_loop().time() >= deadline and known:
+            if asyncio.get_running_loop().time() >= deadline and is_counted:
                 return open_requests
             if asyncio.get_running_loop().time() >= deadline:
                 raise ActError(f"the proxy does not report the open requests of {effect.server.name}")

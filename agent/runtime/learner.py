@@ -87,8 +87,8 @@ class Learner:
         self._config = config
         self._restore(first.name, config)
         self._roles = {
-            one.name: _role(_known(describe_serve_config(one.setting, target.reading), config), config)
-            for one in target.state.reachable
+            server.name: _role(_known(describe_serve_config(server.setting, target.reading), config), config)
+            for server in target.state.reachable
         }
 
     async def read_log(self, target: Observable) -> None:
@@ -179,11 +179,11 @@ class Learner:
             log.warning("prediction.failed", why=why)
 
 
-def _role(one: ServeConfig, in_force: ServeConfig) -> Role:
+def _role(config: ServeConfig, in_force: ServeConfig) -> Role:
     return Role(
-        budget=effective_batched_tokens(one),
-        same_law=law_key(one) == law_key(in_force),
-        steady=one == in_force,
+        budget=effective_batched_tokens(config),
+        same_law=law_key(config) == law_key(in_force),
+        steady=config == in_force,
     )
 
 

@@ -65,18 +65,18 @@ def _same_file(fd: int, path: Path) -> bool:
 
 def find_locks(config: Config) -> list[Lock]:
     """Return the locks that the engines of all targets need, each once."""
-    found: list[Lock] = []
+    locks: list[Lock] = []
     for target in config.targets:
         lock: Lock | None = target.engine.plugin.lock()
-        if lock is not None and lock not in found:
-            found.append(lock)
-    return found
+        if lock is not None and lock not in locks:
+            locks.append(lock)
+    return locks
 
 
 async def find_lock_problems(config: Config) -> Sequence[str]:
     """List why no daemon may act here."""
-    found = [await lock.problems(config.state_dir) for lock in find_locks(config)]
-    return list(dict.fromkeys(what for several in found for what in several))
+    problems = [await lock.problems(config.state_dir) for lock in find_locks(config)]
+    return list(dict.fromkeys(what for several in problems for what in several))
 
 
 @asynccontextmanager

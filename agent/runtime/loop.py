@@ -176,8 +176,8 @@ class TargetLoop:
                 loading = self.series.load_history(self.history, self.servers(), self.now())
                 tasks.create_task(loading, name=f"{self.target} history")
             beside: tuple[Companion | None, ...] = (self.check, self.learner, self.model_search)
-            for one in filter(None, beside):
-                tasks.create_task(one.run(self), name=f"{self.target} {type(one).__name__}")
+            for companion in filter(None, beside):
+                tasks.create_task(companion.run(self), name=f"{self.target} {type(companion).__name__}")
             while True:
                 for effect in effects:
                     runner.start(effect, tasks)
@@ -219,8 +219,8 @@ class TargetLoop:
 
     def _note_split(self, why: str) -> None:
         """Report once that the split cannot be kept in force, and once that it can again."""
-        known = self.sources.get(TRAFFIC)
-        if why != (known.why if known is not None else ""):
+        source = self.sources.get(TRAFFIC)
+        if why != (source.why if source is not None else ""):
             self.ingest(SourceState(at=self.now(), source=TRAFFIC, available=not why, why=why))
 
     async def _observe_servers(self) -> Sequence[Server]:
@@ -398,14 +398,16 @@ class TargetLoop:
         """Watch the server until it exits; an adopted one until it has been started again."""
         while True:
             await self.engine.watch(server, self.emit, self.now)
-            if all(one.ours for one in self.state.servers if one.name == server.name):
+            if all(listed.ours for listed in self.state.servers if listed.name == server.name):
                 return  # flettner starts it again
-            found = None
-            while found is None:
+            running = None
+            while running is None:
                 await asyncio.sleep(OBSERVE_EVERY_S)
                 seen = await self._observe_servers()
-                found = next((s for s in seen if s.name == server.name or s.address == server.address), None)
-                if found is not None and await self.engine.busy(found) is None:
-                    found = None  # still loading its model
-            server = replace(server, setting=found.setting, replicas=found.replicas)
+                running = next(
+                    (s for s in seen if s.name == server.name or s.address == server.address), None
+                )
+                if running is not None and await self.engine.busy(running) is None:
+                    running = None  # still loading its model
+            server = replace(server, setting=running.setting, replicas=running.replicas)
             self.emit(await self._wait_for_site(epoch))

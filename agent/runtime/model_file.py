@@ -35,11 +35,11 @@ class ModelFile:
 
     def take(self, config: ServeConfig) -> SavedModel | None:
         """Return the content once, if it was written for these flags on this host; else None."""
-        found = self._found
-        if found is None or found.key != law_key(config):
+        saved = self._found
+        if saved is None or saved.key != law_key(config):
             return None
         self._found = None
-        return found
+        return saved
 
     def give_up(self) -> None:
         """Discard the content: the first lesson came from other flags or another host."""

@@ -124,5 +124,7 @@ class ModelSearch:
 def _suggested(state: State) -> Suggested:
     """The changes of the open suggestions of rules."""
     return tuple(
-        (one.proposal.rule, one.proposal.to) for one in state.suggestions.open if not is_from_person(one)
+        (suggestion.proposal.rule, suggestion.proposal.to)
+        for suggestion in state.suggestions.open
+        if not is_from_person(suggestion)
     )

@@ -118,7 +118,7 @@ class TimeSeries:
         """Append the row; None: rewrite the file. A full disk only costs rows."""
         try:
             if minute is None:
-                replace_file(file, b"".join(_encode_row(one) for one in self._minutes))
+                replace_file(file, b"".join(_encode_row(minute_row) for minute_row in self._minutes))
                 self._lines = len(self._minutes)
             else:
                 with file.open("ab") as lines:

@@ -185,7 +185,9 @@ def assemble(
             loops=loops,
             journal=journal,
             history=history,
-            deliveries=tuple(build_delivery(config, one, journal, loops, anchors) for one in config.notify),
+            deliveries=tuple(
+                build_delivery(config, receiver, journal, loops, anchors) for receiver in config.notify
+            ),
             anchors=anchors,
             worker=worker,
         )
@@ -208,8 +210,8 @@ def _open_journal(config: Config, above: int, *, accept_new_journal: bool) -> Jo
 def find_request_source(target: Target, traffic: Traffic) -> RequestSource:
     """A sensor may count the requests of a proxy that counts none."""
     default: RequestSource = "proxy" if traffic.counts_requests else "engine"
-    found = (getattr(sensor.plugin, "request_source", None) for sensor in target.sensors)
-    return next(filter(None, found), default)
+    sources = (getattr(sensor.plugin, "request_source", None) for sensor in target.sensors)
+    return next(filter(None, sources), default)
 
 
 def find_history_source(target: Target) -> HistorySource | None:
@@ -267,7 +269,7 @@ def end_on_signals() -> None:
 
 
 async def _serve(daemon: Daemon, epoch: int, config: Config, entry: ApiCredentials) -> None:
-    authenticators = {one.name: one.plugin for one in config.authenticators}
+    authenticators = {authenticator.name: authenticator.plugin for authenticator in config.authenticators}
     app = build_app(
         daemon, entry.tokens, entry.hosts, pages(), peers=entry.peers, authenticators=authenticators
     )
@@ -317,13 +319,13 @@ def build_delivery(
 
 async def read_newest_epoch(config: Config) -> int:
     """Return the newest epoch that proxies and servers carry, which a new journal does not contain."""
-    found = [0]
+    epochs = [0]
     for target in config.targets:
         engine, traffic = bind_actuators(config, target, epoch=0)
-        found.append(await _wait_for(target.name, engine.newest_epoch))
+        epochs.append(await _wait_for(target.name, engine.newest_epoch))
         seen = await _wait_for(target.name, traffic.observe)
-        found.append(seen.epoch if seen is not None else 0)
-    return max(found)
+        epochs.append(seen.epoch if seen is not None else 0)
+    return max(epochs)
 
 
 async def _wait_for(target: str, ask: Callable[[], Awaitable[_T]], at_most_s: float = inf) -> _T:
@@ -343,38 +345,38 @@ async def check_traffic(config: Config) -> None:
     for target in config.targets:
         _, traffic = bind_actuators(config, target, epoch=0)
         try:
-            found = await _wait_for(target.name, traffic.problems, CHECK_S)
+            problems = await _wait_for(target.name, traffic.problems, CHECK_S)
         except ActError as error:
-            found = [error.why]
-        if found:
-            raise ConfigError("\n".join(f"[targets.traffic] {target.name}: {what}" for what in found))
+            problems = [error.why]
+        if problems:
+            raise ConfigError("\n".join(f"[targets.traffic] {target.name}: {what}" for what in problems))
 
 
 async def find_problems(config: Config) -> list[str]:
     """List why this config cannot work on this host, one line each with its key; empty if it can."""
-    found = []
+    problems = []
     try:
         ApiCredentials.of(config.api, utc_now)
     except ConfigError as error:
-        found.append(str(error))
+        problems.append(str(error))
     for target in config.targets:
         engine, traffic = bind_actuators(config, target, epoch=0, acts=config.mode != "advise")
         of_engine, of_traffic = await asyncio.gather(engine.problems(), _list_problems(traffic))
-        found += [f"[targets.engine] {target.name}: {what}" for what in of_engine]
-        found += [f"[targets.traffic] {target.name}: {what}" for what in of_traffic]
+        problems += [f"[targets.engine] {target.name}: {what}" for what in of_engine]
+        problems += [f"[targets.traffic] {target.name}: {what}" for what in of_traffic]
     if config.mode != "advise":
-        found += await find_lock_problems(config)
+        problems += await find_lock_problems(config)
     sockets = [listener for listener in config.api.listen if isinstance(listener, UnixSocket)]
     needed = [
         ("[agent] state_dir", config.state_dir),
-        *(("[api] listen", one.path.parent) for one in sockets),
+        *(("[api] listen", listener.path.parent) for listener in sockets),
     ]
     for receiver in config.notify:
         try:
             build_delivery(config, receiver, None, {}).check()
         except NoticeError as error:
-            found.append(f"[[notify]] {receiver.name}: {error}")
-    return found + [why for why in (find_write_error(key, folder) for key, folder in needed) if why]
+            problems.append(f"[[notify]] {receiver.name}: {error}")
+    return problems + [why for why in (find_write_error(key, folder) for key, folder in needed) if why]
 
 
 async def _list_problems(traffic: Traffic) -> Sequence[str]:

@@ -68,7 +68,7 @@ class _File:
 @cache
 def _files() -> dict[str, _File]:
     """By path. Read once: some 200 kB."""
-    found = {}
+    by_path = {}
     console = files("flettner.console")
     for folder, prefix in ((console, "/"), (console / "assets", "/assets/")):
         for file in folder.iterdir():
@@ -78,8 +78,8 @@ def _files() -> dict[str, _File]:
             plain = file.read_bytes()
             tag = f'"{hashlib.sha256(plain).hexdigest()[:32]}"'
             path = "/" if file.name == "index.html" else f"{prefix}{file.name}"
-            found[path] = _File(plain, gzip.compress(plain, mtime=0), media, tag)
-    return found
+            by_path[path] = _File(plain, gzip.compress(plain, mtime=0), media, tag)
+    return by_path
 
 
 def pages() -> list[web.RouteDef]:

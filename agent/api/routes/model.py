@@ -156,13 +156,13 @@ async def _trace(call: Call) -> web.StreamResponse:
 
 def model_of(state: State, model: LearnedModel | None) -> ModelDocument:
     target, record = state.target, _record_of(state.predictions, state.law_drop)
-    found = model.acceptance if model else None
+    acceptance = model.acceptance if model else None
     check = CheckDocument(
         window_s=WINDOW_S,
         needed=WINDOWS,
-        itl_errors=list(found.itl) if found else [],
+        itl_errors=list(acceptance.itl) if acceptance else [],
         itl_limit=ITL_ERROR,
-        ttft_errors=list(found.ttft) if found else [],
+        ttft_errors=list(acceptance.ttft) if acceptance else [],
         ttft_limit=TTFT_ERROR,
     )
     if model is None:
@@ -185,11 +185,11 @@ def model_of(state: State, model: LearnedModel | None) -> ModelDocument:
 
 
 def _law_of(law: UncertainLaw) -> LawDocument:
-    found = {}
+    coefficients = {}
     for name in COEFFICIENTS:
         low, high = law.interval(name)
-        found[name] = CoefficientDocument(value=getattr(law.law, name), low=low, high=high)
-    return LawDocument(knee=law.law.knee, coefficients=found, **json.loads(write_law(law)))
+        coefficients[name] = CoefficientDocument(value=getattr(law.law, name), low=low, high=high)
+    return LawDocument(knee=law.law.knee, coefficients=coefficients, **json.loads(write_law(law)))
 
 
 def _record_of(checks: Sequence[PredictionCheck], drop: LawDrop | None) -> RecordDocument:
@@ -198,15 +198,15 @@ def _record_of(checks: Sequence[PredictionCheck], drop: LawDrop | None) -> Recor
         bias=dict(bias(checks)),
         rollouts=[
             RolloutCheckDocument(
-                rollout=one.rollout,
-                at=one.at,
-                to=one.to,
-                requests=one.requests,
-                predicted=dict(one.predicted),
-                measured=dict(one.measured),
-                misses=one.misses,
+                rollout=check.rollout,
+                at=check.at,
+                to=check.to,
+                requests=check.requests,
+                predicted=dict(check.predicted),
+                measured=dict(check.measured),
+                misses=check.misses,
             )
-            for one in checks
+            for check in checks
         ],
         dropped_at=drop.at if drop else None,
         dropped=drop.why if drop else "",
@@ -215,13 +215,14 @@ def _record_of(checks: Sequence[PredictionCheck], drop: LawDrop | None) -> Recor
 
 def _load_of(model: LearnedModel) -> LoadDocument:
     trace, seconds = model.trace, duration_s(model.trace)
-    prompts, cached = sum(one.prompt_tokens for one in trace), sum(one.cached_tokens for one in trace)
+    prompts = sum(request.prompt_tokens for request in trace)
+    cached = sum(request.cached_tokens for request in trace)
     return LoadDocument(
         requests=len(trace),
         seconds=seconds,
         rate_rps=mean_rate(trace) or 0.0,
         prompt_tokens=prompts / len(trace),
-        output_tokens=sum(one.output_tokens for one in trace) / len(trace),
+        output_tokens=sum(request.output_tokens for request in trace) / len(trace),
         cached_share=cached / max(1, prompts),
         counts_from=model.counts_from,
         servers=model.servers,

@@ -64,32 +64,32 @@ async def _predict(call: Call) -> PredictionDocument:
     target = find_target(call)
     changes: dict[str, Value] = dict(body.to)
     try:
-        found = await target.predict(changes, body.rate, body.prompt)
+        prediction = await target.predict(changes, body.rate, body.prompt)
     except PredictionInputError as error:
         raise RequestRefusedError(409, f"Nothing can be predicted: {error}", kind="no-prediction") from error
     except WorkerError as error:
         raise RequestRefusedError(
             503, f"{error}; try again in some seconds.", kind="busy", headers={"Retry-After": "5"}
         ) from error
-    return document_of(target.state.target, found)
+    return document_of(target.state.target, prediction)
 
 
-def document_of(target: str, found: WhatIf) -> PredictionDocument:
+def document_of(target: str, prediction: WhatIf) -> PredictionDocument:
     return PredictionDocument(
         target=target,
-        to=found.changes,
-        rate_rps=found.rate_rps,
-        requests=found.requests,
-        law_source=found.law_source,
-        warning=found.warning,
-        extrapolation=found.extrapolation,
-        now=dict(found.now),
-        then=dict(found.then),
-        capacity=found.capacity,
-        then_capacity=found.then_capacity,
+        to=prediction.changes,
+        rate_rps=prediction.rate_rps,
+        requests=prediction.requests,
+        law_source=prediction.law_source,
+        warning=prediction.warning,
+        extrapolation=prediction.extrapolation,
+        now=dict(prediction.now),
+        then=dict(prediction.then),
+        capacity=prediction.capacity,
+        then_capacity=prediction.then_capacity,
         curve=[
-            CurvePointDocument(rate_rps=one.rate_rps, now=dict(one.now), then=dict(one.then))
-            for one in found.curve
+            CurvePointDocument(rate_rps=point.rate_rps, now=dict(point.now), then=dict(point.then))
+            for point in prediction.curve
         ],
     )
 

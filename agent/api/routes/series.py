@@ -75,14 +75,14 @@ def _columns(rows: list[MinuteRow], start: int, every_s: int) -> dict[str, Colum
 
 
 def _marks(call: Call, target: str, since: int) -> list[MarkDocument]:
-    found = []
+    marks = []
     for name, rollout in call.daemon.rollouts():
         if name != target:
             continue
-        found.append(MarkDocument(at=rollout.started_at, what="started", rollout=rollout.id))
+        marks.append(MarkDocument(at=rollout.started_at, what="started", rollout=rollout.id))
         if rollout.ended_at is not None and rollout.outcome != "running":
-            found.append(MarkDocument(at=rollout.ended_at, what=rollout.outcome, rollout=rollout.id))
-    return sorted((mark for mark in found if mark.at.timestamp() >= since), key=lambda mark: mark.at)
+            marks.append(MarkDocument(at=rollout.ended_at, what=rollout.outcome, rollout=rollout.id))
+    return sorted((mark for mark in marks if mark.at.timestamp() >= since), key=lambda mark: mark.at)
 
 
 OPERATIONS = (

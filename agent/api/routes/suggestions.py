@@ -66,7 +66,7 @@ def _latest(call: Call, state: State, suggestion: Suggestion) -> Suggestion:
     """The suggestion in the state that a decision led to."""
     carried_out = (state.rollout.suggestion,) if state.rollout is not None else ()
     listed = (*state.suggestions.pending, *state.suggestions.ended, *carried_out)
-    return next((one for one in listed if one.id == suggestion.id), None) or _suggestion(call)
+    return next((other for other in listed if other.id == suggestion.id), None) or _suggestion(call)
 
 
 async def _list(call: Call) -> SuggestionsDocument:
@@ -77,8 +77,13 @@ async def _list(call: Call) -> SuggestionsDocument:
         for suggestion in call.daemon.suggestions()
         if query.target in {None, suggestion.target} and query.status in {None, suggestion.status}
     ]
-    chosen.sort(key=lambda one: (one.rank is None, one.target if one.rank else "", one.rank or 0))
+    chosen.sort(key=_order)
     return SuggestionsDocument(suggestions=chosen[: query.limit])
+
+
+def _order(document: SuggestionDocument) -> tuple[bool, str, int]:
+    """Those that need a decision come first, by target and rank."""
+    return document.rank is None, document.target if document.rank else "", document.rank or 0
 
 
 async def _show(call: Call) -> OperationResult:

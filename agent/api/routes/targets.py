@@ -71,9 +71,9 @@ def find_target(call: Call, name: str = "") -> TargetView:
     """The target that is named, else that of the path. Raises RequestRefusedError (404)."""
     targets, name = call.daemon.targets(), name or call.part("name")
     if name not in targets:
-        known = ", ".join(sorted(targets)) or "none"
+        names = ", ".join(sorted(targets)) or "none"
         raise RequestRefusedError(
-            404, f"There is no target {name[:100]!r}; there are: {known}.", kind="no-such-target"
+            404, f"There is no target {name[:100]!r}; there are: {names}.", kind="no-such-target"
         )
     return targets[name]
 

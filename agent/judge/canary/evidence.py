@@ -94,8 +94,8 @@ def own_settling_s(green: RequestCounts) -> float:
     Quick ones end first, so the quantile is at most the time that has passed: twice it is needed. A blue that
     queues for a minute does not make green's step wait for that long.
     """
-    known = sum(green.e2e) >= OWN_LEAST
-    return 2 * (quantile(green.e2e, 0.9) or 0.0) if known else SETTLE_AT_MOST_S
+    is_measured = sum(green.e2e) >= OWN_LEAST
+    return 2 * (quantile(green.e2e, 0.9) or 0.0) if is_measured else SETTLE_AT_MOST_S
 
 
 def log_worse(stream: EvidenceStream) -> float:

@@ -30,7 +30,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change 
 
 
 def role_of(peers: PeerIdentities, uid: int, gids: set[int]) -> Role | None:
-    holder = peers.known(uid, gids)
+    holder = peers.holder_of(uid, gids)
     return holder.role if holder else None
 
 
