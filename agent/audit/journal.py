@@ -6,11 +6,12 @@ of the state directory (flettner.agent.runtime.lock); any process may read it. `
 reads no other file in full.
 """
 
+import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -19,12 +20,11 @@ import structlog
 from rfc8785 import CanonicalizationError
 
 from flettner.agent.audit import checkpoints, segments
-from flettner.agent.audit.chain import Head
+from flettner.agent.audit.chain import REMOVED, Head
 from flettner.agent.audit.checkpoints import Signer
 from flettner.agent.audit.continuity import ACCEPT, Tail, accepted_entry, check_start, find_mark
-from flettner.agent.audit.followers import Followers
 from flettner.agent.audit.mark import write_mark
-from flettner.agent.audit.offsets import UNLIMITED, RecordOffsets
+from flettner.agent.audit.offsets import SLICE_BYTES, STRIDE, UNLIMITED, RecordOffsets
 from flettner.agent.audit.open_file import OpenFile
 from flettner.agent.audit.records import (
     DAEMON,
@@ -36,9 +36,7 @@ from flettner.agent.audit.records import (
     parse_record,
 )
 from flettner.agent.audit.recovery import recover
-from flettner.agent.audit.retention import HAS_ROOM_SHARE, find_expired, removal_entry, size_entry
-from flettner.agent.audit.segments import RetentionLimits
-from flettner.agent.audit.torn_line import TornLine
+from flettner.agent.audit.segments import RetentionLimits, Segment, TornLine
 from flettner.agent.audit.write_budget import WriteBudget
 from flettner.agent.domain.errors import JournalError
 from flettner.agent.domain.ports import Now
@@ -46,6 +44,16 @@ from flettner.agent.domain.state import State
 from flettner.primitives.files import sync_directory
 
 OPENED = "audit.segment_opened"
+FULL, HAS_ROOM = "audit.full", "audit.has_room"
+HAS_ROOM_SHARE = 0.9
+"""A full journal has room again below this share of the limit, so that not each removal ends an alert."""
+MAX_REMOVED = 2
+"""Closed files removed per rotation, so that a clock that jumps by years does not remove all of them."""
+Expired = Sequence[tuple[Segment, JournalRecord]]
+"""Closed files to remove, oldest first, each with its last entry."""
+ReadAfter = Callable[[int, int, int], Sequence[JournalRecord]]
+"""Reads the entries after a seq, at most so many, up to the one that reaches so many bytes."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -348,3 +356,68 @@ def _boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+@dataclass(slots=True)
+class Followers:
+    """Readers that wait for the next entries, each in its own event loop."""
+
+    _waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = field(default_factory=set)
+
+    async def follow(self, seen: int, read: ReadAfter) -> AsyncIterator[JournalRecord]:
+        """Yield every entry after seq `seen`, until the iterator is closed."""
+        appended = asyncio.Event()
+        follower = (asyncio.get_running_loop(), appended)
+        self._waiting.add(follower)
+        try:
+            while True:
+                appended.clear()
+                for record in read(seen, STRIDE, SLICE_BYTES):
+                    appended.set()  # more may follow
+                    seen = record["seq"]
+                    yield record
+                await appended.wait()
+        finally:
+            self._waiting.discard(follower)
+
+    def notify(self) -> None:
+        for loop, appended in tuple(self._waiting):  # a copy: other threads add and remove followers
+            with suppress(RuntimeError):  # its loop was closed before the iterator
+                loop.call_soon_threadsafe(appended.set)
+
+
+def find_expired(older: Sequence[Segment], limits: RetentionLimits, at: datetime) -> Expired:
+    """Return the oldest closed files whose entries are all older than the retention time.
+
+    No size removes a file: the writer of many entries could remove what other readers need.
+    """
+    expired = []
+    for segment in older[:MAX_REMOVED]:
+        last = parse_record(segments.last_line(segment.path))
+        if at - datetime.fromisoformat(last["ts"]) <= timedelta(seconds=limits.keep_s):
+            break
+        expired.append((segment, last))
+    return expired
+
+
+def removal_entry(expired: Expired, *, at: datetime, epoch: int) -> JournalEntry:
+    cuts = [
+        {"file": segment.path.name, "first": segment.first, "last": last["seq"], "hash": last["hash"]}
+        for segment, last in expired
+    ]
+    why = f"retention removes entries {expired[0][0].first} to {expired[-1][1]['seq']}"
+    return JournalEntry(at=at, actor=DAEMON, action=REMOVED, why=why, after={"cuts": cuts}, epoch=epoch)
+
+
+def size_entry(size: int, limits: RetentionLimits, *, full: bool, at: datetime, epoch: int) -> JournalEntry:
+    """Build the entry that the journal is full, or no longer is."""
+    allowed = f"{size / 2**20:.0f} MiB of the {limits.keep_bytes / 2**20:.0f} MiB of keep_mb are used"
+    why = (
+        f"{allowed} by entries younger than keep, {limits.keep_s / 86400:g} d: no entry is removed, and"
+        " proposals of operators are refused until there is room"
+        if full
+        else f"{allowed}: proposals of operators are accepted again"
+    )
+    after = {"bytes": size, "limit": limits.keep_bytes}
+    action = FULL if full else HAS_ROOM
+    return JournalEntry(at=at, actor=DAEMON, action=action, why=why, after=after, epoch=epoch)

@@ -5,17 +5,21 @@ A closed file is named after its first entry, `audit-000000000001.jsonl`, so tha
 every instant, and a crash leaves at worst a second name of it, or a draft.
 """
 
+import hashlib
 import io
 import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
+from flettner.agent.audit.records import DAEMON, JournalEntry
 from flettner.agent.domain.errors import JournalError
 from flettner.primitives.files import create_file, sync_directory
 
+TORN = "audit.truncated_tail"
 BLOCK = 2**16
 
 
@@ -130,7 +134,33 @@ def last_line(path: Path) -> bytes:
     return tail[:-1].rpartition(b"\n")[2]
 
 
-def save_torn_line(torn: bytes, path: Path) -> Path:
+@dataclass(slots=True)
+class TornLine:
+    """The bytes of a last line that a crash left unfinished: moved to a file of their own, and recorded."""
+
+    content: bytes = b""  # until it is moved
+    entry: JournalEntry | None = None  # until it is written
+
+    def __bool__(self) -> bool:
+        return bool(self.content) or self.entry is not None
+
+    def move(self, path: Path, fd: int, size: int, *, at: datetime, epoch: int) -> None:
+        """Move the bytes beyond `size` of the open file elsewhere. Raises JournalError."""
+        if not self.content:
+            return
+        try:
+            saved = _save_torn_line(self.content, path)
+            os.ftruncate(fd, size)
+        except OSError as error:
+            raise JournalError(f"{path}: a torn line cannot be moved: {error}") from error
+        why = f"a crash left the last line unfinished; its {len(self.content)} bytes are in {saved.name}"
+        digest = hashlib.sha256(self.content).hexdigest()
+        after = {"bytes": len(self.content), "sha256": digest, "file": saved.name}
+        self.content = b""
+        self.entry = JournalEntry(at=at, actor=DAEMON, action=TORN, why=why, after=after, epoch=epoch)
+
+
+def _save_torn_line(torn: bytes, path: Path) -> Path:
     """Save the bytes of an unfinished line in a new file. On OSError no file is left."""
     for number in range(1, 10_000):
         saved = path.with_suffix(f".torn-{number}")
