@@ -76,7 +76,7 @@ class TargetView(Protocol):
     async def predict(self, changes: Setting, rate: float, prompt: float) -> WhatIf:
         """What would happen with these flags, this many times as fast requests and as long prompts.
 
-        Raises PredictionInputError with what is missing, and WorkerError, for a moment.
+        Raises PredictionInputError, which names the missing input, and WorkerError, for a moment.
         """
         ...
 

@@ -23,7 +23,7 @@ class FailedAuthLog:
     _next_report: asyncio.TimerHandle | None = None
 
     def record(self, address: str, why: str) -> None:
-        """Count an attempt. `why` is our own text: what the client sent is never repeated."""
+        """Count an attempt. `why` is our own text: the client's is never repeated."""
         kind = f"{address}, {why}"
         self._attempts[kind if kind in self._attempts or len(self._attempts) < MAX_KINDS else OTHER] += 1
         if self._next_report is None:

@@ -18,10 +18,10 @@ from flettner.agent.audit.segments import closed_segments
 from flettner.agent.domain.errors import JournalError
 
 ACCEPTED = "audit.accepted"
-"""An operator accepted the journal as it was found; what it lacked does not count any more."""
+"""An operator accepted the journal with its gaps, which do not count any more."""
 ACCEPT = "--accept-new-journal"
 FUTURE = timedelta(hours=1)
-"""The last entry may be so much later than the clock, which may have been set back."""
+"""The most by which the last entry may be later than the clock, which may have been set back."""
 
 Problem = tuple[int, str]
 """The first bad entry, and what is wrong."""

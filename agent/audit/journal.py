@@ -52,7 +52,7 @@ MAX_REMOVED = 2
 Expired = Sequence[tuple[Segment, JournalRecord]]
 """Closed files to remove, oldest first, each with its last entry."""
 ReadAfter = Callable[[int, int, int], Sequence[JournalRecord]]
-"""Reads the entries after a seq, at most so many, up to the one that reaches so many bytes."""
+"""Reads the entries after a seq: at most a number of them, up to the entry that reaches a size."""
 
 log = structlog.get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""The mark: the head that the journal had reached, in a file of its own beside it.
+"""The mark: the head that the journal had reached, in a file of its own next to it.
 
 It is written after the entry that it names is on disk, so that no crash leaves a journal shorter than it. It
 reveals a journal that was removed, emptied, cut or restarted by something that did not change the mark, too.

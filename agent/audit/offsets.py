@@ -12,7 +12,7 @@ from flettner.agent.audit.segments import Segment, segment_path
 from flettner.agent.domain.errors import JournalError
 
 STRIDE = 64
-"""One offset is kept for so many entries."""
+"""The number of entries for which one offset is kept."""
 UNLIMITED = sys.maxsize
 SLICE_BYTES = 64 * 1024
 """Of the journal that the event loop reads at once: some milliseconds."""

@@ -23,9 +23,9 @@ class Block:
     rest: bool = False  # after a block that was far worse; not even its share counts
     arrived: int = 0  # requests
     busy: bool = False  # more requests arrived than before the trial
-    crowded: bool = False  # so many more that it is no accident, or the rate before the trial is unknown
+    crowded: bool = False  # `busy` by more than chance, or the rate before the trial is unknown
     counts: tuple[BadOf, ...] = ()  # by measure
-    left: int | None = None  # requests that began in it and have not ended; None: it is on
+    left: int | None = None  # requests of this block still in flight; None while the block runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class BlockMeasure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockTrial:
-    """`arm` is what shall be on now. Seconds are those that were admissible."""
+    """`arm` is the arm to have in force now. Only admissible seconds count."""
 
     seed: str  # of the arms and the lengths of the blocks
     arm: Arm = "present"
@@ -71,13 +71,13 @@ class BlockTrial:
     run: int = 0  # number of blocks in a row with that arm
     length_s: float = 0.0  # of the block that is on
     on_s: float = 0.0  # since its arm is in force
-    counted_s: float = 0.0  # of them, those that count
+    counted_s: float = 0.0  # the part of `on_s` that counts
     in_flight: int = 0  # a second ago
     ran: int = 0  # requests that ran at the begin of the block and have not ended
     waited: int = 0  # requests that waited then
     skip: int = 0  # requests that began behind the queue of the block before, and are left out
     queued: bool = False  # the block before left a queue
-    blocks: tuple[Block, ...] = ()  # those without a result; the last one is on
+    blocks: tuple[Block, ...] = ()  # blocks without a result; the last one runs
     results: int = 0  # number of blocks with a result
     present: BadOf = (0, 0)  # by goodput, of these blocks
     candidate: BadOf = (0, 0)

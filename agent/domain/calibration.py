@@ -78,7 +78,7 @@ class _Block:
     requests: int
     bad: int
     servers: int
-    ticks: Mapping[str, int]  # by server, those that count
+    ticks: Mapping[str, int]  # by server, the ticks that count
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ NO_COUNTS = Counts()
 class EProcessPair:
     """Two e-processes over the same counts: whether a share of bad requests is above or below a limit.
 
-    Whose share that is, and what follows from it, says the value that holds the pair. Natural logarithms.
+    The value that holds the pair says whose share it is, and what follows from it. Natural logarithms.
     """
 
     above: tuple[float, ...] = ()  # by alternative, since the first start
@@ -156,7 +156,7 @@ class CanaryEvidence:
     gain_needed: GainNeeded = "never"
     holding: bool = False  # the step is the hold step
     better: str = ""  # in what green was proved better, at a load that counts: no other proof is required
-    gain: str = ""  # in what it was measurably better, at equal load
+    gain: str = ""  # the measure by which it was better, at equal load
     goodput: Goodput = field(default_factory=Goodput)
     missed: tuple[float, float] = (0.0, 0.0)  # decaying: blue's bad requests by goodput, blue's requests
     streams: tuple[EvidenceStream, ...] = ()

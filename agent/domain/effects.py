@@ -92,7 +92,7 @@ class Drain:
 class Stop:
     """Stop the server and free its resources; a Launch starts the same server again.
 
-    `keep`: so many of its replicas serve on; the others finish their open requests first.
+    `keep`: the number of its replicas that keep serving; the others drain and stop.
     """
 
     number: int
@@ -164,7 +164,7 @@ class Effects:
         raise AssertionError(f"{kind.__name__} is not awaited, but {self.awaited}")
 
     def await_effect(self, effect: Awaited) -> "Effects":
-        """Await this numbered effect instead of the one awaited before."""
+        """Await this numbered effect instead of the earlier one."""
         return replace(self, last_number=effect.number, awaited=effect, retry_at=None)
 
     def await_nothing(self) -> "Effects":

@@ -40,7 +40,7 @@ class FencedError(ActError):
 
 
 class DriftError(ActError):
-    """A third party has changed the server since: what it runs with must be observed again."""
+    """A third party has changed the server since: its setting must be observed again."""
 
 
 class LockLostError(FlettnerError):

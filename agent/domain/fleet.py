@@ -11,12 +11,12 @@ from flettner.vllm_facts.values import Setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """The servers with the setting in force, and those that were stopped, exited or are being retired."""
+    """The servers with the setting in force. Some of them may be stopped or have exited; others retire."""
 
     servers: tuple[Server, ...] = ()  # with the setting in force, running or not; the first one is blue
-    stopped: tuple[str, ...] = ()  # names of those that flettner stopped to free a slot
+    stopped: tuple[str, ...] = ()  # names of servers that flettner stopped to free a slot
     exited: tuple[str, ...] = ()  # names of these servers and of green ones whose process exited
-    retiring: tuple[Retire, ...] = ()  # retirements beside the rollout, repeated until done
+    retiring: tuple[Retire, ...] = ()  # retirements outside the rollout, repeated until done
     retiring_asked: datetime | None = None  # when they were last requested
     last_number: int = 0  # of the last server named
 

@@ -41,7 +41,7 @@ class Server:
     address: str = ""  # "127.0.0.1:8101", or all of its replicas with ", "; empty until launched
     ours: bool = True  # False: third-party, adopted by flettner
     like: str = field(default="", compare=False)  # the server that it is a copy of, and whose slot it takes
-    differs: tuple[str, ...] = field(default=(), compare=False)  # from that one, one line per field
+    differs: tuple[str, ...] = field(default=(), compare=False)  # its differences from `like`, a line each
     replicas: int = field(default=1, compare=False)  # equal engines behind its address
     hot: HotKnobs | None = field(default=None, compare=False)  # None: every change needs a restart
 
@@ -55,8 +55,8 @@ class Server:
 class Hold:
     """How new requests wait in the proxy while no server serves."""
 
-    wait_s: float  # a request waits at most so long
-    requests: int  # at most so many begin to wait in each `wait_s`
+    wait_s: float  # the longest wait of one request
+    requests: int  # the most that begin to wait in each `wait_s`
     each: str = ""  # of what there may be several, each with its own `requests`; empty: there is one
 
 
@@ -159,7 +159,7 @@ class Bound:
         return raised if self.max is None else min(raised, self.max)
 
     def nearest(self, number: float, now: float | None) -> float:
-        """Where values are listed, the one nearest to `number` on the way from `now`, which may be unknown.
+        """Where values are listed, the value nearest to `number` on the way from `now`, which may be unknown.
 
         `now` itself if there is none; `number` where no values are listed.
         """
@@ -183,7 +183,7 @@ class Step:
     """One share of traffic and the evidence needed to leave it."""
 
     weight: int  # percent of the traffic that green gets
-    requests: int  # green must have answered at least so many
+    requests: int  # the least that green must have answered
     at_least_s: float
     at_most_s: float  # without a verdict by then the rollout is rolled back
     parity: int = 50  # the weight at which green carries as much as each other server: latency is comparable

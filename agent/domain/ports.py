@@ -106,13 +106,16 @@ class Lock(Protocol):
         ...
 
     async def remove(self) -> None:
-        """Remove what the lock left, for good. Raises ActError."""
+        """Remove the lock's remains for good. Raises ActError."""
         ...
 
 
 class EnginePlugin(Protocol):
-    """The options of an engine, as the config file gives them. `exclusive`, optional: for each server that
-    they name, the option, the name and what else tells it from others; one target may have it."""
+    """The options of an engine, as the config file gives them.
+
+    `exclusive`, optional: the identities of the servers that these options name, each as (option, name,
+    qualifier, ...). Two targets must not share one.
+    """
 
     sensors: ClassVar[Mapping[str, tuple[str, ...]]]
     """Sensors that this engine enables unless the config has `NAME = false`, by name, each with the options

@@ -1,4 +1,4 @@
-"""A prediction beside what was measured of a rollout, and the record of such checks. Pure."""
+"""The comparison of a rollout's prediction with its measurement, and the record of such checks. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from flettner.vllm_facts.values import Knob, Value, describe_changes
 KEPT = 20  # checks
 BANDS_HOLD = 0.8  # of what comes, as they are the 10 % and 90 % quantiles of the draws
 LATEST, MOST_MISSED = 5, 2
-"""Of the latest checks of a law, so many may miss."""
+"""The number of a law's latest checks that count, and how many of them may miss."""
 COARSE = sqrt(sqrt(2))  # ratio of the edges between which a latency is measured; see request_counts.EDGES_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionCheck:
-    """What was predicted for the load that came to the new servers while they were held, and what they did.
+    """The prediction for the load of the hold step, and the measured latencies of the new servers.
 
     Latencies were measured in buckets: `measured` is the upper edge.
     """

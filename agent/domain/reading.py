@@ -56,7 +56,7 @@ class EngineSample:
     finished: Mapping[str, float] = field(default_factory=dict)  # by finished_reason
     answered: Mapping[str, float] = field(default_factory=dict)  # POST requests by class of status: "5xx"
     rejected: Mapping[str, float] = field(default_factory=dict)  # by admission limit
-    deferred: float | None = None  # of those that wait, for something other than capacity
+    deferred: float | None = None  # waiting requests that wait for something other than capacity
     engines: Mapping[str, EngineShare] = field(default_factory=dict)  # by label; empty with one engine
     restarted: bool = False  # another process than at the previous scrape
     ttft: Buckets | None = None
@@ -215,12 +215,12 @@ class Queue:
 
     running: float
     kv_usage: float | None
-    wait_s: float  # for one who comes now: waiting requests over those that start in a second
+    wait_s: float  # of a request that arrives now: waiting requests over the requests that start in a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What the requests of the window need, and what the engine needs for them. None: not measured."""
+    """The work of the window's requests, and the time that the engine needs for it. None: not measured."""
 
     arrivals_per_s: float | None = None
     lasting_arrivals_per_s: float | None = None  # of the last minutes, since the server last had no request
@@ -250,13 +250,13 @@ class Health:
     ended: Mapping[str, float] = field(default_factory=dict)  # requests by vLLM's finished_reason
     answered: Mapping[str, float] = field(default_factory=dict)  # POST requests by class of status: "5xx"
     rejected: Mapping[str, float] = field(default_factory=dict)  # requests by admission limit
-    deferred: Trend | None = None  # of those that wait, for something other than capacity
+    deferred: Trend | None = None  # waiting requests that wait for something other than capacity
     engines: Mapping[str, EngineWindow] = field(default_factory=dict)  # by label; empty with one engine
     restarts: int = 0
 
 
 REPLICAS: Final = "replicas"
-"""The fact that a sample is the sum of so many servers behind one name; absent: of one."""
+"""The fact that holds the number of servers behind one name, of which a sample is the sum; absent: one."""
 
 
 def count_replicas(facts: Mapping[str, str]) -> int:

@@ -30,7 +30,7 @@ class RequestCounts:
     stalled_ended: int = 0  # of `total`: counted as stalled before
     stalled_failed: int = 0  # of `errors`: counted as stalled before
     late: int = 0
-    """Answered without error, but outside the SLO's latencies; without those that stalled before."""
+    """Answered without error, but outside the SLO's latencies; without requests that had stalled."""
     gave_up: int = 0
     refused: int = 0  # answered 400 to 499
     unreached: int = 0  # of the errors: no connection, or reset before the first byte of an answer
@@ -113,8 +113,8 @@ def _above(objective: Objective | None, value_s: float | None) -> bool:
 def count_requests(requests: Iterable[Request], slo: Slo = NO_SLO, *, waiting: int = 0) -> RequestCounts:
     """Count requests of one server. A stalled one counts in `ttft` above its age so far.
 
-    `waiting`: requests in the server's queue if it makes progress, else 0; at most so many stalled
-    ones are `queued`.
+    `waiting`: requests in the server's queue if it makes progress, else 0; the largest number of stalled
+    requests that count as `queued`.
     """
     total = errors = stalled = stalled_ended = stalled_failed = late = gave_up = refused = unreached = 0
     over_ttft = over_itl = over_e2e = 0

@@ -43,7 +43,7 @@ class Canary(Rollout):
 
     server: str  # the name of the first green
     replicas: Mapping[str, int]  # of each server to replace, without the rollout
-    greens: tuple[Server, ...] = ()  # those that are not retired; promoted ones are part of the fleet
+    greens: tuple[Server, ...] = ()  # without retired servers; promoted servers are part of the fleet
     refilling: bool = False  # rolling back: the old server of the slot that a green left starts again
     hold_passed: bool = False  # the last old server, the control of the hold step, is replaced
     step: int = 0

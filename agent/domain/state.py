@@ -73,11 +73,11 @@ class State:
     suggestions: Suggestions = field(default_factory=Suggestions)
     sightings: Mapping[str, Sighting] = field(default_factory=dict)  # by rule and by change; lost in a crash
     rollout: Canary | HotChange | None = None  # the latest
-    failing: Mapping[str, Failure] = field(default_factory=dict)  # by server, of those that fail at present
+    failing: Mapping[str, Failure] = field(default_factory=dict)  # by server; empty without a failure
     health: Mapping[str, ServerHealth] = field(default_factory=dict)  # by server; lost in a crash
     outcomes: tuple[Outcome, ...] = ()
     traffic: RecentTraffic = field(default_factory=RecentTraffic)
-    predictions: tuple[PredictionCheck, ...] = ()  # compared with what was measured, oldest first
+    predictions: tuple[PredictionCheck, ...] = ()  # compared with the measurement, oldest first
     law_drop: LawDrop | None = None  # the latest
     budget: Budget = field(default_factory=Budget)  # of the SLO, over all servers and phases
 

@@ -52,7 +52,7 @@ class Suggestions:
     """The suggestions of a target that are not carried out; an approved one is in its rollout."""
 
     checking: Suggestion | None = None  # the engine runs its preflight
-    open: tuple[Suggestion, ...] = ()  # those that need a decision, the most important first
+    open: tuple[Suggestion, ...] = ()  # suggestions that need a decision, the most important first
     ended: tuple[Suggestion, ...] = ()  # in the latest step
     last_number: int = 0  # of the last suggestion made
 

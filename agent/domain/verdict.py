@@ -1,4 +1,4 @@
-"""The judge of a canary, as the machine sees it: what it is given each second, and its verdict."""
+"""The judge of a canary, as the machine sees it: its input of each second, and its verdict."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -9,9 +9,9 @@ from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.judge.failure_modes import DEFAULT_PHI, LATENCIES, calibration_of, objective_of, phi_of
 
 GAIN = 0.10
-BADLY = 0.5  # a blue of which so many requests are bad fails its SLO by far
+BADLY = 0.5  # the share of bad requests at which blue fails its SLO by far
 LEAST_BASELINE = 20  # requests
-BUSIER = 1.15  # times the baseline's rate: a server at parity may get so much more than its share as well
+BUSIER = 1.15  # times the baseline's rate: a server at parity, too, may get this much more than its share
 Z95 = 1.96
 
 
@@ -27,7 +27,7 @@ def allowed_share(slo: Slo) -> float:
 
 
 def goodput_phi(calibration: Mapping[str, Calibration], slo: Slo) -> float:
-    """The largest design effect of what makes a request bad."""
+    """The largest design effect of all streams in which a request can be bad."""
     names = ("errors", "stalled", *(name for name in LATENCIES if objective_of(slo, name) is not None))
     return max(phi_of(calibration_of(calibration, name, slo)) for name in names)
 

@@ -24,7 +24,7 @@ from flettner.agent.judge.hard_limits import (
 )
 
 SILENT_S = 5.0  # after a scrape failed, which takes up to 3 s: a busy event loop stalls for seconds, too
-STILL_S = 10.0  # of UNREACHED requests beside a server that computes; else WEDGED_S: prompts may be long
+STILL_S = 10.0  # of UNREACHED requests at a server that computes; else WEDGED_S: prompts may be long
 FADES = 0.5 ** (1 / 30)  # of the requests that count, each second
 BACK_S = 5.0  # of answered scrapes before a silent server counts as back
 PAUSE_S = 60.0  # before a server whose requests failed is tried again

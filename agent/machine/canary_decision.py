@@ -22,8 +22,8 @@ from flettner.agent.machine.replacing import replace_next
 from flettner.agent.machine.rolling_back import leave_failing_green, roll_back
 from flettner.agent.machine.transitions import Rules, Transition, sum_counts
 
-FRESH_S = 60.0  # a pass needs an answer of green within so many seconds
-SUSPEND_AFTER_S = 120.0  # without admissible evidence for so long, green gets no traffic
+FRESH_S = 60.0  # a pass needs an answer of green within this time
+SUSPEND_AFTER_S = 120.0  # after this time without admissible evidence green gets no traffic
 HELD = "held"
 
 

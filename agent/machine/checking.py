@@ -42,7 +42,7 @@ ANSWER_S = 900.0  # vLLM's own check takes a minute; the engine's deadline is sh
 
 
 def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: datetime) -> Transition:
-    """Request the preflight; what is open stays open meanwhile."""
+    """Request the preflight. Open suggestions stay open meanwhile."""
     number = state.suggestions.last_number + 1
     asked = replace(
         enter_phase(state, Phase.CHECKING, at, suggestion.proposal.why),
@@ -59,7 +59,7 @@ def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: dat
 
 
 def preflight_hot(rules: Rules, state: State, suggestion: Suggestion) -> PreflightResult:
-    """Whether the servers that run take the change. Nothing is asked: they have said what they take."""
+    """Whether the servers that run take the change. No request is needed: their records name the knobs."""
     if why := _why_not_hot(rules, state, suggestion):
         return PreflightResult(problem=f'strategy = "hot", but {why}; write strategy = "auto"')
     return PreflightResult(strategy="hot", why="the servers that run take the new values without a restart")

@@ -7,7 +7,7 @@ from itertools import takewhile
 from flettner.agent.domain.model import Outcome
 from flettner.vllm_facts.values import Knob, Value
 
-DENIED_FOR = timedelta(hours=24)  # a denied change is not suggested again for so long
+DENIED_FOR = timedelta(hours=24)  # a denied change is not suggested again for this time
 COMBINED = ("rolled_back", "no_gain", "undecided")  # the server started, and no check or operator refused it
 NO_EVIDENCE = ("undecided", "aborted")  # the values were not judged
 BACK_AFTER = timedelta(hours=3)  # a hot change is not reversed earlier, under the same load

@@ -105,7 +105,7 @@ def in_two_windows(state: State, keys: Iterable[str], reading: Reading, at: date
 
 
 def is_established(state: State, proposal: Proposal, reading: Reading, at: datetime, slo: Slo) -> bool:
-    """Whether the proposal's cause is seen for long enough: by its rule, or by what it changes."""
+    """Whether its rule, or the change that it proposes, has been proposed for long enough."""
     if burns_fast(reading, slo):
         return True
     does = knob_directions(proposal.to, state.fleet.setting, proposal.assumed)

@@ -36,7 +36,7 @@ class Guard:
     cooldown_s: float = 600.0
     suggestion_ttl_s: float = 3600.0
     changes_per_day: int = 8
-    hot_changes_per_day: int = 24  # of those that running servers take; counted apart
+    hot_changes_per_day: int = 24  # changes of running servers, which are counted apart
     hot: bool = True  # whether running servers may take changes
     hold: Hold | None = None  # how the proxy holds new requests while no server serves
     refresh_s: float = 60.0  # an open suggestion gets new numbers, or another value, no more often

@@ -106,7 +106,7 @@ def end_all(state: State, status: Ending, why: str) -> State:
 
 
 def end_check(state: State, at: datetime, why: str) -> State:
-    """End the suggestion that is being checked as superseded; what was open stays open."""
+    """End the suggestion that is being checked as superseded. Open suggestions stay open."""
     checking = state.suggestions.checking
     if checking is None:
         return state
@@ -114,7 +114,7 @@ def end_check(state: State, at: datetime, why: str) -> State:
 
 
 def enter_fitting_phase(state: State, at: datetime, note: str) -> State:
-    """Enter the phase that fits what is left open, with this note."""
+    """Enter the phase that fits the suggestions that are still open, with this note."""
     if state.suggestions.checking is not None:
         return replace(state, note=note)
     phase = Phase.PROPOSED if state.suggestions.open else Phase.OBSERVING

@@ -46,7 +46,7 @@ def charge_error_budget(state: State, event: Event) -> State:
 
 
 def end_retirement(state: State, event: Event) -> State:
-    """Forget a retirement beside the rollout once it is done."""
+    """Forget a retirement outside the rollout once it is done."""
     if not isinstance(event, Retired):
         return state
     left = tuple(effect for effect in state.fleet.retiring if effect.number != event.number)
@@ -113,7 +113,7 @@ def update_addresses_in_route(moved: Transition, _: Event) -> Transition:
 
 
 def repeat_retirements(moved: Transition, event: Event) -> Transition:
-    """Every 30 s, ask again for each retirement that is not done; drop those of servers that serve again."""
+    """Repeat each unfinished retirement every 30 s; drop the retirement of a server that serves again."""
     if not isinstance(event, Observed):
         return moved
     state, effects = moved

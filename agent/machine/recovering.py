@@ -43,7 +43,7 @@ FoundServers = Mapping[str, Server]
 
 
 def on_started(rules: Rules, state: State, event: AgentStarted) -> Transition:
-    """Continue the target from what was found and what the journal intends."""
+    """Continue the target with the servers that run, as the journal intends."""
     restarted = event.epoch != state.epoch
     state = replace(state, epoch=event.epoch, mode=event.mode, approval=event.approval)
     if state.phase is Phase.CHECKING:
@@ -118,7 +118,7 @@ def _resume_promotion_without_green(state: State, at: datetime) -> Transition:
 
 
 def merge_found_servers(state: State, event: AgentStarted, by_name: FoundServers) -> State:
-    """Update the expected servers from what was found; missing ones exited, unless flettner stopped them."""
+    """Update the recorded servers to those that run; a missing one exited, unless flettner stopped it."""
     if not state.fleet.servers:
         return adopt_servers(state, event)
     fleet, note, drifted = [], "", False

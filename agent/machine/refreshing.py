@@ -20,7 +20,7 @@ MATERIAL_EVIDENCE = 2.0  # of measurements, which fluctuate more
 
 
 def is_material(before: Value, after: Value, ratio: float = MATERIAL) -> bool:
-    """Whether two values differ by more than this ratio; those that are no numbers, at all."""
+    """Whether two numbers differ by more than this ratio, or two other values differ."""
     numbers = [number for value in (before, after) if (number := as_number(value)) is not None]
     if len(numbers) < len((before, after)):
         return before != after
@@ -34,14 +34,14 @@ def is_another_change(before: Setting, after: Setting) -> bool:
 
 
 def is_younger(shown: Suggestion, at: datetime, seconds: float) -> bool:
-    """Whether what is shown was made or refreshed less than this time ago."""
+    """Whether the suggestion was made or refreshed less than this time ago."""
     return at - (shown.refreshed_at or shown.made_at) < timedelta(seconds=seconds)
 
 
 def refresh(rules: Rules, state: State, shown: Suggestion, now: Proposal | None, at: datetime) -> Suggestion:
     """The suggestion with present numbers if they differ materially, else as shown.
 
-    `now`: what the policy proposes at present, after the guard; None: unknown, its numbers stay.
+    `now`: the policy's present proposal, after the guard; None: it is unknown, and the numbers stay.
     """
     every_s = rules.guard.refresh_s
     is_time = at.timestamp() % every_s < 1  # a forecast each second would cost too much

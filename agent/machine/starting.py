@@ -108,9 +108,9 @@ def _note(approved: Suggestion) -> str:
 
 
 def gain_needed(proposal: Proposal, plan: Plan) -> GainNeeded:
-    """Whether the change must be measurably better; a mitigation only beside a blue that misses its SLO.
+    """Whether the change must be measurably better; a mitigation only if blue misses its SLO.
 
-    Where blue meets its SLO a mitigation prevents what has not happened yet, so not worse is enough.
+    Where blue meets its SLO, a mitigation prevents a harm that has not occurred: it need not be better.
     """
     if proposal.rule == PERSON or not plan.gain_needed:
         return "never"

@@ -211,7 +211,7 @@ def state_without_counts(state: State) -> tuple[object, ...]:
 
 
 def state_without_recent(state: State) -> tuple[object, ...]:
-    """The state without what the next minute discards or finds again."""
+    """The state without the values that the next minute discards or measures again."""
     return (*_lasting(state), state.rollout)
 
 

@@ -18,7 +18,7 @@ class HostCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyChoice:
-    strategy: Strategy | None  # None: none fits, `why` says what to do
+    strategy: Strategy | None  # None: none fits, and `why` says how to change that
     why: str
 
 

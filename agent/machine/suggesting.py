@@ -103,7 +103,7 @@ def observe(rules: Rules, state: State, event: Observed) -> Transition:
 
 
 def _end_outdated(state: State, at: datetime) -> State:
-    """End what expired, what was made for another setting, and a preflight without an answer."""
+    """End suggestions that expired or were made for another setting, and a preflight without an answer."""
     base = base_digest(state.fleet.setting) if state.fleet.servers else ""
     ended = end_each(
         state,

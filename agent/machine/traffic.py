@@ -15,12 +15,12 @@ from flettner.agent.machine.transitions import IDLE, sum_counts
 
 RECENT = timedelta(seconds=60)
 GAP = timedelta(seconds=5)  # without an observation outside rollouts: a rollout, or a restart of the daemon
-SMOOTH_S = 120.0  # the rate is the mean of the windows that ended in so many seconds
+SMOOTH_S = 120.0  # the rate is the mean of the windows that ended in this time
 STEADY_TICKS = 240  # one hour of one server: enough to replace any older calibration
 
 
 def remember_traffic(state: State, event: Event) -> State:
-    """Outside rollouts, keep what the judge compares a swap with: the fleet's last minutes and calibration.
+    """Outside rollouts, keep the fleet's last minutes and calibration; the judge compares a swap with them.
 
     A calibration of few ticks, from the first minutes of a new process, does not replace one of hours.
     """

@@ -29,7 +29,7 @@ Transition = tuple[State, tuple[Effect, ...]]
 LONGEST_PAUSE = timedelta(seconds=30)
 REMEMBERED = 200  # outcomes kept in the state; the journal has them all
 BY_OPERATOR = ("denied", "aborted")
-DENIALS = 50  # at most so many of them, so that denials leave room for what was tried
+DENIALS = 50  # denials and aborts kept at most, so that they leave room for the outcomes of rollouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ def without_effects(state: State) -> Transition:
 
 
 def request_effect(state: State, effect: Awaited) -> Transition:
-    """Number the effect and await its outcome instead of the one awaited before."""
+    """Number the effect and await its outcome instead of the earlier effect's."""
     numbered = replace(effect, number=state.effects.next_number)
     if isinstance(numbered, Route):
         state = replace(state, split=Split(route=numbered))
@@ -111,7 +111,7 @@ def repeat_effect(state: State) -> Transition:
 
 
 def add_retirement(moved: Transition, server: Server) -> Transition:
-    """Retire a server beside the rollout; the request is repeated until it is done."""
+    """Retire a server outside the rollout. The request is repeated until it is done."""
     state, effects = moved
     state, number = take_number(state)
     extra = Retire(number=number, server=server)

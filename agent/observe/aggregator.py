@@ -80,7 +80,7 @@ PENDING = 2_000  # requests of a server kept until `take_request_counts`; more a
 SOURCES = 1_000  # sources whose state is kept
 INCIDENTS = 1_000  # latest incidents kept, of all servers
 MAX_NEW_SAMPLES = 100  # latest scrapes of a server kept until `take_liveness`
-PROGRESS_S = 5.0  # a server that computed no token for so long makes no progress
+PROGRESS_S = 5.0  # a server that computed no token for this time makes no progress
 TOKENS = frozenset({"prompt_tokens", "generation_tokens"})
 REQUESTS = "proxy_requests"  # the source of request records
 TRAFFIC = "traffic"  # the source that says whether the split is in force
@@ -163,8 +163,8 @@ class Aggregator:
     slo: Slo = field(default_factory=Slo)
     counted_by: RequestSource = "proxy"
     span_s: float = 30.0
-    longest_s: float = 240.0  # at most so long where `span_s` has few requests
-    fresh_s: float = 5.0  # a scrape covers at most so many seconds before it
+    longest_s: float = 240.0  # the longest span, where `span_s` has few requests
+    fresh_s: float = 5.0  # seconds before it that a scrape covers at most
     most: int = 20_000
     _servers: dict[str, _Server] = field(default_factory=dict, init=False)
     _sources: dict[str, SourceState] = field(default_factory=dict, init=False)

@@ -178,7 +178,7 @@ def _cost_steps(
         return token_s, None
     whole_s = prefill_s / prompt if prompt and prefill_s else token_s
     token_s = min(token_s, whole_s, 1 / mean_y / step_tokens if step_tokens else whole_s)
-    # The fastest block had few prompts: a step without any takes at most so long, and not less than half.
+    # The fastest block had few prompts: a step without any takes at most its time, and at least half of it.
     slowest = mean_y / max(steps for _, steps in points)
     if mean_x > 0:
         token_s = min(max(token_s, (1 - slowest) / mean_x), (1 - slowest / 2) / mean_x)

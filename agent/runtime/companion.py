@@ -1,4 +1,4 @@
-"""Tasks beside the loop of a target, for computations that take longer than a tick."""
+"""Tasks next to the loop of a target, for computations that take longer than a tick."""
 
 from typing import Protocol
 

@@ -56,7 +56,7 @@ UNSEEN: Mapping[RequestSource, str] = {
 """What the judge does not see, for each source of requests."""
 
 ROUTE_S = 20.0  # time to confirm a split, after which it counts as failed
-LOOK_AGAIN_S = 5.0  # at least so long between two observations of servers that a third party changed
+LOOK_AGAIN_S = 5.0  # least time between observations after a third party's change
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class EffectRunner:
     exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
     self_metrics: SelfMetrics = field(default_factory=SelfMetrics)
     on_kept: Callable[[str], None] = lambda _: None  # why a KeepAlive failed; empty: it did not
-    observe: Callable[[], Awaitable[Event]] | None = None  # what runs now, after a third party's change
+    observe: Callable[[], Awaitable[Event]] | None = None  # the servers, after a third party's change
     _examiner: Examiner = field(init=False)
     _starting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stopping: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class EffectRunner:
         self._examiner = Examiner(engine=self.engine, exam=self.exam)
 
     def start(self, effect: Effect, tasks: asyncio.TaskGroup) -> None:
-        """Perform the effect beside the loop. A renewal is left out while the one before it still runs."""
+        """Perform the effect in a task of its own. A renewal is left out while the earlier one still runs."""
         if not isinstance(effect, Renewal):
             tasks.create_task(self.perform(effect), name=effect.kind)
         elif (running := self._renewing.get(effect.kind)) is None or running.done():

@@ -1,4 +1,4 @@
-"""Watches a rollout's hold step, so that what was predicted of it can be compared with what it did."""
+"""Watches a rollout's hold step, so that its prediction can be compared with its measurement."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -32,7 +32,7 @@ class HeldRollout:
     def observe(
         self, state: State, learned: LearnedModel | None, slo: Slo, at: datetime
     ) -> CheckRequest | None:
-        """Called every few seconds. Returns what to compare once the hold step has passed."""
+        """Called every few seconds. Returns the comparison to make once the hold step has passed."""
         rollout, hold = state.rollout, self._hold
         if isinstance(rollout, Canary) and state.phase is Phase.CANARY and _is_held(rollout):
             since = rollout.step_since or at

@@ -52,7 +52,7 @@ Inbox = asyncio.Queue[tuple[Event, asyncio.Future[State] | None]]
 async def each_second(offset_s: float = 0.0) -> AsyncIterator[float]:
     """Yield once a second how late it is, s; the first time after a second less `offset_s`.
 
-    Work and delays move no later second; those that pass meanwhile are left out.
+    Work and delays do not shift later seconds; seconds that pass meanwhile are left out.
     """
     clock = asyncio.get_running_loop().time
     due_s = clock() - offset_s
@@ -84,7 +84,7 @@ class TargetLoop:
     check: CommandCheck | None = None  # None: the flags in force are not linted
     learner: Learner | None = None  # None: the performance model learns nothing
     model_search: ModelSearch | None = None  # None: the performance model is not asked
-    offset_s: float = 0.0  # of its seconds from those of other targets, below 1
+    offset_s: float = 0.0  # by which its ticks differ from other targets', below 1
     reading: Reading | None = None
     self_metrics: SelfMetrics = field(default_factory=SelfMetrics)
     events: int = 0

@@ -54,8 +54,8 @@ log = structlog.get_logger()
 
 OBSERVE_RETRY_S = 2.0  # before the start, while engine or proxy does not answer
 CHECK_S = 30.0
-"""For a proxy that cannot say whether it works: what it asks may forbid everything for some seconds after its
-own start."""
+"""Seconds to wait for a proxy that cannot say whether it works: a program that it asks may refuse everything
+for some seconds after its own start."""
 
 _T = TypeVar("_T")
 

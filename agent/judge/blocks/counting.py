@@ -195,7 +195,7 @@ def _follow(trial: BlockTrial, block: Block, second: BlockSecond) -> BlockTrial:
 
 
 def _end_block(trial: BlockTrial, second: BlockSecond) -> BlockTrial:
-    """Requests of still earlier blocks count for the one that ends: few last that long."""
+    """End the block that runs. Requests of earlier blocks count for it: few last that long."""
     earlier = (replace(block, left=0) for block in trial.blocks[:-1])
     now, usual = trial.blocks[-1], BUSIER * trial.usual_rps * trial.on_s
     ended = replace(

@@ -33,14 +33,17 @@ WEIGHTS = (0.1, 0.45, 0.45)
 BOLDEST = 0.98  # a single block that disagrees costs at most a factor of 50
 LINEAR = (0.03, 0.1, 0.3)
 FAR = 3.0  # times the noise
-HOPED = 0.5  # an arm that was never seen has so many times the bad requests of the other: any number is fair
+HOPED = 0.5  # prior: the bad share of an unseen arm over the other's; any number is valid
 KEEP = 0.5  # weight of the blocks before in an arm's share, each time that the arm is on
 
 
 def add_block(
     measure: BlockMeasure, block: Block, counts: BadOf, *, tolerance: float, gain: float
 ) -> BlockMeasure:
-    """Add a block's result by this measure. `tolerance`, `gain`: not worse, not better by so much."""
+    """Add a block's result by this measure.
+
+    Shares of requests: it may be worse by `tolerance`, and must be better by `gain`.
+    """
     of, bad = counts
     if not of:
         return measure

@@ -111,7 +111,7 @@ def _span(step: Step, margin: float, traffic: _Traffic) -> tuple[float, float]:
 
 
 def _span_of_better(step: Step, own_rate: float, traffic: _Traffic) -> tuple[float, float]:
-    """A step beside a blue that misses its SLO. Requests come at random, so their number varies."""
+    """Seconds of a step while blue misses its SLO. Requests come at random, so their number varies."""
     shortened = fails_badly(traffic.recent) and step.weight < FULL_WEIGHT
     requests: float = min(step.requests, FEW) if shortened and step.weight >= step.parity else step.requests
     if step.parity <= step.weight < FULL_WEIGHT:
@@ -130,7 +130,7 @@ def _requests_to_relieve(traffic: _Traffic) -> float:
 
 
 def _span_of_gain(step: Step, own_rate: float, traffic: _Traffic) -> tuple[float, float]:
-    """An equal green beside a healthy blue: until the look for a gain, and until a gain is ruled out."""
+    """Seconds until a green as good as a healthy blue is checked for a gain, and until that is ruled out."""
     phi = advancing_phi(traffic.calibration, traffic.slo)
     enough = LOOK_REQUESTS * goodput_phi(traffic.calibration, traffic.slo) / own_rate
     look_s = max(min(LOOK_S, max(LOOK_LEAST_S, enough)), LOOK_LEAST / own_rate)

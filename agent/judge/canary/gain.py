@@ -52,7 +52,7 @@ class Gain:
         return (q - p - self.least) / sqrt(p * (1 - p) / n + q * (1 - q) / m)
 
     def at_most(self, times: float) -> bool:
-        """Whether green's bad share is at most so many times blue's."""
+        """Whether green's bad share is at most `times` blue's."""
         return self.bad * self.blue_of <= times * self.blue_bad * self.of
 
     def __str__(self) -> str:

@@ -54,7 +54,7 @@ from flettner.agent.judge.eprocess import log_sum, update_with_control, update_w
 
 SURE_BETTER, SURE_FUTILE = log(100.0), log(50.0)
 SURE_RELIEVED = log(20.0)
-SURE_HARM = log(1000.0)  # beside the 1 in 100 of all streams
+SURE_HARM = log(1000.0)  # in addition to the 1 in 100 of all streams
 BURN_IN_S = 300.0
 
 
@@ -177,7 +177,7 @@ def compare_rate(evidence: CanaryEvidence, baseline: RequestCounts) -> int:
 
 
 def log_futile(evidence: CanaryEvidence, slo: Slo) -> float:
-    """Evidence that green is not better than a healthy blue beside it by GAIN, at the advancing phi."""
+    """Evidence that green is not better than a healthy blue by GAIN in the same seconds; advancing phi."""
     times = goodput_phi(evidence.calibration, slo) / advancing_phi(evidence.calibration, slo)
     return log_sum([times * value for value in evidence.goodput.beside.no_gain]) - log(3)
 

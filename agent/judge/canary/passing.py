@@ -28,14 +28,14 @@ from flettner.agent.judge.failure_modes import LEAST_CONTROL
 from flettner.agent.judge.wording import describe_counts, describe_odds
 
 LOOKS_WORSE = log(10.0)
-FEW, SOON_S = 10, 15.0  # requests and seconds of a step beside a blue that fails badly
+FEW, SOON_S = 10, 15.0  # requests and seconds of a step while blue fails badly
 FUTILE_FOR_S = 30.0  # one pause of a server looks futile too, and its evidence is gone seconds later
 LOOK_S, LOOK_LEAST_S, LOOK_LEAST, LOOK_REQUESTS = 600.0, 300.0, 200, 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """One step: its counts, and what they are compared with."""
+    """One step: its counts, and the counts with which they are compared."""
 
     evidence: CanaryEvidence
     step: Step
@@ -63,12 +63,12 @@ class Situation:
 
     @property
     def beside(self) -> bool:
-        """Whether green is proved better than the blue beside it."""
+        """Whether green is proved better than blue in the same seconds."""
         return not self.alone and self.evidence.goodput.beside.log_better >= gp.SURE_BETTER
 
     @property
     def relieved(self) -> bool:
-        """Whether a green beside a relieved blue takes more: it is better than the baseline, or may be."""
+        """Whether green takes more traffic of a relieved blue: it is, or may be, better than the baseline."""
         if not self.missed or not self.level or self.alone or self.evidence.holding:
             return False
         of, bad = attainment.count_missed(self.green)
