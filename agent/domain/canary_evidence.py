@@ -98,14 +98,19 @@ class GainBeside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GainOverBaseline:
-    """Evidence on a gain over blue's baseline, at a load that allows the comparison."""
+    """Evidence on a gain over blue's baseline, at a load that allows the comparison.
+
+    While blue drains, maybe on the same GPU, green is slower than it will be, so nothing counts against a
+    gain then. `since_drained`: the same without these seconds; None if there were none.
+    """
 
     of_green: EProcessPair = field(default_factory=EProcessPair)
+    since_drained: EProcessPair | None = None
 
     @property
-    def better(self) -> tuple[float, float, float]:
+    def better(self) -> tuple[tuple[float, float, float], ...]:
         """That green is better, now, by alternative: a queue may still grow."""
-        return self.of_green.below
+        return tuple(pair.below for pair in (self.of_green, self.since_drained) if pair is not None)
 
     @property
     def most_better(self) -> float:
@@ -161,6 +166,9 @@ class CanaryEvidence:
     missed: tuple[float, float] = (0.0, 0.0)  # decaying: blue's bad requests by goodput, blue's requests
     streams: tuple[EvidenceStream, ...] = ()
     tick_s: float = 0.0
+    against: bool = True  # whether late requests of the open tick count against green
+    draining: bool = False  # whether blue still answers requests from before a green with all traffic
+    drained_s: float = 0.0  # seconds of this step in which green had the hardware to itself
     wide_s: float = 0.0
     valid_s: float = 0.0
     all_s: float = 0.0
@@ -182,6 +190,9 @@ class CanaryEvidence:
             streams=tuple(stream.next_step() for stream in self.streams),
             goodput=Goodput(),
             tick_s=0.0,
+            against=True,
+            draining=False,
+            drained_s=0.0,
             wide_s=0.0,
             valid_s=0.0,
             settled_s=0.0,

@@ -11,6 +11,7 @@ from flettner.agent.domain.model import Step
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.judge.attainment import count_missed, fails_badly
 from flettner.agent.judge.canary.goodput import compare_rate
+from flettner.agent.judge.hard_limits import FRESH_S
 
 RECENT_S = 120.0  # half-life of the request counts per side
 ILL_S = 30.0  # half-life of blue's failures
@@ -23,6 +24,7 @@ AS_WARM = 0.8
 PREFIX_TOKENS = 1000.0
 HITS_MATTER = 0.1
 UNEVEN, SURE = 0.5, 6.0  # deviation of a share from its weight: relative, and in standard errors
+DRAINING = "blue still answers earlier requests, maybe on the same GPU: late ones do not count against green"
 UNEVEN_UNSEEN = 0.2
 """The same where requests that fail before the server are not seen: a green that half of its requests do not
 reach gets a third of those that are seen at a weight of 50 %, and passed. Less would hold a green that has
@@ -34,12 +36,14 @@ class Inadmissible:
     """Reasons; empty if the data is admissible.
 
     `all`: no stream counts. `latency`: only errors and refusals count, and no step passes. `busier`: latency
-    counts for green, but not against it, because green has more load or the baseline is worse than late.
+    counts for green, but not against it, because green has more load, blue still drains beside it, or the
+    baseline is worse than late. `draining`: blue still answers requests from before green had all traffic.
     """
 
     all: str = ""
     latency: str = ""
     busier: str = ""
+    draining: bool = False
 
 
 def update_recent(evidence: CanaryEvidence, observation: Observation) -> CanaryEvidence:
@@ -89,6 +93,7 @@ def check_admissibility(
     uneven: float = UNEVEN,
 ) -> Inadmissible:
     """Why this second does not count. `alone`: green has all traffic, so there is no concurrent control.
+    What blue still answers was sent before, so green's share of the answers says nothing.
 
     `uneven`: the deviation of green's share from its weight, as part of it, that sessions explain.
     `missed`: the baseline misses the SLO. What blue's queue does then is no incident, and counts of finished
@@ -97,7 +102,9 @@ def check_admissibility(
     if observation.blind:
         return Inadmissible(all=f"requests cannot be counted: {observation.blind}")
     if alone:
-        return Inadmissible(busier=_higher_load(evidence, baseline) or _failing_baseline(baseline))
+        draining = has_requests(observation)
+        busier = _higher_load(evidence, baseline) or _failing_baseline(baseline)
+        return Inadmissible(busier=busier or (DRAINING if draining else ""), draining=draining)
     if missed:
         return Inadmissible(
             latency=_cold_cache(evidence) or _uneven_share(evidence, step.weight / 100, uneven, lagging=True)
@@ -110,6 +117,14 @@ def check_admissibility(
         or _uneven_share(evidence, step.weight / 100, uneven, lagging=lagging)
         or _blue_worse_than_baseline(evidence)
     )
+
+
+def has_requests(observation: Observation) -> bool:
+    """Whether blue has requests, by its metrics or, where they are stale, by what it answered."""
+    engine = observation.blue_engine
+    if engine is not None and not engine.lost and engine.age_s <= FRESH_S:
+        return engine.running + engine.waiting > 0
+    return any(arm.asked for arm in observation.blue.values())
 
 
 def _blue_incident(evidence: CanaryEvidence, baseline: RequestCounts) -> str:

@@ -48,18 +48,27 @@ def add_observation(
     if evidence.settled_s < min(settling_s(baseline), own_settling_s(green)):
         return replace(evidence, settled_s=evidence.settled_s + 1.0)
     alone = step.weight >= FULL_WEIGHT
+    if (evidence.against, evidence.draining) != (not hold.busier, hold.draining):
+        evidence = _close_ticks(evidence, step, slo, baseline)
+        evidence = replace(evidence, against=not hold.busier, draining=hold.draining)
+    only_green = replace(observation, blue={}) if alone else observation  # blue's are of another load
     evidence = replace(
         evidence,
         streams=tuple(
             stream
             if hold.latency and stream.name not in ANSWERS
             else buffer_counts(
-                stream, observation, slo, against=_counts_against_green(hold, stream), alone=alone
+                stream,
+                observation if stream.name in ANSWERS else only_green,
+                slo,
+                against=_counts_against_green(evidence, stream),
+                alone=alone,
             )
             for stream in evidence.streams
         ),
-        goodput=evidence.goodput if hold.latency else buffer_goodput(evidence.goodput, observation),
+        goodput=evidence.goodput if hold.latency else buffer_goodput(evidence.goodput, only_green),
         tick_s=evidence.tick_s + 1.0,
+        drained_s=evidence.drained_s + (alone and not hold.draining),
         wide_s=evidence.wide_s + 1.0,
         valid_s=evidence.valid_s + 1.0,
         all_s=evidence.all_s + 1.0,
@@ -68,19 +77,21 @@ def add_observation(
         evidence = replace(
             evidence, streams=tuple(close_wide_tick(s, evidence) for s in evidence.streams), wide_s=0.0
         )
-    if not _is_tick_due(evidence):
-        return evidence
+    return _close_ticks(evidence, step, slo, baseline) if _is_tick_due(evidence) else evidence
+
+
+def _close_ticks(evidence: CanaryEvidence, step: Step, slo: Slo, baseline: RequestCounts) -> CanaryEvidence:
     closed = tuple(
-        close_tick(stream, evidence, step, slo, baseline, against=_counts_against_green(hold, stream))
+        close_tick(stream, evidence, step, slo, baseline, against=_counts_against_green(evidence, stream))
         for stream in evidence.streams
     )
-    goodput = close_goodput_tick(evidence, step, slo, baseline, alone=alone)
+    goodput = close_goodput_tick(evidence, step, slo, baseline, alone=step.weight >= FULL_WEIGHT)
     return replace(evidence, streams=closed, goodput=goodput, tick_s=0.0)
 
 
-def _counts_against_green(hold: Inadmissible, stream: EvidenceStream) -> bool:
-    """Whether this stream's bad requests count against green."""
-    return not hold.busier or stream.name in ANSWERS
+def _counts_against_green(evidence: CanaryEvidence, stream: EvidenceStream) -> bool:
+    """Whether this stream's bad requests in the open tick count against green."""
+    return evidence.against or stream.name in ANSWERS
 
 
 def settling_s(baseline: RequestCounts) -> float:
@@ -121,7 +132,7 @@ def buffer_counts(
     for server, arm in {**observation.blue, "": observation.green}.items():
         of, bad = count_bad(arm, stream.name, stream.edge_s, slo, alone=alone)
         was_of, was_bad = wide.get(server, (0, 0))
-        if of:
+        if of and against:
             wide[server] = (was_of + of, was_bad + bad)
         now = now.plus(Counts(control=of, control_bad=bad) if server else Counts(green=of, green_bad=bad))
     return replace(

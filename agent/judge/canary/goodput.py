@@ -94,10 +94,15 @@ def close_goodput_tick(
         return goodput
     over = goodput.baseline
     if step.weight >= step.parity and missed:
-        futile = _compare_with_baseline(evidence, baseline, advancing)
-        better = _compare_with_baseline(evidence, baseline, phi) if alone else futile
-        over = GainOverBaseline(of_green=_admitted(evidence, step, baseline, futile, better, alone=alone))
-    harm = _harm(evidence, slo, baseline, phi) if alone else goodput.harm
+        phis = (advancing, phi if alone else advancing)
+        since = over.since_drained
+        if since is None and 0 < evidence.drained_s < evidence.valid_s:
+            since = EProcessPair()
+        over = GainOverBaseline(
+            of_green=_admitted(over.of_green, evidence, step, baseline, phis, alone=alone),
+            since_drained=since and _admitted(since, evidence, step, baseline, phis, alone=alone),
+        )
+    harm = _harm(evidence, slo, baseline, phi) if alone and not evidence.draining else goodput.harm
     return replace(goodput, beside=beside, baseline=over, harm=harm, pending=NO_COUNTS)
 
 
@@ -121,13 +126,15 @@ def _harm(evidence: CanaryEvidence, slo: Slo, baseline: RequestCounts, phi: floa
     return HarmEvidence(of_green=of_green)
 
 
-def _compare_with_baseline(evidence: CanaryEvidence, baseline: RequestCounts, phi: float) -> EProcessPair:
+def _compare_with_baseline(
+    pair: EProcessPair, evidence: CanaryEvidence, baseline: RequestCounts, phi: float
+) -> EProcessPair:
     """Test green's share: above one limit there is no gain, below another one green is better."""
     counts, gain = evidence.goodput.pending, least_gain(baseline)
     low, high = baseline_interval(baseline, phi)
     total, missed = count_missed(baseline)
     return update_without_control(
-        evidence.goodput.baseline.of_green,
+        pair,
         (counts.green, counts.green_bad),
         margin=gain,
         above=min(max(min(missed / total - gain / 2, high - gain), 0.01), 0.98),
@@ -139,22 +146,22 @@ def _compare_with_baseline(evidence: CanaryEvidence, baseline: RequestCounts, ph
 
 
 def _admitted(
+    old: EProcessPair,
     evidence: CanaryEvidence,
     step: Step,
     baseline: RequestCounts,
-    futile: EProcessPair,
-    better: EProcessPair,
+    phis: tuple[float, float],
     *,
     alone: bool,
 ) -> EProcessPair:
-    """The evidence that the present load allows: `above` of the first pair, `below` of the second.
+    """The evidence that the present load allows. `phis`: design effects for futility and for a gain.
 
-    With more requests than the baseline only a gain counts, with fewer, or before a queue had time to grow,
-    only futility.
+    With more requests than the baseline, or beside a blue that drains, only a gain counts; with fewer, or
+    before a queue had time to grow, only futility.
     """
-    old = evidence.goodput.baseline.of_green
+    futile, better = (_compare_with_baseline(old, evidence, baseline, phi) for phi in phis)
     rate = compare_rate(evidence, baseline) if alone else 0
-    pair = old if rate > 0 else futile
+    pair = old if rate > 0 or evidence.draining else futile
     too_early = alone and (rate < 0 or evidence.valid_s <= burn_in_s(step))
     return pair.with_below_of(old if too_early else better)
 
@@ -183,8 +190,9 @@ def log_futile(evidence: CanaryEvidence, slo: Slo) -> float:
 
 
 def log_better_than_baseline(goodput: Goodput) -> float:
-    """Evidence now, not its maximum: a queue may still grow."""
-    return log_sum(goodput.baseline.better) - log(3)
+    """Evidence now, not its maximum: a queue may still grow. The mean over alternatives and beginnings."""
+    logs = [value for below in goodput.baseline.better for value in below]
+    return log_sum(logs) - log(len(logs))
 
 
 def describe_missed(counts: Counts) -> str:

@@ -145,7 +145,8 @@ def _futile(now: Situation) -> str:
     if evidence.better or now.beside or evidence.gain:
         return ""
     if now.missed:
-        if now.alone and not _least(now) and gp.compare_rate(evidence, now.baseline) >= 0:
+        drained = evidence.drained_s >= now.step.at_least_s
+        if now.alone and drained and not _least(now) and gp.compare_rate(evidence, now.baseline) >= 0:
             return f"no gain under full load: {with_baseline(now)}"
         if goodput.baseline.log_no_gain < gp.SURE_FUTILE:
             return ""

@@ -86,7 +86,7 @@ class AnytimeJudge:
             observation,
             step=step,
             baseline=baseline,
-            alone=step.weight >= FULL_WEIGHT and not any(arm.asked for arm in observation.blue.values()),
+            alone=step.weight >= FULL_WEIGHT,
             missed=missed,
             uneven=self.uneven,
         )

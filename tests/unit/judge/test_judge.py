@@ -247,6 +247,55 @@ def test_a_green_that_stalls_without_a_queue_that_advances_fails_as_ever() -> No
     assert "stalled before the first token" in partly.verdict.why
 
 
+DRAINS = EngineLiveness(age_s=0.5, running=8, waiting=400, tokens=900.0)
+DRAINED = replace(DRAINS, running=0, waiting=0, tokens=0.0)
+
+
+def test_late_requests_while_blue_drains_on_the_same_gpu_do_not_count_against_green() -> None:
+    """Recorded on a GPU: blue drained for 72 s, in some seconds without an answer, then green was fast."""
+    canary = Canary(HOLD, baseline=QUEUE, baseline_s=30.0, gain_needed="always")
+    for second in range(72):
+        blue = served(4 * (second % 3 > 0), slow=4 * (second % 3 > 0), slow_s=60.0)
+        assert canary.update(served(10, slow=10), blue, blue_engine=DRAINS).kind == "wait"
+    for _ in range(120):
+        if canary.update(served(10), {}, blue_engine=DRAINED).kind != "wait":
+            break
+    assert canary.verdict.kind == "pass"
+    assert "better" in canary.verdict.why
+
+
+def test_a_green_that_stays_late_after_blue_has_drained_does_not_pass() -> None:
+    canary = Canary(HOLD, baseline=QUEUE, baseline_s=30.0, gain_needed="always")
+    for _ in range(72):
+        assert canary.update(served(10, slow=10), served(4, slow=4), blue_engine=DRAINS).kind == "wait"
+    for _ in range(600):
+        if canary.update(served(10, slow=10), {}, blue_engine=DRAINED).kind != "wait":
+            break
+    assert canary.verdict.kind == "futile"
+
+
+@pytest.mark.parametrize("needed", ["never", "always"])
+def test_a_blue_that_drains_does_not_delay_a_green_that_is_on_time(needed: str) -> None:
+    drains = Canary(HOLD, baseline=QUEUE, baseline_s=30.0, gain_needed=needed)
+    drained = Canary(HOLD, baseline=QUEUE, baseline_s=30.0, gain_needed=needed)
+    for _ in range(600):
+        drains.update(served(10), served(4, slow=4), blue_engine=DRAINS)
+        drained.update(served(10), {}, blue_engine=DRAINED)
+        assert drains.verdict.kind == drained.verdict.kind
+        if drains.verdict.kind != "wait":
+            break
+    assert drains.verdict.kind == "pass"
+
+
+def test_failures_beside_a_blue_that_drains_count() -> None:
+    canary = Canary(HOLD, baseline=QUEUE, baseline_s=30.0)
+    for _ in range(60):
+        if canary.update(served(10, errors=2), served(4, slow=4), blue_engine=DRAINS).kind != "wait":
+            break
+    assert canary.verdict.kind == "fail"
+    assert "failed or cut" in canary.verdict.why
+
+
 def test_failures_beside_a_queue_that_advances_count() -> None:
     """As many as the baseline had stalled requests: those were late, these are lost."""
     baseline = served(300, stalled=120, waiting=200)
