@@ -1,7 +1,7 @@
 """Find the containers of one target: those that the config names, even if renamed, and our own."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from flettner.actuators.docker import snapshots
@@ -12,6 +12,7 @@ from flettner.actuators.host.ownership_env import epoch_in
 from flettner.actuators.vllm.engine import refuse_older_daemon
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
+from flettner.agent.plugins.installation import FoundServers
 from flettner.vllm_facts.flag_parser import is_vllm_server
 
 COMPOSE = "com.docker.compose.project"
@@ -101,15 +102,15 @@ async def _adopted(client: DockerClient, site: Site, name: str) -> FoundContaine
     return FoundContainer(server=name, ours=False, spec=spec)
 
 
-async def find_unmanaged_servers(host: str) -> Sequence[tuple[Server, Mapping[str, object]]]:
-    """Return the vLLM containers that flettner did not start, each with its `[targets.engine]` options.
+async def find_unmanaged_servers() -> FoundServers:
+    """Return the vLLM containers of this host that flettner did not start, each with its options.
 
     Raises ActError if the Docker Engine does not answer.
     """
-    client = DockerClient(host=host)
+    client = DockerClient()
     summaries = [one for one in await client.list_containers({}) if SERVER not in (one.get("Labels") or {})]
     specs = await asyncio.gather(*(client.inspect(str(one["Id"])) for one in summaries))
-    return [
+    servers = [
         (
             Server(name=spec.name, setting=spec.serve.setting, address=spec.address, ours=False),
             {"containers": [spec.name]},
@@ -117,3 +118,4 @@ async def find_unmanaged_servers(host: str) -> Sequence[tuple[Server, Mapping[st
         for spec in specs
         if spec and spec.state.running and is_vllm_server(spec.serve.argv)
     ]
+    return FoundServers(servers=servers)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
@@ -15,6 +15,7 @@ from flettner.actuators.docker.discovery import FoundContainer
 from flettner.actuators.docker.exit_diagnosis import read_log
 from flettner.actuators.docker.mounted_files import find_socket
 from flettner.actuators.docker.obstacles import find_obstacles
+from flettner.actuators.docker.options import DockerOptions
 from flettner.actuators.docker.preflight import preflight, start_key
 from flettner.actuators.docker.sleep import Sleeper
 from flettner.actuators.docker.start import Starter
@@ -36,16 +37,13 @@ from flettner.agent.domain.ports import Now, Site
 from flettner.agent.retrying import retry
 from flettner.vllm_facts.values import Setting
 
-if TYPE_CHECKING:
-    from flettner.actuators.docker.plugin import DockerOptions
-
 _RETRY_S = 2.0  # while the Docker daemon is away
 
 
 class DockerEngine(VllmEngine):
     """The containers of one target. A launched one is like the one it replaces, except for its flags."""
 
-    def __init__(self, options: "DockerOptions", site: Site) -> None:
+    def __init__(self, options: DockerOptions, site: Site) -> None:
         super().__init__(site)
         self._options = options
         self._client = DockerClient(host=options.host)

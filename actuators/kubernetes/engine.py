@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
@@ -20,6 +20,7 @@ from flettner.actuators.kubernetes.discovery import (
 )
 from flettner.actuators.kubernetes.handover import Handover
 from flettner.actuators.kubernetes.labels import object_name
+from flettner.actuators.kubernetes.options import KubernetesOptions
 from flettner.actuators.kubernetes.pods import Pod, PodFault, newest_first
 from flettner.actuators.kubernetes.preflight import obstacles, preflight, start_key
 from flettner.actuators.kubernetes.retirement import Retirements
@@ -42,9 +43,6 @@ from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import Reader
 from flettner.vllm_facts.values import Setting
 
-if TYPE_CHECKING:
-    from flettner.actuators.kubernetes.plugin import KubernetesOptions
-
 logger = structlog.get_logger(__name__)
 
 _RETRY_S = 2.0  # while the API server is away
@@ -56,7 +54,7 @@ _WARM_UP_S = 600.0
 class KubernetesEngine(VllmEngine):
     """The workloads of one target. A launched one is like the one it replaces, except for its flags."""
 
-    def __init__(self, options: "KubernetesOptions", site: Site) -> None:
+    def __init__(self, options: KubernetesOptions, site: Site) -> None:
         super().__init__(site)
         self._options = options
         self._client = options.client()

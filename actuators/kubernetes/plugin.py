@@ -1,74 +1,22 @@
 """Run vLLM servers as Deployments or StatefulSets: a new one is like the old one, except for its flags."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
-
-from flettner.actuators.kubernetes import discovery, installation
+from flettner.actuators.kubernetes import installation
+from flettner.actuators.kubernetes.discovery import find_unmanaged_servers
 from flettner.actuators.kubernetes.engine import KubernetesEngine
-from flettner.actuators.kubernetes.lease import LeaseLock
-from flettner.actuators.kubernetes.workload import OPTIONS, WorkloadName
-from flettner.actuators.vllm.engine import ServerOptions
-from flettner.agent.domain.ports import Lock, Site
-from flettner.agent.plugins.installation import FoundServers, FoundTarget, Installation
-from flettner.clients.kubernetes.connection import Access, find_place
-from flettner.clients.kubernetes.options import ClusterOptions
+from flettner.actuators.kubernetes.options import KubernetesOptions
+from flettner.agent.domain.ports import Site
 
 
-@dataclass(frozen=True, kw_only=True)
-class KubernetesOptions(ServerOptions, ClusterOptions):
-    """The fields are the options of `[targets.engine]`. How long a pod may take to end is in its manifest."""
+class KubernetesPlugin(KubernetesOptions):
+    """The engine of `kind = "kubernetes"`."""
 
-    sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    installation_file: ClassVar[str] = installation.FILE_NAME
-    none_found: ClassVar[str] = installation.NONE_FOUND
-    deployments: tuple[str, ...] = ()  # that serve already; all belong to the target
-    statefulsets: tuple[str, ...] = ()  # that serve already, in place of Deployments or besides
-    lease: str = "flettner"  # held while a daemon may act, so that a second one waits
-
-    def __post_init__(self) -> None:
-        for option in OPTIONS.values():
-            object.__setattr__(self, option, tuple(getattr(self, option)))  # TOML has lists only
-        super().__post_init__()
-        names = [one.name for one in self.adopted]
-        if not names or not all(names):
-            raise ValueError(
-                "deployments and statefulsets are empty: name what serves, as "
-                "`kubectl get deployments,statefulsets` shows it"
-            )
-        if not self.lease:
-            raise ValueError("lease is empty: name the Lease that keeps a second daemon from acting")
-        if len(set(names)) != len(names):
-            raise ValueError("deployments, statefulsets: each name once: it is the name of a server")
-
-    @property
-    def adopted(self) -> tuple[WorkloadName, ...]:
-        return tuple(
-            WorkloadName(resource, name)
-            for resource, option in OPTIONS.items()
-            for name in getattr(self, option)
-        )
-
-    @property
-    def exclusive(self) -> tuple[tuple[str, ...], ...]:
-        place = find_place(Access(self.kubeconfig, self.context, self.namespace))
-        return tuple((OPTIONS[one.resource], one.name, *place) for one in self.adopted)
+    installation_file = installation.FILE_NAME
+    none_found = installation.NONE_FOUND
+    find_unmanaged_servers = staticmethod(find_unmanaged_servers)
+    make_installation = staticmethod(installation.make_installation)
 
     def bind(self, site: Site) -> KubernetesEngine:
         return KubernetesEngine(self, site)
 
-    def lock(self) -> Lock:
-        return LeaseLock(client=self.client(), name=self.lease)
 
-    @staticmethod
-    async def find_unmanaged_servers() -> FoundServers:
-        """Return the workloads that run vLLM here, for a first config. Raises ActError."""
-        return await discovery.find_unmanaged_servers()
-
-    @staticmethod
-    def make_installation(targets: Sequence[FoundTarget]) -> Installation:
-        """Return the values of the Helm chart for the workloads that were found."""
-        return installation.make_installation(targets)
-
-
-plugin = KubernetesOptions
+plugin = KubernetesPlugin

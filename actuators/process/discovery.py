@@ -1,25 +1,31 @@
 """Find the vLLM processes of this host that flettner did not start."""
 
+import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from flettner.actuators.host import ownership_env, procfs
 from flettner.actuators.process.address import find_listen_address
 from flettner.agent.domain.model import Server
+from flettner.agent.plugins.installation import FoundServers
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import is_vllm_server, parse_setting
 
 _CONTAINED = re.compile(r"docker|containerd|libpod|kubepods|crio|lxc")  # in a path of /proc/PID/cgroup
 
 
-def find_unmanaged_servers() -> Sequence[tuple[Server, Mapping[str, object]]]:
-    """The processes that serve vLLM on a port of plain HTTP, each with the `[targets.engine]` options for it.
+async def find_unmanaged_servers() -> FoundServers:
+    """Return the processes that serve vLLM on a port of plain HTTP, each with its `[targets.engine]` options.
 
     Processes in containers are left to the docker engine.
     """
-    return [found for one in procfs.processes() for found in _server_of(one)]
+    return FoundServers(servers=await asyncio.to_thread(_find_servers))
+
+
+def _find_servers() -> list[tuple[Server, Mapping[str, object]]]:
+    return [server for process in procfs.processes() for server in _server_of(process)]
 
 
 def _server_of(one: procfs.Process) -> Iterator[tuple[Server, Mapping[str, object]]]:

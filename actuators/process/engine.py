@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from flettner.actuators.host import origin as server_origin
 from flettner.actuators.host import ownership_env, procfs
@@ -17,6 +17,7 @@ from flettner.actuators.process import adopted, stopped
 from flettner.actuators.process.address import choose_port, find_listen_address, parse_url
 from flettner.actuators.process.logs import ServerLogs
 from flettner.actuators.process.obstacles import find_obstacles
+from flettner.actuators.process.options import ProcessOptions
 from flettner.actuators.process.preflight import Preflight, start_key
 from flettner.actuators.process.sleep import RunningServer, Sleeper, wait_for_gpu_memory
 from flettner.actuators.process.watch import until_gone
@@ -34,16 +35,13 @@ from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.values import Setting
 
-if TYPE_CHECKING:
-    from flettner.actuators.process.plugin import ProcessOptions
-
 _POLL_S = 0.25
 
 
 class ProcessEngine(VllmEngine):
     """The servers of one target, each in a session of its own that outlives the daemon."""
 
-    def __init__(self, options: "ProcessOptions", site: Site) -> None:
+    def __init__(self, options: ProcessOptions, site: Site) -> None:
         super().__init__(site)
         self._options = options
         self._times = StartTimes.at(site.state_dir)

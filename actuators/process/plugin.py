@@ -1,52 +1,18 @@
 """Run vLLM servers as plain processes of this host, each in a session of its own that outlives the daemon."""
 
-import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar
-
-from flettner.actuators.process import discovery
-from flettner.actuators.process.address import parse_url
+from flettner.actuators.process.discovery import find_unmanaged_servers
 from flettner.actuators.process.engine import ProcessEngine
-from flettner.actuators.vllm.engine import ServerOptions
+from flettner.actuators.process.options import ProcessOptions
 from flettner.agent.domain.ports import Site
-from flettner.agent.plugins.installation import FoundServers
-
-_MAX_PORT = 65535
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessOptions(ServerOptions):
-    """The fields are the options of `[targets.engine]`."""
+class ProcessPlugin(ProcessOptions):
+    """The engine of `kind = "process"`."""
 
-    sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    command: tuple[str, ...] = field(default=(), repr=False)  # empty: the command of the adopted server
-    serving: str = ""  # "http://127.0.0.1:8000": a running server to adopt
-    ports: tuple[int, int] = (8101, 8199)  # where new servers listen: first and last
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # added to the daemon's own
-    cwd: str = ""  # working directory of the servers; empty: the daemon's
-    stop_s: float = 20.0  # from SIGTERM to SIGKILL
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "command", tuple(self.command))  # TOML has lists only
-        object.__setattr__(self, "ports", tuple(self.ports))
-        super().__post_init__()
-        if not self.command and not self.serving:
-            raise ValueError(
-                "say what is served: command = ['vllm', 'serve', 'MODEL'], or serving = 'http://…'"
-            )
-        if self.serving:
-            parse_url(self.serving)
-        if len(self.ports) != len(("first", "last")) or not 0 < self.ports[0] <= self.ports[1] <= _MAX_PORT:
-            raise ValueError(f"ports must be [first, last] within 1..{_MAX_PORT}, not {list(self.ports)}")
+    find_unmanaged_servers = staticmethod(find_unmanaged_servers)
 
     def bind(self, site: Site) -> ProcessEngine:
         return ProcessEngine(self, site)
 
-    @staticmethod
-    async def find_unmanaged_servers() -> FoundServers:
-        """Return the servers that are processes of this host, for a first config."""
-        return FoundServers(servers=await asyncio.to_thread(discovery.find_unmanaged_servers))
 
-
-plugin = ProcessOptions
+plugin = ProcessPlugin

@@ -25,7 +25,7 @@ import aiohttp
 
 from bench.hot_changes.streams import STREAMS, Streams
 from bench.results import new_parser, write
-from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from flettner.agent.machine.hot_trial import LEASE_S
@@ -139,7 +139,7 @@ async def kill_server(rig: Rig, config: HotSiteConfig) -> dict[str, Any]:
 async def change(rig: Rig, config: HotSiteConfig, streams: Streams, changes: int) -> dict[str, Any]:
     """Without a daemon, so that nothing else sets values; Envoy and vLLM outlive it."""
     site = Site(target=TARGET, state_dir=rig.marked, epoch=EPOCH)
-    engine = ProcessOptions(command=config.command, ports=(SERVERS[0], SERVERS[-1])).bind(site)
+    engine = ProcessPlugin(command=config.command, ports=(SERVERS[0], SERVERS[-1])).bind(site)
     (server,) = await engine.observe()
     applied: dict[int, list[float]] = {LOW: [], HIGH: []}
     running: dict[int, list[float]] = {LOW: [], HIGH: []}

@@ -18,10 +18,10 @@ from lightkube.types import CascadeType, PatchType
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_exception
 
 from flettner.agent.retrying import retry
-from flettner.clients.kubernetes.connection import Access, Connection, connection_to
+from flettner.clients.kubernetes.connection import Access
 from flettner.clients.kubernetes.documents import Json, Kind, has_labels, with_kind
 from flettner.clients.kubernetes.errors import AwayError, ConflictError, MissingError
-from flettner.clients.kubernetes.mirror import STEADY, Mirror, Pace
+from flettner.clients.kubernetes.mirror import STEADY, Mirror, MirroringConnection, Pace, connection_to
 
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # lightkube's; at INFO it logs every request
 
@@ -192,7 +192,7 @@ class KubernetesClient:
         return CachedReader(self)
 
     @property
-    def _connection(self) -> Connection:
+    def _connection(self) -> MirroringConnection:
         return connection_to(Access(self.kubeconfig, self.context, self.namespace))
 
     async def _write(

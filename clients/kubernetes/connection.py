@@ -1,11 +1,12 @@
-"""One connection to an API server for all targets of a daemon, with what it knows of the objects there.
+"""The connection to an API server.
 
-It belongs to an event loop and closes when the loop ends. Credentials are read again when the API server
-refuses them, since tokens of service accounts and certificates of clients are replaced while a daemon runs.
+Credentials are read again when the API server refuses them, since tokens of service accounts and certificates
+of clients are replaced while a daemon runs.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -15,13 +16,12 @@ from typing import Final, NamedTuple, TypeVar
 import httpx2
 import lightkube
 import yaml
+from httpcore2 import AsyncNetworkStream
+from httpcore2._backends.anyio import AnyIOStream
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.core.exceptions import ConfigError
 
-from flettner.clients.kubernetes.documents import Kind
 from flettner.clients.kubernetes.errors import FAILURES, status_of, to_act_error
-from flettner.clients.kubernetes.handshake import close_cancelled_handshakes
-from flettner.clients.kubernetes.mirror import Mirror, Pace
 
 MANAGER: Final = "flettner"
 """The field manager of every write: `kubectl get --show-managed-fields` names it."""
@@ -53,12 +53,11 @@ class _Session:
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """Use `connection_to`. Every call raises ActError (see `errors`)."""
+    """Every call raises ActError (see `errors`)."""
 
     access: Access
     _session: _Session | None = None
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _mirrors: dict[tuple[Kind, frozenset[tuple[str, str]]], Mirror] = field(default_factory=dict)
 
     async def call(self, what: str, ask: Callable[[lightkube.AsyncClient], Awaitable[_T]]) -> _T:
         """`what`: the call in words, for its error."""
@@ -81,19 +80,6 @@ class Connection:
                 yield api
         except FAILURES as error:
             raise to_act_error(what, error) from error
-
-    def mirror(self, kind: Kind, labels: Mapping[str, str], pace: Pace) -> Mirror:
-        """Return what is known of the objects of a kind; it keeps itself up to date from now on."""
-        key = kind, frozenset(labels.items())
-        if key not in self._mirrors:
-            self._mirrors[key] = Mirror(self, kind, labels, pace)
-        return self._mirrors[key]
-
-    def has_written(self, kind: Kind) -> None:
-        """Let the next read of a mirror include a write that has just been made."""
-        for mirror in self._mirrors.values():
-            if mirror.kind is kind:
-                mirror.refresh()
 
     async def _ask(self, ask: Callable[[lightkube.AsyncClient], Awaitable[_T]]) -> _T:
         async with self._use() as api:
@@ -127,30 +113,9 @@ class Connection:
                 self._session = _Session(api, asyncio.get_running_loop().time())
             return self._session
 
-    async def close_with_loop(self) -> None:
-        """asyncio.run cancels the tasks that are left when its own has ended."""
-        try:
-            await asyncio.get_running_loop().create_future()
-        finally:
-            await asyncio.gather(*(mirror.close() for mirror in self._mirrors.values()))
-            if self._session is not None:
-                await self._session.api.close()
-
-
-_connections: dict[tuple[asyncio.AbstractEventLoop, Access], tuple[Connection, asyncio.Task[None]]] = {}
-"""Shared by the engines, which the core makes one by one for each target."""
-
-
-def connection_to(access: Access) -> Connection:
-    """Return the connection of this event loop."""
-    key = asyncio.get_running_loop(), access
-    if key not in _connections:
-        close_cancelled_handshakes()
-        made = Connection(access)
-        closing = asyncio.create_task(made.close_with_loop(), name="Kubernetes connection")
-        closing.add_done_callback(lambda _: _connections.pop(key))
-        _connections[key] = made, closing
-    return _connections[key][0]
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.api.close()
 
 
 def find_place(access: Access) -> tuple[str, str]:
@@ -178,3 +143,29 @@ def _read_config(access: Access) -> SingleConfig:
     if authority and not Path(found.abs_file(authority)).is_file():
         raise ConfigError(f"its certificate-authority {authority} is no file")
     return found
+
+
+_start_tls = AnyIOStream.start_tls
+
+
+async def _start_tls_or_close(
+    stream: AnyIOStream,
+    ssl_context: ssl.SSLContext,
+    server_hostname: str | None = None,
+    timeout: float | None = None,  # noqa: ASYNC109 - the name that httpcore2 gives it
+) -> AsyncNetworkStream:
+    try:
+        return await _start_tls(stream, ssl_context, server_hostname, timeout)
+    except asyncio.CancelledError:
+        await stream.aclose()
+        raise
+
+
+def close_cancelled_handshakes() -> None:
+    """Close the connection of a TLS handshake that is cancelled, for every client of httpx2 in this process.
+
+    httpcore2 (2.16) closes it if the handshake fails, but not on a cancellation: the socket stays open until
+    it is garbage collected. A watch that ends while it connects again, and the end of a daemon, cancel
+    handshakes.
+    """
+    AnyIOStream.start_tls = _start_tls_or_close  # type: ignore[method-assign, assignment]

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import httpx2
 import lightkube
@@ -19,11 +19,9 @@ from tenacity import AsyncRetrying, retry_if_exception_type
 
 from flettner.agent.domain.errors import ActError
 from flettner.agent.retrying import Backoff, failure, retry
+from flettner.clients.kubernetes.connection import Access, Connection, close_cancelled_handshakes
 from flettner.clients.kubernetes.documents import Json, Kind, has_labels, with_kind
 from flettner.clients.kubernetes.errors import AwayError, ExpiredError
-
-if TYPE_CHECKING:
-    from flettner.clients.kubernetes.connection import Connection
 
 _WATCH_S: Final = 300.0  # of one request; client-go asks for 300 to 600
 _CONNECT_S: Final = 15.0
@@ -48,7 +46,7 @@ PROMPT: Final = Pace(silence_s=60.0, pause_s=1.0)
 class Mirror:
     """The documents must not be changed."""
 
-    connection: "Connection"
+    connection: Connection
     kind: Kind
     labels: Mapping[str, str] = field(default_factory=dict)  # of the objects; empty: all
     pace: Pace = STEADY
@@ -225,3 +223,52 @@ class _Listener:
     def concerns(self, document: Json) -> bool:
         metadata = document["metadata"]
         return self.name in {"", metadata["name"]} and has_labels(document, self.labels)
+
+
+@dataclass(slots=True, eq=False)
+class MirroringConnection(Connection):
+    """One connection for all targets of a daemon, with what it knows of the objects there.
+
+    Use `connection_to`. It belongs to an event loop and closes when the loop ends.
+    """
+
+    _mirrors: dict[tuple[Kind, frozenset[tuple[str, str]]], Mirror] = field(default_factory=dict)
+
+    def mirror(self, kind: Kind, labels: Mapping[str, str], pace: Pace) -> Mirror:
+        """Return what is known of the objects of a kind; it keeps itself up to date from now on."""
+        key = kind, frozenset(labels.items())
+        if key not in self._mirrors:
+            self._mirrors[key] = Mirror(self, kind, labels, pace)
+        return self._mirrors[key]
+
+    def has_written(self, kind: Kind) -> None:
+        """Let the next read of a mirror include a write that has just been made."""
+        for mirror in self._mirrors.values():
+            if mirror.kind is kind:
+                mirror.refresh()
+
+    async def close_with_loop(self) -> None:
+        """asyncio.run cancels the tasks that are left when its own has ended."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await asyncio.gather(*(mirror.close() for mirror in self._mirrors.values()))
+            await self.close()
+
+
+_connections: dict[
+    tuple[asyncio.AbstractEventLoop, Access], tuple[MirroringConnection, asyncio.Task[None]]
+] = {}
+"""Shared by the engines, which the core makes one by one for each target."""
+
+
+def connection_to(access: Access) -> MirroringConnection:
+    """Return the connection of this event loop."""
+    key = asyncio.get_running_loop(), access
+    if key not in _connections:
+        close_cancelled_handshakes()
+        made = MirroringConnection(access)
+        closing = asyncio.create_task(made.close_with_loop(), name="Kubernetes connection")
+        closing.add_done_callback(lambda _: _connections.pop(key))
+        _connections[key] = made, closing
+    return _connections[key][0]

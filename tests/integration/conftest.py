@@ -11,7 +11,7 @@ from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.actuators.host import ownership_env
 from flettner.actuators.process.engine import ProcessEngine
-from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from tests.support.ports import free_port
@@ -63,7 +63,7 @@ async def bound(tmp_path: Path) -> AsyncIterator[Bound]:
             "stop_s": 5.0,
             **options,
         }
-        return ProcessOptions(**options).bind(site(tmp_path, epoch))
+        return ProcessPlugin(**options).bind(site(tmp_path, epoch))
 
     yield make
     last = make(epoch=99, stop_s=0.0)

@@ -13,7 +13,7 @@ from flettner.actuators.docker import snapshots
 from flettner.actuators.docker.clone import document_to_keep
 from flettner.actuators.docker.engine import DockerEngine
 from flettner.actuators.docker.labels import site_labels
-from flettner.actuators.docker.plugin import DockerOptions
+from flettner.actuators.docker.plugin import DockerPlugin
 from flettner.actuators.docker.snapshots import Snapshot
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Server
@@ -38,7 +38,7 @@ class EngineRig:
     def engine(
         self, *containers: str, epoch: int = 1, host: str = "", state_dir: Path | None = None
     ) -> DockerEngine:
-        engine = DockerOptions(
+        engine = DockerPlugin(
             containers=containers or (self.adopted,),
             host=host,
             health_every_s=0.1,

@@ -18,9 +18,9 @@ from flettner.actuators.docker.labels import container_name
 from flettner.actuators.host import ownership_env
 from flettner.actuators.kubernetes.engine import KubernetesEngine
 from flettner.actuators.kubernetes.labels import object_name
-from flettner.actuators.kubernetes.plugin import KubernetesOptions
+from flettner.actuators.kubernetes.plugin import KubernetesPlugin
 from flettner.actuators.process.engine import ProcessEngine
-from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import PreflightResult, Server
@@ -119,7 +119,7 @@ class ProcessRig:
         os.kill(ownership_env.marked(self.site)[name].process.pid, signal.SIGCONT)
 
     def _bound(self, epoch: int, *flags: str) -> ProcessEngine:
-        engine = ProcessOptions(
+        engine = ProcessPlugin(
             command=(*STUB, *flags),
             ports=free_ports(),
             health_every_s=0.1,
@@ -212,7 +212,7 @@ class KubernetesRig:
         return Site(target="chat", state_dir=self._state_dir, epoch=epoch)
 
     def _bound(self, deployment: str, epoch: int) -> KubernetesEngine:
-        options = KubernetesOptions(
+        options = KubernetesPlugin(
             deployments=(deployment,),
             kubeconfig=str(self._here.cluster.kubeconfig()),
             namespace=self._here.name,

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.errors import ActError, DriftError
 from flettner.agent.domain.model import HotKnobs, Server
 from flettner.agent.domain.ports import Engine, Site
@@ -56,7 +56,7 @@ async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
                 await here.keep(*FLAGS, env=env, binds=[f"{folder}:/run/vllm"])
                 yield Rig(here.engine(), here.engine(epoch=2), Path(folder))
             return
-        options = ProcessOptions(
+        options = ProcessPlugin(
             command=(sys.executable, "-m", "flettner.simulator.server", "--model", "tiny", *FLAGS),
             env={} if added else {CONTROL: f"{folder}/control.sock"},
             ports=free_ports(),

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from flettner.actuators.host import procfs
-from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Engine, Site
@@ -105,7 +105,7 @@ class SleepyProcess(Sleepy):
             self.blue = await self.engine().launch(Server(name="chat-r1", setting={}), 60)
 
     def engine(self, epoch: int = 1) -> Engine:
-        options = ProcessOptions(
+        options = ProcessPlugin(
             command=() if self.adopted else self.flags,
             serving=f"http://127.0.0.1:{self.port}" if self.adopted else "",
             env=DEV,

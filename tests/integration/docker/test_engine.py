@@ -12,7 +12,7 @@ import pytest
 from flettner.actuators.docker import snapshots
 from flettner.actuators.docker.engine import DockerEngine
 from flettner.actuators.docker.labels import container_name, server_labels
-from flettner.actuators.docker.plugin import DockerOptions
+from flettner.actuators.docker.plugin import DockerPlugin
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.model import Server
 from flettner.vllm_facts.values import Setting
@@ -52,7 +52,7 @@ def like(blue: Server, name: str = "chat-r1", **setting: Any) -> Server:  # noqa
 )
 def test_rejects_meaningless_options(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"containers|at least"):
-        DockerOptions(**wrong)
+        DockerPlugin(**wrong)
 
 
 @pytest.mark.smoke

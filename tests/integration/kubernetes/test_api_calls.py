@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from flettner.actuators.kubernetes.engine import KubernetesEngine
-from flettner.actuators.kubernetes.plugin import KubernetesOptions
+from flettner.actuators.kubernetes.plugin import KubernetesPlugin
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.ports import Site
@@ -49,7 +49,7 @@ async def test_idle_targets_cost_no_call_and_a_change_is_seen(here: Namespace, t
         await here.available(name)
     user = await here.user("flettner", *ROLE)
     engines = [
-        KubernetesOptions(deployments=(name,), kubeconfig=str(user)).bind(
+        KubernetesPlugin(deployments=(name,), kubeconfig=str(user)).bind(
             Site(target=name, state_dir=tmp_path / name, epoch=1)
         )
         for name in names

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from flettner.actuators.kubernetes.labels import object_name
-from flettner.actuators.kubernetes.plugin import KubernetesOptions
+from flettner.actuators.kubernetes.plugin import KubernetesPlugin
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
@@ -63,7 +63,7 @@ async def test_init_finds_the_deployments_that_run_vllm(
     )
     monkeypatch.setenv("KUBECONFIG", str(await here.user("reader", *ROLE)))
 
-    [(server, options)] = (await KubernetesOptions.find_unmanaged_servers()).servers
+    [(server, options)] = (await KubernetesPlugin.find_unmanaged_servers()).servers
 
     assert (server.name, server.setting["max_num_seqs"]) == ("vllm", 8)
     assert options == {"deployments": ["vllm"], "namespace": here.name}

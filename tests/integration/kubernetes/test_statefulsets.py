@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from flettner.actuators.kubernetes.engine import KubernetesEngine
-from flettner.actuators.kubernetes.plugin import KubernetesOptions
+from flettner.actuators.kubernetes.plugin import KubernetesPlugin
 from flettner.agent.domain.model import Server
 from flettner.simulator.traffic import Load
 from tests.support.kubernetes.api import Json
@@ -146,7 +146,7 @@ async def test_init_finds_it_and_check_knows_that_it_is_missing(
     await serve(here)
     monkeypatch.setenv("KUBECONFIG", str(await here.user("reader", *ROLE)))
 
-    [(server, options)] = (await KubernetesOptions.find_unmanaged_servers()).servers
+    [(server, options)] = (await KubernetesPlugin.find_unmanaged_servers()).servers
 
     assert problem == f"statefulsets: vllm: there is none in the namespace {here.name} (there are: none)"
     assert (server.name, server.setting["max_num_seqs"]) == ("vllm", 8)

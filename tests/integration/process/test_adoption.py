@@ -18,7 +18,7 @@ import pytest
 from flettner.actuators.host import process_group, procfs
 from flettner.actuators.process.adopted import may_signal, obstacle_to_ending
 from flettner.actuators.process.engine import ProcessEngine
-from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.actuators.process.watch import until_gone
 from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.agent.domain.errors import ActError
@@ -65,7 +65,7 @@ def third_party(request: pytest.FixtureRequest) -> Iterator[ThirdParty]:
 def engine(
     url: str, state_dir: Path, command: tuple[str, ...] = (), *, patience_s: float = 0.5
 ) -> ProcessEngine:
-    options = ProcessOptions(
+    options = ProcessPlugin(
         command=command,
         serving=url,
         ports=free_ports(),
@@ -266,7 +266,7 @@ async def test_a_missing_server_to_adopt_is_a_problem(tmp_path: Path) -> None:
 
 
 async def test_does_not_adopt_a_launched_server(tmp_path: Path) -> None:
-    first = ProcessOptions(command=STUB, ports=free_ports()).bind(
+    first = ProcessPlugin(command=STUB, ports=free_ports()).bind(
         Site(target="chat", state_dir=tmp_path, epoch=1)
     )
     launched = await first.launch(Server(name="chat-r1", setting={}), 60)

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from flettner.actuators.process.engine import ProcessEngine
-from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
@@ -47,7 +47,7 @@ async def server(socket: Path) -> AsyncIterator[str]:
 
 
 def adopting(target: str, url: str, folder: str) -> ProcessEngine:
-    options = ProcessOptions(serving=url, ports=free_ports())
+    options = ProcessPlugin(serving=url, ports=free_ports())
     return options.bind(Site(target=target, state_dir=Path(folder, target), epoch=1))
 
 

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from flettner.actuators.host import ownership_env
-from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Server
@@ -73,7 +73,7 @@ async def test_other_targets_and_other_daemons_do_not_see_the_server(bound: Boun
         Site(target="other", state_dir=tmp_path, epoch=1),
         Site(target="chat", state_dir=tmp_path / "other", epoch=1),
     ):
-        assert list(await ProcessOptions(command=STUB).bind(other).observe()) == []
+        assert list(await ProcessPlugin(command=STUB).bind(other).observe()) == []
 
 
 async def test_does_not_assign_a_port_twice_before_it_is_bound(bound: Bound, tmp_path: Path) -> None:
@@ -314,11 +314,11 @@ async def test_a_server_survives_its_daemon(bound: Bound, tmp_path: Path) -> Non
     first, last = free_ports()
     daemon = f"""
 import asyncio, os, pathlib
-from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.model import Server, Setting
 from flettner.agent.domain.ports import Site
 from tests.support.process_rig import SERVER, STUB, free_ports, pids, site, until
-engine = ProcessOptions(command={STUB!r}, ports=({first}, {last}))
+engine = ProcessPlugin(command={STUB!r}, ports=({first}, {last}))
 engine = engine.bind(Site(target="chat", state_dir=pathlib.Path({str(tmp_path)!r}), epoch=1))
 asyncio.run(engine.launch(Server(name="chat-r1", setting={{"max_num_seqs": 3}}), 60))
 os._exit(9)

@@ -7,7 +7,7 @@ import pytest
 from flettner.actuators.host.ownership_env import log_of
 from flettner.actuators.host.process_group import how_it_ended, was_ended_from_outside
 from flettner.actuators.host.server_log import log_cause, log_tail
-from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.errors import ActError
 from tests.support.process_rig import SERVER, STUB, free_ports, site
 
@@ -99,7 +99,7 @@ def test_removes_terminal_control_sequences_from_a_log(tmp_path: Path, written: 
 
 
 async def test_an_unreadable_log_is_an_error_with_its_cause(tmp_path: Path) -> None:
-    engine = ProcessOptions(command=STUB).bind(site(tmp_path))
+    engine = ProcessPlugin(command=STUB).bind(site(tmp_path))
     log_of(site(tmp_path), SERVER.name).mkdir(parents=True)
 
     with pytest.raises(ActError, match="the log of chat-r1 cannot be read: Is a directory"):
@@ -111,7 +111,7 @@ async def test_hides_api_keys_and_lines_of_an_earlier_server_of_the_same_name(tm
     log.parent.mkdir(parents=True)
     log.write_text("an earlier one\n")
     command = (*STUB, "--api-key", "k3y-of-mine", "--says", "the key is k3y-of-mine")
-    engine = ProcessOptions(command=command, ports=free_ports()).bind(site(tmp_path))
+    engine = ProcessPlugin(command=command, ports=free_ports()).bind(site(tmp_path))
     server = await engine.launch(SERVER, 60)
 
     lines = await engine.log(server)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.errors import ActError
 from tests.support.process_rig import SERVER, STUB, site
 
@@ -30,7 +30,7 @@ from tests.support.process_rig import SERVER, STUB, site
 )
 def test_rejects_invalid_options(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        ProcessOptions(**options)
+        ProcessPlugin(**options)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_rejects_invalid_options(options: dict[str, Any], why: str) -> None:
     ids=["shell", "TLS", "folder"],
 )
 async def test_problems_state_the_remedy(tmp_path: Path, options: dict[str, Any], why: str) -> None:
-    [problem] = await ProcessOptions(**options).bind(site(tmp_path)).problems()
+    [problem] = await ProcessPlugin(**options).bind(site(tmp_path)).problems()
 
     assert why in problem
 
@@ -51,7 +51,7 @@ async def test_problems_state_the_remedy(tmp_path: Path, options: dict[str, Any]
 async def test_occupied_ports_are_a_problem_and_an_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        engine = ProcessOptions(command=STUB, ports=(port, port)).bind(site(tmp_path))
+        engine = ProcessPlugin(command=STUB, ports=(port, port)).bind(site(tmp_path))
 
         [problem] = await engine.problems()
         with pytest.raises(ActError, match="none of"):

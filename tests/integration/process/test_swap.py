@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.model import PreflightResult, Strategy
 from flettner.vllm_facts.values import Setting
 from tests.support.claimed_gpu import DEV, SLEEPS, ClaimedGpu
@@ -16,7 +16,7 @@ MORE: Setting = {"max_num_seqs": 4}
 
 async def ask(state_dir: Path, wanted: Strategy, *flags: str) -> PreflightResult:
     command = (STUB[0], *SIMULATOR, *flags) if flags else STUB
-    options = ProcessOptions(command=command, env=DEV, cwd=str(REPOSITORY), ports=free_ports())
+    options = ProcessPlugin(command=command, env=DEV, cwd=str(REPOSITORY), ports=free_ports())
     engine = options.bind(site(state_dir))
     engine.sleeper = replace(engine.sleeper, measure=ClaimedGpu().measure_process)
     server = await engine.launch(SERVER, 60)

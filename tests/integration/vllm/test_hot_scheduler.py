@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from flettner.vllm_facts.flag_parser import parse_setting
@@ -59,7 +59,7 @@ async def server(tmp_path: Path) -> AsyncIterator[HotServer]:
     path = tmp_path / "chat-r1.sock"  # each server has its own, beside the one named
     command = real_vllm().command(*FLAGS, *CLASS)
     env = {**ENVIRONMENT, "PYTHONPATH": str(REPOSITORY), "FLETTNER_CONTROL": str(tmp_path / "control.sock")}
-    engine = ProcessOptions(command=command, env=env, ports=free_ports(), stop_s=30.0).bind(
+    engine = ProcessPlugin(command=command, env=env, ports=free_ports(), stop_s=30.0).bind(
         Site(target="chat", state_dir=tmp_path, epoch=1)
     )
     launched = await engine.launch(Server(name="chat-r1", setting=parse_setting(command)), 900)

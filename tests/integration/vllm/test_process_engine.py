@@ -7,7 +7,7 @@ import pytest
 
 from flettner.actuators.host import ownership_env
 from flettner.actuators.process.engine import ProcessEngine
-from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(1200)
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[ProcessEngine]:
-    options = ProcessOptions(
+    options = ProcessPlugin(
         command=real_vllm().command("--max-num-seqs", "16"), env=ENVIRONMENT, ports=free_ports(), stop_s=30.0
     )
     engine = options.bind(Site(target="chat", state_dir=tmp_path, epoch=1))

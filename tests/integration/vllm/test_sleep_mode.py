@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from flettner.actuators.process.engine import ProcessEngine
-from flettner.actuators.process.plugin import ProcessOptions
+from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.actuators.vllm.sleep_mode import SleepMode
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[ProcessEngine]:
-    options = ProcessOptions(
+    options = ProcessPlugin(
         command=real_vllm().command("--max-num-seqs", "2"),
         env={**ENVIRONMENT, DEV_MODE: "1"},
         ports=free_ports(),

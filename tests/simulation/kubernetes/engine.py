@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from flettner.actuators.kubernetes.plugin import KubernetesOptions
+from flettner.actuators.kubernetes.plugin import KubernetesPlugin
 from flettner.agent.domain.answers import GoldenAnswer
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 def engine_of(host: Host, names: tuple[str, ...], *, process: int, acts: bool) -> "FaultyEngine":
     file = f"{KUBECONFIG.parent}/{'./' * process}{KUBECONFIG.name}"  # for a connection of its own
-    options = KubernetesOptions(deployments=names, kubeconfig=file, health_every_s=2.0, lost_after=4)
+    options = KubernetesPlugin(deployments=names, kubeconfig=file, health_every_s=2.0, lost_after=4)
     site = Site(target="chat", state_dir=STATE_DIR, epoch=host.epoch, acts=acts)
     return FaultyEngine(host, options.bind(site))
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flettner.actuators.kubernetes.engine import KubernetesEngine
-from flettner.actuators.kubernetes.plugin import KubernetesOptions
+from flettner.actuators.kubernetes.plugin import KubernetesPlugin
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from tests.support.helm import manifests, of_kind
@@ -31,7 +31,7 @@ async def bind(
     `kind`: the option that has the names.
     """
     user = await here.user(f"flettner-{epoch}", *(rules or ROLE))
-    options = KubernetesOptions(kubeconfig=str(user), **{kind: names})  # type: ignore[arg-type]
+    options = KubernetesPlugin(kubeconfig=str(user), **{kind: names})  # type: ignore[arg-type]
     return options.bind(Site(target="chat", state_dir=state_dir, epoch=epoch, acts=acts))
 
 

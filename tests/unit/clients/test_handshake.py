@@ -6,7 +6,7 @@ import gc
 import httpx2
 import pytest
 
-from flettner.clients.kubernetes.handshake import close_cancelled_handshakes
+from flettner.clients.kubernetes.connection import close_cancelled_handshakes
 
 
 async def test_a_cancelled_handshake_closes_its_connection(recwarn: pytest.WarningsRecorder) -> None:

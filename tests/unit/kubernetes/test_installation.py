@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from flettner.actuators.kubernetes.plugin import KubernetesOptions
+from flettner.actuators.kubernetes.plugin import KubernetesPlugin
 from flettner.agent.config import loader
 from flettner.agent.domain.model import Server
 from flettner.agent.plugins.installation import FoundTarget
@@ -21,7 +21,7 @@ def found(name: str) -> FoundTarget:
 
 
 def test_each_deployment_is_a_target_with_a_port_of_its_own() -> None:
-    made = KubernetesOptions.make_installation([found("one"), found("two")])
+    made = KubernetesPlugin.make_installation([found("one"), found("two")])
     documents = manifests(yaml.safe_load(made.text))
     config = loader.parse_config(
         of_kind("ConfigMap", documents)["data"]["flettner.toml"], here=Path("/etc/flettner")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flettner.actuators.kubernetes.plugin import KubernetesOptions
+from flettner.actuators.kubernetes.plugin import KubernetesPlugin
 from tests.support.kubernetes import kubeconfig
 
 
@@ -17,7 +17,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def servers(**options: str) -> tuple[tuple[str, ...], ...]:
-    return KubernetesOptions(deployments=("vllm",), **options).exclusive  # type: ignore[arg-type]
+    return KubernetesPlugin(deployments=("vllm",), **options).exclusive  # type: ignore[arg-type]
 
 
 def test_a_namespace_that_is_inherited_is_the_one_that_is_named(config: Path) -> None:
