@@ -6,10 +6,10 @@ After a promotion the Service of the new server selects the pods of the operator
 
 from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import TypeVar
 
 from flettner.actuators.kubernetes.labels import DEPLOYMENT, LIKE, SERVES_AS, epoch_of, server_of, site_labels
-from flettner.actuators.kubernetes.mounted_files import read_config_maps
 from flettner.actuators.kubernetes.pods import Pod
 from flettner.actuators.kubernetes.workload import OPTIONS, Workload, WorkloadName, is_complete
 from flettner.actuators.vllm.engine import refuse_older_daemon
@@ -163,8 +163,30 @@ async def read_workload(reader: Reader, document: Json) -> Workload:
     workload = Workload.parse(document)
     if not workload.serve.error:
         return workload
-    files = await read_config_maps(reader, document["spec"]["template"]["spec"], workload.container)
+    files = await _read_config_maps(reader, document["spec"]["template"]["spec"], workload.container)
     return Workload.parse(document, files.get) if files else workload
+
+
+async def _read_config_maps(reader: Reader, pod: Json, container: int) -> dict[str, str]:
+    """Return the files that ConfigMaps mount into a container, by their absolute paths in it."""
+    maps = {one["name"]: one["configMap"] for one in pod.get("volumes") or () if "configMap" in one}
+    files: dict[str, str] = {}
+    for mount in pod["containers"][container].get("volumeMounts") or ():
+        source = maps.get(mount["name"])
+        if source is None:
+            continue
+        document = await reader.get(kubernetes.CONFIG_MAP, source["name"]) or {}
+        data = document.get("data") or {}
+        chosen = {one["key"]: one["path"] for one in source.get("items") or ()} or {key: key for key in data}
+        for key, path in chosen.items():
+            if key in data and mount.get("subPath", path) == path:
+                whole = (
+                    PurePosixPath(mount["mountPath"])
+                    if "subPath" in mount
+                    else PurePosixPath(mount["mountPath"], path)
+                )
+                files[str(whole)] = data[key]
+    return files
 
 
 async def find_unmanaged_servers() -> FoundServers:

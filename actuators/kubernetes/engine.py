@@ -22,12 +22,17 @@ from flettner.actuators.kubernetes.handover import Handover
 from flettner.actuators.kubernetes.labels import object_name
 from flettner.actuators.kubernetes.options import KubernetesOptions
 from flettner.actuators.kubernetes.pods import Pod, PodFault, newest_first
-from flettner.actuators.kubernetes.preflight import obstacles, preflight, start_key
+from flettner.actuators.kubernetes.preflight import (
+    choose_pod_strategy,
+    find_waiting_pod,
+    obstacles,
+    preflight,
+    start_key,
+)
 from flettner.actuators.kubernetes.retirement import Retirements
-from flettner.actuators.kubernetes.scale import fault_of_none, scale_down
+from flettner.actuators.kubernetes.scale import fault_of_none
 from flettner.actuators.kubernetes.service import create_service, keep_service
 from flettner.actuators.kubernetes.start import NoNodeError, Starter, read_log, remove_server
-from flettner.actuators.kubernetes.strategy import choose_strategy, find_waiting_pod
 from flettner.actuators.kubernetes.watch import Watch
 from flettner.actuators.kubernetes.workload import OPTIONS, Workload, WorkloadName
 from flettner.actuators.vllm.engine import VllmEngine
@@ -117,7 +122,7 @@ class KubernetesEngine(VllmEngine):
             raise ActError(f"there is no workload of {', '.join(missing) or 'this target'} to ask")
         blues = [found[server.name] for server in servers]
         no_node = self._no_node or await find_waiting_pod(self._client.cached, blues[-1].workload)
-        choice = choose_strategy(wanted, sum(server.replicas for server in servers), no_node)
+        choice = choose_pod_strategy(wanted, sum(server.replicas for server in servers), no_node)
         return await preflight(self._client, self._site, blues, setting, choice, self._times)
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
@@ -178,11 +183,11 @@ class KubernetesEngine(VllmEngine):
             if conflict := await find_conflict(self._client, [one.workload], keep):
                 raise ActError(conflict, external=True)
             if keep:
-                await self._starter.shrinker.shrink(one, keep)
+                await self._starter.scaler.shrink(one, keep)
                 return
             began = asyncio.get_running_loop().time()
-            await scale_down(self._client, self._site, one.workload)
-            await self._starter.shrinker.finish(one)
+            await self._starter.scaler.scale_down(one.workload)
+            await self._starter.scaler.finish(one)
             if one.active:
                 self._times.record_part(
                     start_key(one.workload), "stop", asyncio.get_running_loop().time() - began
@@ -198,8 +203,8 @@ class KubernetesEngine(VllmEngine):
             moved = ""
             if one is not None:
                 if home is not one or successor is None:
-                    await scale_down(self._client, self._site, one.workload)
-                await self._starter.shrinker.finish(one)
+                    await self._starter.scaler.scale_down(one.workload)
+                await self._starter.scaler.finish(one)
                 if home and successor and await self._hand_over(home, successor):
                     moved = successor.server
                 if one.workload.ours:

@@ -1,14 +1,14 @@
-"""Make the Deployment and the Service of a new server: like the one that it replaces, except for flags.
+"""Make the Deployment of a new server: like the one that it replaces, except for flags.
 
 The labels that a Service, a disruption budget, or the old workload selects pods by are left out of green's
 pods: else green would get traffic past the proxy, and would count as a pod of the others.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 
 from flettner.actuators.kubernetes.labels import (
-    DEPLOYMENT,
     LIKE,
     REPLICAS,
     SERVER,
@@ -21,7 +21,10 @@ from flettner.actuators.kubernetes.statefulset import add_claims
 from flettner.actuators.kubernetes.workload import Workload
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
+from flettner.clients.kubernetes import client as kubernetes
+from flettner.clients.kubernetes.client import KubernetesClient
 from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.errors import MissingError
 
 _KEPT_SPEC = ("minReadySeconds", "progressDeadlineSeconds", "strategy")
 
@@ -63,25 +66,6 @@ def make_deployment(
     }
 
 
-def make_service(site: Site, server: Server, workload: Workload) -> Json:
-    """Return the headless Service of a server: its name resolves to the pods of `workload` that are ready."""
-    port = workload.serve.port
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {
-            "name": object_name(site, server.name),
-            "labels": server_labels(site, server.name),
-            "annotations": {SERVER: server.name, DEPLOYMENT: workload.name, LIKE: server.like},
-        },
-        "spec": {
-            "clusterIP": "None",
-            "selector": service_labels(site, server.name) if workload.ours else dict(workload.selector),
-            "ports": [{"name": "http", "port": port, "targetPort": port, "protocol": "TCP"}],
-        },
-    }
-
-
 def keep_labels(
     pattern: Workload, selectors: Iterable[Mapping[str, str]]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -94,3 +78,27 @@ def keep_labels(
             dropped |= selector.keys()
             kept = {key: value for key, value in kept.items() if key not in dropped}
     return kept, tuple(sorted(dropped & labels.keys()))
+
+
+async def find_selectors(client: KubernetesClient, workload: Workload) -> list[Mapping[str, str]]:
+    """Return the selectors of the namespace as the labels that a pod of the workload needs for each.
+
+    Raises ActError.
+    """
+    found = [one["spec"].get("selector") or {} for one in await client.find(kubernetes.SERVICE)]
+    with suppress(MissingError):  # policy/v1 came with Kubernetes 1.21
+        labels = (workload.template.get("metadata") or {}).get("labels") or {}
+        budgets = await client.find(kubernetes.POD_DISRUPTION_BUDGET)
+        found += [_needed_labels(one["spec"].get("selector") or {}, labels) for one in budgets]
+    return found
+
+
+def _needed_labels(selector: Json, labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels without which the selector does not take such a pod; empty: it takes none anyway."""
+    needed = dict(selector.get("matchLabels") or {})
+    for one in selector.get("matchExpressions") or ():
+        if one["operator"] == "In" and labels.get(one["key"]) not in one["values"]:
+            return {}
+        if one["operator"] in {"In", "Exists"} and one["key"] in labels:
+            needed[one["key"]] = labels[one["key"]]
+    return needed

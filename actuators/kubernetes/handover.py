@@ -26,8 +26,7 @@ from flettner.actuators.kubernetes.labels import (
 )
 from flettner.actuators.kubernetes.pods import Pod
 from flettner.actuators.kubernetes.preflight import obstacles
-from flettner.actuators.kubernetes.scale import scale_down, wait_until_gone
-from flettner.actuators.kubernetes.shrink import scale, wait_for_last_requests
+from flettner.actuators.kubernetes.scale import wait_for_last_requests, wait_until_gone
 from flettner.actuators.kubernetes.start import NoNodeError, Starter
 from flettner.actuators.kubernetes.workload import Workload
 from flettner.agent.domain.errors import ActError
@@ -88,7 +87,7 @@ class Handover:
         if not self._is_written(workload):
             if conflict := await find_conflict(self.client, [workload], keep=0):
                 raise ActError(conflict, external=True)
-            await scale_down(self.client, self.starter.site, workload)
+            await self.starter.scaler.scale_down(workload)
             workload = await self._write()
         wanted, spare = workload.usual_replicas, 1
         for replicas in range(workload.replicas, wanted + 1):
@@ -106,7 +105,7 @@ class Handover:
     async def _grow(self, workload: Workload, replicas: int) -> Workload:
         """Return the workload with so many pods, or more, which serve beside green's."""
         now = await self._read()
-        scaled = await scale(self.client, self.starter.site, workload, max(replicas, now.replicas))
+        scaled = await self.starter.scaler.scale(workload, max(replicas, now.replicas))
         scaled = await patiently(lambda: read_workload(self.client, scaled.document))
         await self.starter.wait_until_available(scaled, self.start_s)
         await self._join(scaled)
@@ -132,7 +131,7 @@ class Handover:
     async def _shrink_green(self, keep: int) -> None:
         green = await self._read_green()
         if green is not None and green.replicas > keep:
-            await self.starter.shrinker.shrink(replace(self.new, workload=green), keep)
+            await self.starter.scaler.shrink(replace(self.new, workload=green), keep)
 
     async def _give_back(self) -> None:
         """After a failure: the operator's pods end their requests, and green has all its pods again."""
@@ -140,9 +139,9 @@ class Handover:
             lambda: self.client.get(self.old.workload.resource, self.old.workload.name)
         ):
             home = replace(self.old, workload=Workload.parse(found))
-            await self.starter.shrinker.shrink(home, 0)
+            await self.starter.scaler.shrink(home, 0)
         if (green := await self._read_green()) is not None:
-            await scale(self.client, self.starter.site, green, green.usual_replicas)
+            await self.starter.scaler.scale(green, green.usual_replicas)
 
     async def _read(self) -> Workload:
         name = self.old.workload.full_name

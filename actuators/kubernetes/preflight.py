@@ -1,28 +1,29 @@
 """Compute what a change takes before anything is changed: obstacles, strategy, times.
 
-The free GPUs of the nodes cannot be read with rights in one namespace. A green that no node takes is reported
-by the scheduler once it is created (see `start`). What the API server itself would refuse, such as an
-exceeded quota, a dry run of the write shows.
+The free GPUs of the nodes cannot be read with rights in one namespace. What is known: a pod that waits for a
+node, and the last start that found none. A green that no node takes is reported by the scheduler once it is
+created (see `start`). What the API server itself would refuse, such as an exceeded quota, a dry run shows.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from flettner.actuators.kubernetes import statefulset
 from flettner.actuators.kubernetes.autoscaler import find_conflict
 from flettner.actuators.kubernetes.discovery import FoundServer
-from flettner.actuators.kubernetes.green import keep_labels, make_deployment
+from flettner.actuators.kubernetes.green import find_selectors, keep_labels, make_deployment
 from flettner.actuators.kubernetes.manifest_patch import make_patch
-from flettner.actuators.kubernetes.selectors import find_selectors
-from flettner.actuators.kubernetes.workload import Workload
+from flettner.actuators.kubernetes.pods import Pod
+from flettner.actuators.kubernetes.workload import Workload, count_gpus
 from flettner.actuators.vllm.serve_command import http_obstacles
 from flettner.actuators.vllm.start_times import StartTimes
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Site
-from flettner.agent.machine.strategy import StrategyChoice
+from flettner.agent.machine.strategy import HostCapacity, StrategyChoice, choose_strategy
 from flettner.clients.kubernetes import client as kubernetes
-from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.clients.kubernetes.client import KubernetesClient, Reader
 from flettner.clients.kubernetes.documents import Json
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.values import Setting
@@ -155,3 +156,30 @@ def _notes(workload: Workload, selectors: Sequence[Mapping[str, str]]) -> list[s
             f"Helm installed {workload.name}: the next upgrade reverts the flags unless its values have them"
         )
     return found
+
+
+def choose_pod_strategy(wanted: Strategy | Literal["auto"], pods: int, no_node: str) -> StrategyChoice:
+    """`pods`: that serve now. `no_node`: why one more finds no node; empty: it is not known that it does not.
+
+    An outage is never chosen for an operator who has not written "swap".
+    """
+    room = "one pod more than now runs during the change, if a node takes it"
+    if wanted == "surge" or (wanted == "auto" and not no_node):
+        return StrategyChoice(strategy="surge", why=room)
+    choice = choose_strategy(
+        wanted, pods, HostCapacity(free=False if no_node else None, why=no_node or "not known")
+    )
+    if wanted == "auto" and choice.strategy == "swap":
+        how = 'add a node, or write strategy = "swap" in [targets.engine]: a planned outage'
+        return StrategyChoice(strategy=None, why=f"there is no node for a second pod: {no_node}; {how}")
+    return choice
+
+
+async def find_waiting_pod(reader: Reader, workload: Workload) -> str:
+    """Return what the scheduler says of a pod of the namespace that waits for the GPUs, or for a node."""
+    for document in await reader.find(kubernetes.POD):
+        pod = Pod.parse(document, "")
+        gpus = sum(count_gpus(one) for one in document["spec"]["containers"])
+        if pod.active and pod.unschedulable and (gpus or not workload.gpus):
+            return f"the pod {pod.name} waits for a node: {pod.unschedulable}"
+    return ""

@@ -1,45 +1,141 @@
-"""Scale a workload down to no pods and remember how many it had."""
+"""Scale a workload: pods more, pods less while the others serve on, or none; without a lost request.
+
+A pod that is taken away loses the labels by which its workload and Services select it, so that no client is
+sent to it any more; it is deleted once its last request has ended. Until the workload has fewer replicas,
+which is the next write, its controller may start another pod instead: that one ends first, since it is not
+ready yet. A workload with fewer pods than usual remembers how many it is to have.
+"""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
-from flettner.actuators.kubernetes.discovery import find_pods
-from flettner.actuators.kubernetes.labels import EPOCH, REPLICAS
-from flettner.actuators.kubernetes.pods import PodFault
+import structlog
+
+from flettner.actuators.kubernetes.discovery import FoundServer, find_pods
+from flettner.actuators.kubernetes.labels import EPOCH, REPLICAS, draining_labels
+from flettner.actuators.kubernetes.pods import Pod, PodFault
 from flettner.actuators.kubernetes.statefulset import count_turns
 from flettner.actuators.kubernetes.workload import Workload
+from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
+from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import KubernetesClient, Reader, patiently
 from flettner.clients.kubernetes.documents import Json
 from flettner.clients.kubernetes.errors import MissingError
 from flettner.primitives.waiting import poll_until
 
-_POLL_S = 0.5
+log = structlog.get_logger(__name__)
+
+_DNS_S = 40.0
+"""Until every client of a Service's name has its new addresses: CoreDNS caches them for 30 s at most (its
+Kubernetes default), Envoy asks again every 5 s."""
+
+_DRAIN_S = 600.0  # for the last requests of a pod
+_POLL_S = 1.0
+_GONE_POLL_S = 0.5
 _GONE_WITHIN_S = 120.0
 """Beyond the grace period of the pods: the kubelet frees the GPUs only when the last process has ended."""
 
 SCALED_BY_FLETTNER = PodFault("was scaled to 0 by flettner", external=True)
 
 
-async def scale_down(client: KubernetesClient, site: Site, workload: Workload) -> None:
-    """Return when no pod of the workload runs any more. Idempotent; without error if it was removed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaler:
+    """Every call is idempotent and raises ActError."""
 
-    async def to_none(found: Json) -> Json | None:
-        replicas = found["spec"].get("replicas", 1)
-        if not replicas:
-            return None
-        metadata = {
-            "resourceVersion": found["metadata"]["resourceVersion"],
-            "annotations": {REPLICAS: str(Workload.parse(found).usual_replicas)},
-            "labels": {EPOCH: str(site.epoch)} if workload.ours else {},
-        }
-        return {"metadata": metadata, "spec": {"replicas": 0}}
+    client: KubernetesClient
+    site: Site
 
-    with suppress(MissingError):
-        await client.update(workload.resource, workload.name, to_none)
-    await wait_until_gone(client, workload)
+    async def scale(self, workload: Workload, replicas: int) -> Workload:
+        """Return the workload with so many replicas."""
+
+        async def to_wanted(document: Json) -> Json | None:
+            found = Workload.parse(document)
+            if found.replicas == replicas and found.annotations.get(REPLICAS) == _usual(found, replicas):
+                return None
+            return self._change(found, replicas)
+
+        return Workload.parse(await self.client.update(workload.resource, workload.name, to_wanted))
+
+    async def claim(self, workload: Workload, replicas: int) -> None:
+        """Write this daemon's epoch, and scale a workload with fewer replicas up."""
+
+        async def to_wanted(document: Json) -> Json | None:
+            found = Workload.parse(document)
+            if found.replicas >= replicas and (not found.ours or found.epoch == self.site.epoch):
+                return None
+            return self._change(found, max(found.replicas, replicas))
+
+        await self.client.update(workload.resource, workload.name, to_wanted)
+
+    async def scale_down(self, workload: Workload) -> None:
+        """Return when no pod of the workload runs any more; without error if it was removed."""
+
+        async def to_none(document: Json) -> Json | None:
+            found = Workload.parse(document)
+            return self._change(found, 0) if found.replicas else None
+
+        with suppress(MissingError):
+            await self.client.update(workload.resource, workload.name, to_none)
+        await wait_until_gone(self.client, workload)
+
+    def _change(self, found: Workload, replicas: int) -> Json:
+        annotations = {REPLICAS: _usual(found, replicas)}
+        metadata: Json = {"resourceVersion": found.version, "annotations": annotations}
+        if found.ours:
+            metadata["labels"] = {EPOCH: str(self.site.epoch)}
+        return {"metadata": metadata, "spec": {"replicas": replicas}}
+
+    async def shrink(self, one: FoundServer, keep: int) -> None:
+        """Return when `keep` pods serve and the others have ended. Idempotent. Raises ActError."""
+        leaving = await self._find_leaving(one)
+        surplus = one.workload.replicas - keep - len(leaving)
+        pods = [pod for pod in await find_pods(self.client, one.workload) if pod.active]
+        for pod in last_first(pods)[: max(0, surplus)]:
+            await self._isolate(one, pod)
+        await self.scale(one.workload, keep)
+        await self.finish(one)
+
+    async def finish(self, one: FoundServer) -> None:
+        """End the pods that an interrupted `shrink` has taken out of the server. Raises ActError."""
+        leaving = await self._find_leaving(one)
+        if not leaving:
+            return
+        if any(pod.ready for pod in leaving):
+            await wait_for_last_requests(lambda: self._find_leaving(one), one.workload.serve.port, one.server)
+        for pod in leaving:
+            await self.client.delete(kubernetes.POD, pod.name)
+        grace_s = float(one.workload.template["spec"].get("terminationGracePeriodSeconds", 30))
+
+        async def are_gone() -> bool:
+            return not await patiently(lambda: self._find_leaving(one))
+
+        try:
+            async with asyncio.timeout(grace_s + _GONE_WITHIN_S):
+                await poll_until(are_gone, _POLL_S)
+        except TimeoutError as error:
+            names = ", ".join(pod.name for pod in leaving)
+            raise ActError(f"{names} did not end: `kubectl get pods`", external=True) from error
+
+    async def _isolate(self, one: FoundServer, pod: Pod) -> None:
+        services = await self.client.find(kubernetes.SERVICE)
+        selectors = [one.workload.selector, *(service["spec"].get("selector") or {} for service in services)]
+        labels = {**_without(pod.labels, selectors), **draining_labels(self.site, one.server)}
+        with suppress(MissingError):
+            await self.client.patch(kubernetes.POD, pod.name, {"metadata": {"labels": labels}})
+
+    async def _find_leaving(self, one: FoundServer) -> list[Pod]:
+        container = str(one.workload.container_document["name"])
+        found = await self.client.find(kubernetes.POD, draining_labels(self.site, one.server))
+        return [Pod.parse(document, container) for document in found]
+
+
+def _usual(workload: Workload, replicas: int) -> str | None:
+    """Return what a workload with so many pods remembers; None: nothing, since it has no fewer than usual."""
+    return str(workload.usual_replicas) if replicas < workload.usual_replicas else None
 
 
 def fault_of_none(annotations: Mapping[str, str]) -> PodFault:
@@ -65,7 +161,35 @@ async def wait_until_gone(client: KubernetesClient, workload: Workload) -> None:
 
     try:
         async with asyncio.timeout(limit_s):
-            await poll_until(are_gone, _POLL_S)
+            await poll_until(are_gone, _GONE_POLL_S)
     except TimeoutError as error:
         why = f"pods of {workload.name} still exist {limit_s:g} s after they were to end: `kubectl get pods`"
         raise ActError(why, external=True) from error
+
+
+async def wait_for_last_requests(
+    find: Callable[[], Awaitable[Sequence[Pod]]], port: int, server: str
+) -> None:
+    """Wait until no client has the addresses of these pods and their last request has ended."""
+    await asyncio.sleep(_DNS_S)
+    counts: Sequence[float | None] = ()
+
+    async def have_ended() -> bool:
+        nonlocal counts
+        pods = [pod for pod in await patiently(find) if pod.active and pod.ip]
+        counts = await asyncio.gather(*(OpenAiProbe(address=pod.address(port)).busy() for pod in pods))
+        return not any(counts)
+
+    if not await poll_until(have_ended, _POLL_S, _DRAIN_S):
+        log.warning("kubernetes.requests_cut", server=server, open=sum(count or 0 for count in counts))
+
+
+def last_first(pods: Sequence[Pod]) -> list[Pod]:
+    """Return the pods in the order in which they may end: a StatefulSet ends the one of the last ordinal."""
+    return sorted(pods, key=lambda pod: (pod.ready, -pod.ordinal, -pod.created.timestamp()))
+
+
+def _without(labels: Mapping[str, str], selectors: Sequence[Mapping[str, str]]) -> dict[str, None]:
+    """Return the labels by which any of these selects a pod, as a patch removes them."""
+    used = (selector for selector in selectors if selector and selector.items() <= labels.items())
+    return {key: None for selector in used for key in selector}

@@ -9,9 +9,16 @@ import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
 from flettner.actuators.kubernetes.discovery import FoundServer
-from flettner.actuators.kubernetes.green import make_service
+from flettner.actuators.kubernetes.labels import (
+    DEPLOYMENT,
+    LIKE,
+    SERVER,
+    object_name,
+    server_labels,
+    service_labels,
+)
+from flettner.actuators.kubernetes.workload import Workload
 from flettner.agent.domain.errors import ActError, FencedError
-from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from flettner.agent.retrying import retry
 from flettner.clients.kubernetes import client as kubernetes
@@ -24,9 +31,28 @@ log = structlog.get_logger(__name__)
 _RETRY_S = 2.0  # while the API server is away
 
 
+def make_service(site: Site, server: str, like: str, workload: Workload) -> Json:
+    """Return the headless Service of a server: its name resolves to the pods of `workload` that are ready."""
+    port = workload.serve.port
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": object_name(site, server),
+            "labels": server_labels(site, server),
+            "annotations": {SERVER: server, DEPLOYMENT: workload.name, LIKE: like},
+        },
+        "spec": {
+            "clusterIP": "None",
+            "selector": service_labels(site, server) if workload.ours else dict(workload.selector),
+            "ports": [{"name": "http", "port": port, "targetPort": port, "protocol": "TCP"}],
+        },
+    }
+
+
 async def create_service(client: KubernetesClient, site: Site, one: FoundServer) -> FoundServer:
     """Return the server with its Service, which may be there for a Deployment that a person has removed."""
-    body = make_service(site, Server(name=one.server, setting={}, like=one.like), one.workload)
+    body = make_service(site, one.server, one.like, one.workload)
     name, selector = body["metadata"]["name"], body["spec"]["selector"]
     try:
         await client.create(kubernetes.SERVICE, body)

@@ -15,12 +15,11 @@ from flettner.actuators.kubernetes.discovery import (
     find_servers,
     read_workload,
 )
-from flettner.actuators.kubernetes.green import make_deployment, make_service
-from flettner.actuators.kubernetes.labels import EPOCH, REPLICAS, object_name
+from flettner.actuators.kubernetes.green import find_selectors, make_deployment
+from flettner.actuators.kubernetes.labels import object_name
 from flettner.actuators.kubernetes.pods import Pod, PodFault, newest_first
-from flettner.actuators.kubernetes.scale import scale_down, wait_until_gone
-from flettner.actuators.kubernetes.selectors import find_selectors
-from flettner.actuators.kubernetes.shrink import Shrinker
+from flettner.actuators.kubernetes.scale import Scaler, wait_until_gone
+from flettner.actuators.kubernetes.service import create_service
 from flettner.actuators.kubernetes.statefulset import count_turns
 from flettner.actuators.kubernetes.workload import Workload, WorkloadName
 from flettner.actuators.vllm.probe import OpenAiProbe
@@ -53,8 +52,8 @@ class Starter:
     adopted: Sequence[WorkloadName]
 
     @property
-    def shrinker(self) -> Shrinker:
-        return Shrinker(client=self.client, site=self.site)
+    def scaler(self) -> Scaler:
+        return Scaler(client=self.client, site=self.site)
 
     async def launch(self, server: Server, found: Mapping[str, FoundServer], deadline_s: float) -> Server:
         """Return the healthy server with its address. Raises ActError; the workload is then as before."""
@@ -90,45 +89,26 @@ class Starter:
         """Return the server with a workload that is scaled up and a Service."""
         one = found.get(server.name)
         if one is None:
-            await self._create(server, found)
+            one = await self._create(server, found)
         else:
-            await self.shrinker.finish(one)
-            await self._claim(one.workload, server.replicas)
-            if not one.service:
-                await self._create_service(server, one.workload)
+            await self.scaler.finish(one)
+            await self.scaler.claim(one.workload, server.replicas)
+        if not one.service:
+            await create_service(self.client, self.site, one)
         again = (await find_servers(self.client, self.site, self.adopted)).get(server.name)
         if again is None:
             raise ActError(f"{server.name} was removed by a third party while it started", external=True)
         return again
 
-    async def _create(self, server: Server, found: Mapping[str, FoundServer]) -> None:
+    async def _create(self, server: Server, found: Mapping[str, FoundServer]) -> FoundServer:
+        """Return the server with a new Deployment, or with that of an earlier attempt."""
         pattern = choose_pattern(server, found)
         selectors = await find_selectors(self.client, pattern.workload)
         body = make_deployment(self.site, replace(server, like=pattern.server), pattern.workload, selectors)
-        with suppress(ConflictError):  # created by an earlier attempt
+        with suppress(ConflictError):
             await self.client.create(kubernetes.DEPLOYMENT, body)
         made = await read_workload(self.client, body)
-        await self._create_service(replace(server, like=pattern.server), made)
-
-    async def _create_service(self, server: Server, workload: Workload) -> None:
-        with suppress(ConflictError):
-            await self.client.create(kubernetes.SERVICE, make_service(self.site, server, workload))
-
-    async def _claim(self, workload: Workload, replicas: int) -> None:
-        """Write this daemon's epoch, and scale a workload with fewer replicas up."""
-
-        async def to_wanted(document: Json) -> Json | None:
-            found = Workload.parse(document)
-            if found.replicas >= replicas and (not found.ours or found.epoch == self.site.epoch):
-                return None
-            wanted = max(found.replicas, replicas)
-            usual = str(found.usual_replicas) if wanted < found.usual_replicas else None
-            metadata: Json = {"resourceVersion": found.version, "annotations": {REPLICAS: usual}}
-            if found.ours:
-                metadata["labels"] = {EPOCH: str(self.site.epoch)}
-            return {"metadata": metadata, "spec": {"replicas": wanted}}
-
-        await self.client.update(workload.resource, workload.name, to_wanted)
+        return FoundServer(server=server.name, workload=made, like=pattern.server)
 
     async def _wait_for_pods(self, name: str, workload: Workload) -> None:
         """Return once each pod is ready and answers /health. Raises ActError for a fault that is certain.
@@ -192,11 +172,11 @@ class Starter:
             if one is None or one.epoch > self.site.epoch:
                 return
             if before is not None and before.workload.replicas:
-                await self.shrinker.shrink(one, before.workload.replicas)
+                await self.scaler.shrink(one, before.workload.replicas)
             elif one.workload.ours:
                 await remove_server(self.client, self.site, one)
             else:
-                await scale_down(self.client, self.site, one.workload)
+                await self.scaler.scale_down(one.workload)
 
 
 def _describe_missing_node(name: str, pod: Pod, workload: Workload) -> str:

@@ -30,7 +30,7 @@ def _versions(here: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     group, version = here.policy.split("/")
     budget = kubernetes._resource(group, version, "PodDisruptionBudget")
     monkeypatch.setattr(kubernetes, "POD_DISRUPTION_BUDGET", budget)
-    monkeypatch.setattr("flettner.actuators.kubernetes.shrink._DNS_S", 0.2)
+    monkeypatch.setattr("flettner.actuators.kubernetes.scale._DNS_S", 0.2)
 
 
 async def with_green(here: Namespace, tmp_path: Path) -> KubernetesEngine:

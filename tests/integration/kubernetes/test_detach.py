@@ -88,7 +88,7 @@ def as_person(site: KubernetesSite) -> Path:
 async def test_a_green_in_service_gives_the_traffic_back_and_nothing_is_left(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flettner.actuators.kubernetes.shrink._DNS_S", 2.0)
+    monkeypatch.setattr("flettner.actuators.kubernetes.scale._DNS_S", 2.0)
     await serve(here)
     await here.create("services", headless_service("vllm", {"app": "vllm"}))
     engine = await bind(here, tmp_path)

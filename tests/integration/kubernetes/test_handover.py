@@ -31,7 +31,7 @@ NEXT = Server(name="chat-r2", setting={**GREEN.setting, "max_num_seqs": 32}, lik
 
 @pytest.fixture(autouse=True)
 def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flettner.actuators.kubernetes.shrink._DNS_S", 0.2)
+    monkeypatch.setattr("flettner.actuators.kubernetes.scale._DNS_S", 0.2)
 
 
 async def with_green(here: Namespace, tmp_path: Path) -> KubernetesEngine:
@@ -279,7 +279,7 @@ async def test_green_does_not_end_while_its_restored_service_leads_to_it(
     [green, _] = await engine.observe()
     watching = asyncio.create_task(engine.watch(green, lambda _: None, lambda: AT))
     [name] = [one for one in await names(here, "services") if one.startswith("flettner-chat-r1")]
-    monkeypatch.setattr("flettner.actuators.kubernetes.shrink._DNS_S", 4.0)
+    monkeypatch.setattr("flettner.actuators.kubernetes.scale._DNS_S", 4.0)
     retiring = asyncio.create_task(engine.retire(BLUE))
     await here.until(
         "services", name, lambda one: one["metadata"]["annotations"]["flettner.dev/deployment"] == "vllm"

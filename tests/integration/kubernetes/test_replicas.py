@@ -27,7 +27,7 @@ SERVED = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", 
 
 @pytest.fixture
 def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flettner.actuators.kubernetes.shrink._DNS_S", 0.2)
+    monkeypatch.setattr("flettner.actuators.kubernetes.scale._DNS_S", 0.2)
 
 
 async def serve_two(here: Namespace, *flags: str) -> None:

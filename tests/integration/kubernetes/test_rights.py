@@ -109,7 +109,7 @@ async def test_what_the_daemon_never_needs_is_forbidden(here: Namespace) -> None
 async def test_a_missing_right_is_named_and_harms_nothing(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int, lacking: set[str]
 ) -> None:
-    monkeypatch.setattr("flettner.actuators.kubernetes.shrink._DNS_S", 0.2)
+    monkeypatch.setattr("flettner.actuators.kubernetes.scale._DNS_S", 0.2)
     rules = [dict(rule) for rule in ROLE]
     rules[index]["verbs"] = [one for one in rules[index]["verbs"] if one not in lacking]
     await here.create("deployments", deployment("vllm", container(*FLAGS), replicas=2))

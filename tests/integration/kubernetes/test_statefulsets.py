@@ -26,9 +26,7 @@ CACHE = {"name": "cache", "mountPath": "/root/.cache/huggingface"}
 
 @pytest.fixture(autouse=True)
 def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "flettner.actuators.kubernetes.shrink._DNS_S", 0.2
-    )  # of this process, not of a daemon
+    monkeypatch.setattr("flettner.actuators.kubernetes.scale._DNS_S", 0.2)  # of this process, not of a daemon
 
 
 async def serve(here: Namespace, **spec: Any) -> None:  # noqa: ANN401 - of the StatefulSet

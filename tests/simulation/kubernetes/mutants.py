@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from flettner.actuators.kubernetes import discovery, engine, green, handover, start
+from flettner.actuators.kubernetes.discovery import FoundServer
 from flettner.actuators.kubernetes.handover import Handover
 from flettner.actuators.kubernetes.labels import service_labels
 from flettner.actuators.kubernetes.start import Starter
@@ -81,11 +82,12 @@ def writes_at_once(put: Put) -> None:
     """Write the flags into the operator's Deployment when green starts, before any verdict."""
     plain = Starter._create
 
-    async def create(self: Starter, server: Any, found: Any) -> None:  # noqa: ANN401
-        await plain(self, server, found)
+    async def create(self: Starter, server: Any, found: Any) -> FoundServer:  # noqa: ANN401
+        made = await plain(self, server, found)
         theirs = next(one for one in found.values() if not one.workload.ours)
         change = {"spec": {"template": {"spec": {"containers": [_with(theirs.workload, server.setting)]}}}}
         await self.client.patch(DEPLOYMENT, theirs.workload.name, change)
+        return made
 
     put(Starter, "_create", create)
 

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from flettner.actuators.kubernetes.green import keep_labels, make_deployment, make_service
+from flettner.actuators.kubernetes.green import keep_labels, make_deployment
+from flettner.actuators.kubernetes.service import make_service
 from flettner.actuators.kubernetes.workload import Workload
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
@@ -48,6 +49,6 @@ def test_the_making_of_green_changes_nothing_of_blue() -> None:
 
 
 def test_the_service_is_headless_and_selects_the_pods_of_the_deployment() -> None:
-    spec = make_service(SITE, GREEN, Workload.parse(deployment()))["spec"]
+    spec = make_service(SITE, GREEN.name, GREEN.like, Workload.parse(deployment()))["spec"]
 
     assert (spec["clusterIP"], spec["selector"], spec["ports"][0]["port"]) == ("None", {"app": "vllm"}, 8000)

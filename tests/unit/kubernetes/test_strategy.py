@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from flettner.actuators.kubernetes.strategy import choose_strategy
+from flettner.actuators.kubernetes.preflight import choose_pod_strategy
 from flettner.agent.domain.model import Strategy
 
 NO_NODE = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu"
@@ -26,11 +26,11 @@ NO_NODE = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu"
 def test_the_strategy_follows_from_pods_and_nodes(
     wanted: Strategy | Literal["auto"], pods: int, no_node: str, chosen: Strategy | None
 ) -> None:
-    assert choose_strategy(wanted, pods, no_node).strategy == chosen
+    assert choose_pod_strategy(wanted, pods, no_node).strategy == chosen
 
 
 def test_an_outage_is_never_chosen_for_an_operator() -> None:
-    refused = choose_strategy("auto", 1, NO_NODE)
+    refused = choose_pod_strategy("auto", 1, NO_NODE)
 
     assert refused.strategy is None
     assert NO_NODE in refused.why
