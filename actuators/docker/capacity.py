@@ -9,17 +9,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from urllib.parse import urlsplit
 
 from flettner.actuators.docker.client import DockerClient
-from flettner.actuators.docker.gpus import Gpus
-from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.docker.container import Container, Gpus
 from flettner.actuators.host import memory as host_room
 from flettner.actuators.host.memory import GpuMemory, Host, expected_memory, find_gpu, spare_memory
 from flettner.actuators.vllm.gpu_demand import gpus_needed, utilization
 from flettner.agent.domain.errors import ActError
 from flettner.agent.machine.strategy import HostCapacity
-from flettner.primitives.address import is_loopback
 from flettner.vllm_facts.values import Setting
 
 _GIB = 1024**3
@@ -38,16 +35,10 @@ class Holding:
     utilization: float
 
 
-def is_local(host: str) -> bool:
-    """Whether the Engine at this address runs containers on the host of the daemon."""
-    parts = urlsplit(host)
-    return parts.scheme in {"", "unix"} or is_loopback(parts.hostname or "")
-
-
-async def measure_host(host: str, blues: Sequence[ContainerSpec]) -> Host:
+async def measure_host(client: DockerClient, blues: Sequence[Container]) -> Host:
     """Measure the free memory of the host, and of its GPUs if a container has any."""
-    if not is_local(host):
-        return Host(why=f"the Engine is on another host, {host}")
+    if not client.is_local:
+        return Host(why=f"the Engine is on another host, {client.address}")
     free, total = await asyncio.gather(host_room.free_memory(), host_room.total_memory())
     if not any(blue.gpus.any for blue in blues):
         return Host(memory=free, memory_total=total, why="no server has a GPU")
@@ -57,17 +48,19 @@ async def measure_host(host: str, blues: Sequence[ContainerSpec]) -> Host:
         return Host(memory=free, memory_total=total, why=error.why)
 
 
-async def measure_for(host: str, spec: ContainerSpec) -> Host:
+async def measure_for(client: DockerClient, container: Container) -> Host:
     """As `measure_host`, with the GPUs of this container alone; none if one of them is unknown."""
-    found = await measure_host(host, [spec])
-    own = _gpus_on_host(spec.gpus, found.gpus or ())
+    found = await measure_host(client, [container])
+    own = _gpus_on_host(container.gpus, found.gpus or ())
     gpus = tuple(gpu for gpu in own.values() if gpu is not None)
-    if spec.gpus.unknown or len(gpus) < len(own) or any(gpu.free_mib is None for gpu in gpus):
-        return replace(found, gpus=None, why=spec.gpus.unknown or "nvidia-smi does not report all of them")
+    if container.gpus.unknown or len(gpus) < len(own) or any(gpu.free_mib is None for gpu in gpus):
+        return replace(
+            found, gpus=None, why=container.gpus.unknown or "nvidia-smi does not report all of them"
+        )
     return replace(found, gpus=gpus)
 
 
-async def measure_holding(blue: ContainerSpec, client: DockerClient, setting: Setting) -> Holding:
+async def measure_holding(blue: Container, client: DockerClient, setting: Setting) -> Holding:
     """`setting`: the one it runs with. Its memory is measured if it has no limit."""
     measured = None
     if not blue.memory_limit:
@@ -85,17 +78,17 @@ async def measure_holding(blue: ContainerSpec, client: DockerClient, setting: Se
 
 def free_capacity(held: Sequence[Holding], setting: Setting, host: Host) -> HostCapacity:
     """Whether the host has capacity for one more like these, with this setting. Unknown is no capacity."""
-    verdicts = [*chain.from_iterable(_capacity_like(one, held, setting, host) for one in held)]
+    verdicts = [*chain.from_iterable(_capacity_like(blue, held, setting, host) for blue in held)]
     if not verdicts:
         return HostCapacity(free=None, why="there is no server to make it like")
     for verdict in (False, None):
-        for one in verdicts:
-            if one.free is verdict:
-                return one
-    return HostCapacity(free=True, why="; ".join(dict.fromkeys(one.why for one in verdicts)))
+        for capacity in verdicts:
+            if capacity.free is verdict:
+                return capacity
+    return HostCapacity(free=True, why="; ".join(dict.fromkeys(capacity.why for capacity in verdicts)))
 
 
-def gpu_shortage(blue: ContainerSpec, setting: Setting, host: Host) -> str:
+def gpu_shortage(blue: Container, setting: Setting, host: Host) -> str:
     """Return why the container has too few GPUs for the setting, with the fix; empty: it may have enough."""
     gpus, needed = blue.gpus, gpus_needed(setting)
     have = len(host.gpus) if gpus.all and host.gpus is not None else len(gpus.ids)
@@ -106,40 +99,42 @@ def gpu_shortage(blue: ContainerSpec, setting: Setting, host: Host) -> str:
     )
 
 
-def _capacity_like(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[HostCapacity]:
+def _capacity_like(
+    blue: Holding, held: Sequence[Holding], setting: Setting, host: Host
+) -> list[HostCapacity]:
     found = []
-    if one.cpus:
-        why = f"a server like {one.name} is pinned to its CPUs {one.cpus}, which {one.name} uses"
+    if blue.cpus:
+        why = f"a server like {blue.name} is pinned to its CPUs {blue.cpus}, which {blue.name} uses"
         found.append(HostCapacity(free=False, why=why))
-    if one.gpus.any:
-        found += _gpu_capacity(one, held, setting, host)
-    return [*found, _memory_capacity(one, host)]
+    if blue.gpus.any:
+        found += _gpu_capacity(blue, held, setting, host)
+    return [*found, _memory_capacity(blue, host)]
 
 
-def _memory_capacity(one: Holding, host: Host) -> HostCapacity:
-    needed = one.limit or (None if one.memory is None else expected_memory(0, one.memory))
+def _memory_capacity(blue: Holding, host: Host) -> HostCapacity:
+    needed = blue.limit or (None if blue.memory is None else expected_memory(0, blue.memory))
     if host.memory is None:
         return HostCapacity(free=None, why=f"the host's free memory is not known: {host.why}")
     if needed is None:
-        why = f"the memory that {one.name} needs is not known: set a limit (docker run --memory)"
+        why = f"the memory that {blue.name} needs is not known: set a limit (docker run --memory)"
         return HostCapacity(free=None, why=why)
     left = spare_memory(host)
-    by = "its limit" if one.limit else "by what it has now"
-    why = f"a server like {one.name} may need {_size(needed)} ({by}), the host has {_size(left)} to spare"
+    by = "its limit" if blue.limit else "by what it has now"
+    why = f"a server like {blue.name} may need {_size(needed)} ({by}), the host has {_size(left)} to spare"
     return HostCapacity(free=needed <= left, why=why)
 
 
-def _gpu_capacity(one: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[HostCapacity]:
-    if one.gpus.unknown:
+def _gpu_capacity(blue: Holding, held: Sequence[Holding], setting: Setting, host: Host) -> list[HostCapacity]:
+    if blue.gpus.unknown:
         return [
-            HostCapacity(free=None, why=f"the GPUs of {one.name} cannot be identified: {one.gpus.unknown}")
+            HostCapacity(free=None, why=f"the GPUs of {blue.name} cannot be identified: {blue.gpus.unknown}")
         ]
     if host.gpus is None:
         return [HostCapacity(free=None, why=f"the free memory of the GPUs is not known: {host.why}")]
-    taken = _gpus_on_host(one.gpus, host.gpus)
+    taken = _gpus_on_host(blue.gpus, host.gpus)
     missing = [name for name, gpu in taken.items() if gpu is None]
     if missing or not taken:
-        why = f"{one.name} has GPU {', '.join(missing) or 'all'}, which nvidia-smi does not show"
+        why = f"{blue.name} has GPU {', '.join(missing) or 'all'}, which nvidia-smi does not show"
         return [HostCapacity(free=None, why=why)]
     found = [gpu for gpu in taken.values() if gpu is not None][: gpus_needed(setting)]
     return [_one_gpu_capacity(gpu, held, utilization(setting), host.gpus) for gpu in found]
@@ -152,11 +147,11 @@ def _one_gpu_capacity(
     if gpu.free_mib is None or not gpu.total_mib or gpu.sliced:
         what = "is sliced (MIG)" if gpu.sliced else "does not report its free memory"
         return HostCapacity(free=None, why=f"GPU {gpu.index} {what}")
-    here_too = [one for one in held if gpu in _gpus_on_host(one.gpus, known).values()]
-    claimed = sum(one.utilization for one in here_too)
+    here_too = [blue for blue in held if gpu in _gpus_on_host(blue.gpus, known).values()]
+    claimed = sum(blue.utilization for blue in here_too)
     needed = share * gpu.total_mib
     why = (
-        f"GPU {gpu.index}, which a new server has to share with {', '.join(one.name for one in here_too)}, "
+        f"GPU {gpu.index}, which a new server has to share with {', '.join(blue.name for blue in here_too)}, "
         f"has {_size(gpu.free_mib * _MIB)} of {_size(gpu.total_mib * _MIB)} free, and gpu_memory_utilization "
         f"= {share:g} takes {_size(needed * _MIB)}"
     )

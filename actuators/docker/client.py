@@ -5,15 +5,18 @@ requested.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import docker
 
-from flettner.actuators.docker.spec import ContainerSpec, ContainerState, Endpoint
+from flettner.actuators.docker.container import Container, ContainerState, Endpoint
+from flettner.actuators.host.server_log import format_lines
 from flettner.agent.domain.errors import ActError
 from flettner.clients.docker.api import EngineAt, Json, MissingError, SilentError, post
 from flettner.clients.docker.events import follow_events
@@ -45,6 +48,17 @@ class DockerClient:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_engine", EngineAt(host=self.host, timeout_s=self.timeout_s))
 
+    @property
+    def address(self) -> str:
+        """Where the Engine is; empty: Docker's own socket."""
+        return self.host or os.environ.get("DOCKER_HOST", "")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the Engine runs containers on the host of the daemon."""
+        parts = urlsplit(self.address)
+        return parts.scheme in {"", "unix"} or parts.hostname in {"localhost", "127.0.0.1", "::1"}
+
     # Queries.
 
     async def version(self) -> str:
@@ -52,11 +66,11 @@ class DockerClient:
         answer: Json = await self._engine.ask("its version", lambda api: api.version())
         return str(answer["Version"])
 
-    async def inspect(self, container: str) -> ContainerSpec | None:
+    async def inspect(self, container: str) -> Container | None:
         """Return the container of this name or id; None: there is none."""
         try:
             return await self._engine.ask(
-                f"inspect {container}", lambda api: ContainerSpec.parse(api.inspect_container(container))
+                f"inspect {container}", lambda api: Container.parse(api.inspect_container(container))
             )
         except MissingError:
             return None
@@ -99,6 +113,18 @@ class DockerClient:
         with suppress(ActError):
             text = await self.log(container, lines)
             return tuple(line[:_LONGEST] for line in text.splitlines())
+        return ()
+
+    async def read_log(self, container: Container) -> tuple[str, ...]:
+        """Return the end of its log without its secrets; () if it is gone."""
+        with suppress(MissingError):
+            return format_lines(await self.log(container.id), container.serve.secrets)
+        return ()
+
+    async def read_log_if_possible(self, container: Container | None) -> tuple[str, ...]:
+        """As `read_log`; () on an error."""
+        with suppress(ActError):
+            return await self.read_log(container) if container else ()
         return ()
 
     def events(
@@ -162,15 +188,6 @@ class DockerClient:
             f"remove {container}", lambda api: api.remove_container(container, v=volumes, force=True), gone
         )
 
-    async def rename(self, container: str, name: str) -> None:
-        known = await self.inspect(container)
-
-        async def renamed() -> bool:
-            found = await self.inspect(name)
-            return found is not None and known is not None and found.id == known.id
-
-        await self._ensure(f"rename {container} to {name}", lambda api: api.rename(container, name), renamed)
-
     async def restart_policy(self, container: str, policy: Json) -> None:
         """`policy` as in HostConfig.RestartPolicy: {"Name": "no"}."""
 
@@ -197,17 +214,17 @@ class DockerClient:
             f"connect {container} to {network}", partial(post, path=path, body=body), connected
         )
 
-    async def wait(self, container: str) -> int:
-        """Return the exit code once it has ended. Raises ActError if it is gone."""
+    async def wait(self, container: str) -> Container | None:
+        """Return the container once it has ended; None: it was removed."""
+        ended: Container | None = None
 
-        async def ended() -> ContainerState | None:
-            spec = await self.inspect(container)
-            if spec is None:
-                raise ActError(f"docker: wait for {container}: it was removed, and its exit code with it")
-            return None if spec.state.running else spec.state
+        async def has_ended() -> bool:
+            nonlocal ended
+            ended = await self.inspect(container)
+            return ended is None or not ended.state.running
 
-        state = await poll_until(ended, _POLL_S)
-        return state.exit_code if state else 0
+        await poll_until(has_ended, _POLL_S)
+        return ended
 
     async def run_once(self, body: Json, name: str, deadline_s: float) -> tuple[int, str]:
         """Run a container to its end; return exit code and output, both streams. It is always removed.
@@ -219,14 +236,13 @@ class DockerClient:
             await self.start(made)
             try:
                 async with asyncio.timeout(deadline_s):
-                    code = await self.wait(made)
+                    ended = await self.wait(made)
             except TimeoutError as error:
                 why = f"docker: run {name}: it did not end within {deadline_s:g} s"
                 raise ActError(why, await self.tail(made)) from error
-            output = await self._engine.ask(
-                f"the output of {name}", partial(_log, container=made, lines=_OUTPUT_LINES)
-            )
-            return code, output
+            if ended is None:
+                raise ActError(f"docker: run {name}: it was removed, and its exit code with it")
+            return ended.state.exit_code, await self.log(made, _OUTPUT_LINES)
         finally:
             await self.remove(name, volumes=True)
 

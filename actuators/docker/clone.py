@@ -1,28 +1,40 @@
 """Make the body of a container that is like another one, except for flags, name, ports and networks.
 
 The create call takes what inspect shows, except for a dozen fields that belong to one container only. Those
-are left out or replaced here, and each one that an operator may notice is noted.
+are left out or replaced here, and each one that an operator may notice is noted. What is in the way of a like
+container is known before any starts; each message names the fix.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flettner.actuators.docker.obstacles import foreign_label, notes_of, obstacles_of_container
-from flettner.actuators.docker.spec import BUILT_IN_NETWORKS, NEVER, ContainerSpec, Endpoint, Json
+from flettner.actuators.docker.client import DockerClient
+from flettner.actuators.docker.container import BUILT_IN_NETWORKS, NEVER, Container, Endpoint, Json
+from flettner.actuators.docker.registry import EPOCH, LIKE, SETTING
 from flettner.actuators.vllm.control import with_own_control
 from flettner.actuators.vllm.scheduler_class import SchedulerFolders
+from flettner.actuators.vllm.serve_command import http_obstacles
 from flettner.agent.domain.errors import ActError
+from flettner.clients.docker.labels import SERVER, SITE, TARGET
+from flettner.primitives.address import is_loopback
 from flettner.vllm_facts.values import Value
 
-_DOCUMENT = ("Id", "Name", "Image", "Config", "HostConfig", "Mounts", "NetworkSettings")
 _NOT_CONFIG = frozenset(
     {"ArgsEscaped", "AttachStderr", "AttachStdin", "AttachStdout", "Hostname", "MacAddress", "OnBuild"}
 )
 _NOT_HOST = frozenset({"ConsoleSize", "ContainerIDFile", "Links"})
 _LONGEST_HOSTNAME = 63
+_STRIPPED = ("com.docker.compose.", "org.testcontainers.")
+_OURS = frozenset({TARGET, SERVER, EPOCH, SETTING, LIKE, SITE})
+_OWNERS = {
+    "com.docker.swarm.service.name": "a Swarm service: Swarm itself starts and ends its containers",
+    "io.kubernetes.pod.name": "a Kubernetes pod: the kubelet ends containers that it does not know",
+    "com.hashicorp.nomad.alloc_id": "a Nomad allocation: Nomad itself starts and ends its containers",
+}
+_UNREADABLE_LOGS = frozenset({"none"})
 IN_CONTAINER = SchedulerFolders(Path("/opt/flettner/scheduler"), Path("/opt/flettner/control"))
 
 
@@ -35,86 +47,68 @@ class CreateRequest:
     name: str
     argv: tuple[str, ...] = field(repr=False)  # program and flags of its server
     networks: tuple[tuple[str, Json], ...] = ()  # to be connected between create and start
-    notes: tuple[str, ...] = ()  # differences from the original, for the operator who approves
-
-
-def document_to_keep(spec: ContainerSpec, image: Json | None) -> Json:
-    """Return what must be kept of a container to make a like one when it is gone, for ContainerSpec.parse.
-
-    `ImageDigest` is added: the image can be pulled by it. The document holds secrets: keep it private.
-    """
-    inspect = spec.document
-    digests = (image or {}).get("RepoDigests") or [spec.image_digest]
-    kept = {key: deepcopy(inspect[key]) for key in _DOCUMENT if key in inspect}
-    networks = (inspect.get("NetworkSettings") or {}).get("Networks") or {}
-    return {**kept, "NetworkSettings": {"Networks": deepcopy(networks)}, "ImageDigest": digests[0]}
 
 
 def clone(
-    spec: ContainerSpec,
+    container: Container,
     *,
     name: str,
     labels: Mapping[str, str],
     setting: Mapping[str, Value],
     host_port_ip: str = "127.0.0.1",
-    host_port: int | None = None,
     port: int | None = None,
     scheduler: SchedulerFolders | None = None,
 ) -> CreateRequest:
-    """Return the container `name`: like `spec`, with this full setting (empty: with its own).
+    """Return the container `name`: like `container`, with this full setting (empty: with its own).
 
-    It never restarts, is reached on `host_port` of `host_port_ip`, and answers to its own name only. Without
-    `host_port` the Engine chooses one, a new one at each start. In the network of the host no port is
-    published: the server listens on `port`. `scheduler`: folders of this host, to be mounted. Raises
-    FlagError if the flags cannot be changed, ActError for any other obstacle.
+    It never restarts, is reached on a port of `host_port_ip` that the Engine chooses anew at each start, and
+    answers to its own name only. In the network of the host no port is published: the server listens on
+    `port`. `scheduler`: folders of this host, to be mounted. Raises FlagError if the flags cannot be changed,
+    ActError for any other obstacle.
     """
-    changed = spec.serve.with_setting(setting, port=port)
-    if problems := obstacles_of_container(spec):
+    changed = container.serve.with_setting(setting, port=port)
+    if problems := obstacles_of_container(container):
         raise ActError("; ".join(problems))
     body = {
-        **_config(spec, name, labels),
-        "Image": spec.image,
+        **_config(container, name, labels),
+        "Image": container.image,
         "Env": _env(changed.env, name, scheduler),
         "Entrypoint": changed.entrypoint,
         "Cmd": changed.command,
-        "HostConfig": _host_config(spec, scheduler),
+        "HostConfig": _host_config(container, scheduler),
     }
-    if spec.has_own_ports:
-        listens = spec.serve.port if port is None else port
-        bound = dict.fromkeys(_published(spec, listens), "")
-        bound |= {f"{listens}/tcp": str(host_port or "")}
-        _publish(body, bound, host_port_ip)
+    if container.has_own_ports:
+        _publish(body, _published(container, port or container.serve.port), host_port_ip)
     elif port is None:
         raise ActError("a container in the network of the host needs a port of its own to listen on")
-    if network := _network_at_create(spec, name):
+    if network := _network_at_create(container, name):
         body["NetworkingConfig"] = {"EndpointsConfig": network}
     return CreateRequest(
-        image=spec.image,
+        image=container.image,
         body=body,
         name=name,
         argv=changed.argv,
-        networks=_networks_before_start(spec, name),
-        notes=notes_of(spec),
+        networks=_networks_before_start(container, name),
     )
 
 
-def mount_options(spec: ContainerSpec) -> list[Json]:
+def mount_options(container: Container) -> list[Json]:
     """`Mounts` of a like container: `--mount type=volume,target=/data` by the volume's real name."""
-    names = spec.anonymous_volumes
+    names = container.anonymous_volumes
     return [
-        {**one, "Source": names[one["Target"]]} if one["Target"] in names else dict(one)
-        for one in spec.document["HostConfig"].get("Mounts") or ()
+        {**mount, "Source": names[mount["Target"]]} if mount["Target"] in names else dict(mount)
+        for mount in container.document["HostConfig"].get("Mounts") or ()
     ]
 
 
-def _config(spec: ContainerSpec, name: str, labels: Mapping[str, str]) -> Json:
+def _config(container: Container, name: str, labels: Mapping[str, str]) -> Json:
     kept = {
         key: deepcopy(value)
-        for key, value in spec.document["Config"].items()
+        for key, value in container.document["Config"].items()
         if key not in _NOT_CONFIG and value is not None
     }
-    own = {key: value for key, value in spec.labels.items() if not foreign_label(key)}
-    return {**kept, **_hostname(spec, name), "Labels": {**own, **labels}}
+    own = {key: value for key, value in container.labels.items() if not foreign_label(key)}
+    return {**kept, **_hostname(container, name), "Labels": {**own, **labels}}
 
 
 def _env(lines: list[str], name: str, scheduler: SchedulerFolders | None) -> list[str]:
@@ -127,12 +121,12 @@ def _env(lines: list[str], name: str, scheduler: SchedulerFolders | None) -> lis
     return [*kept, *(f"{key}={value}" for key, value in own.items() if key not in given)]
 
 
-def _hostname(spec: ContainerSpec, name: str) -> Json:
+def _hostname(container: Container, name: str) -> Json:
     """A chosen host name is also a name in the network, so green gets another one."""
-    if not spec.hostname:
+    if not container.hostname:
         return {}
-    if spec.network_mode == "host":
-        return {"Hostname": spec.hostname}
+    if container.network_mode == "host":
+        return {"Hostname": container.hostname}
     return {"Hostname": re.sub(r"[^A-Za-z0-9-]", "-", name)[:_LONGEST_HOSTNAME].strip("-")}
 
 
@@ -147,17 +141,17 @@ def _scheduler_mounts(scheduler: SchedulerFolders) -> list[Json]:
     ]
 
 
-def _host_config(spec: ContainerSpec, scheduler: SchedulerFolders | None) -> Json:
+def _host_config(container: Container, scheduler: SchedulerFolders | None) -> Json:
     kept = {
         key: deepcopy(value)
-        for key, value in spec.document["HostConfig"].items()
+        for key, value in container.document["HostConfig"].items()
         if key not in _NOT_HOST and value is not None
     }
     return {
         **kept,
-        "Binds": _binds(spec),
-        "Mounts": [*mount_options(spec), *(_scheduler_mounts(scheduler) if scheduler else ())],
-        "Links": [f"{other}:{alias}" for other, alias in spec.links],
+        "Binds": _binds(container),
+        "Mounts": [*mount_options(container), *(_scheduler_mounts(scheduler) if scheduler else ())],
+        "Links": [f"{other}:{alias}" for other, alias in container.links],
         "AutoRemove": False,  # the Engine would remove it, log included, before its end was examined
         "RestartPolicy": dict(NEVER),
         "PortBindings": {},
@@ -165,52 +159,250 @@ def _host_config(spec: ContainerSpec, scheduler: SchedulerFolders | None) -> Jso
     }
 
 
-def _binds(spec: ContainerSpec) -> list[str]:
+def _binds(container: Container) -> list[str]:
     """Anonymous volumes by name: without it the Engine would make new, empty ones."""
-    by_mount = {one["Target"] for one in mount_options(spec)}
-    read_only = {one.destination for one in spec.mounts if not one.writable}
+    by_mount = {mount["Target"] for mount in mount_options(container)}
+    read_only = {mount.destination for mount in container.mounts if not mount.writable}
     volumes = [
         f"{name}:{path}" + (":ro" if path in read_only else "")
-        for path, name in sorted(spec.anonymous_volumes.items())
+        for path, name in sorted(container.anonymous_volumes.items())
         if path not in by_mount
     ]
-    return [*spec.binds, *volumes]
+    return [*container.binds, *volumes]
 
 
-def _published(spec: ContainerSpec, listens: int) -> list[str]:
+def _published(container: Container, listens: int) -> list[str]:
     """Return the ports to publish: those of the original, and the one that the server listens on."""
-    exposed = spec.exposed_ports if spec.publish_all else ()
-    return sorted({*spec.bound_ports, *exposed, f"{listens}/tcp"})
+    exposed = container.exposed_ports if container.publish_all else ()
+    return sorted({*container.bound_ports, *exposed, f"{listens}/tcp"})
 
 
-def _publish(body: Json, ports: Mapping[str, str], ip: str) -> None:
+def _publish(body: Json, ports: Sequence[str], ip: str) -> None:
     body["ExposedPorts"] = {**(body.get("ExposedPorts") or {}), **{port: {} for port in ports}}
-    body["HostConfig"]["PortBindings"] = {
-        port: [{"HostIp": ip, "HostPort": there}] for port, there in ports.items()
-    }
+    body["HostConfig"]["PortBindings"] = {port: [{"HostIp": ip, "HostPort": ""}] for port in ports}
 
 
-def _network_at_create(spec: ContainerSpec, alias: str) -> dict[str, Json]:
+def _network_at_create(container: Container, alias: str) -> dict[str, Json]:
     """Return the network of the create body: older Engines take one only, built-in ones are not named.
 
     Raises ActError for a network that the container was started in and has left.
     """
-    mode = spec.network_mode
-    if not spec.has_own_ports or mode in BUILT_IN_NETWORKS:
+    mode = container.network_mode
+    if not container.has_own_ports or mode in BUILT_IN_NETWORKS:
         return {}
-    if mode not in spec.networks:
+    if mode not in container.networks:
         raise ActError(
             f"the container was started in the network {mode} and is not in it now: "
-            f"`docker network connect {mode} {spec.name}`, or recreate it without"
+            f"`docker network connect {mode} {container.name}`, or recreate it without"
         )
-    return {mode: _endpoint(spec.networks[mode], alias)}
+    return {mode: _endpoint(container.networks[mode], alias)}
 
 
-def _networks_before_start(spec: ContainerSpec, alias: str) -> tuple[tuple[str, Json], ...]:
-    others = sorted(spec.networks.keys() - BUILT_IN_NETWORKS - {spec.network_mode})
-    return tuple((name, _endpoint(spec.networks[name], alias)) for name in others)
+def _networks_before_start(container: Container, alias: str) -> tuple[tuple[str, Json], ...]:
+    others = sorted(container.networks.keys() - BUILT_IN_NETWORKS - {container.network_mode})
+    return tuple((name, _endpoint(container.networks[name], alias)) for name in others)
 
 
 def _endpoint(endpoint: Endpoint, alias: str) -> Json:
     """Without the addresses and names of blue: Docker's DNS would send it traffic of blue at once."""
     return {**endpoint.options, "Aliases": [alias]}
+
+
+# The image.
+
+
+async def find_image_name(client: DockerClient, container: Container) -> str:
+    """Return the name:tag of the image; once the tag has moved, its name@digest, or its id without one."""
+    image = await client.image(container.image)
+    if image is None:
+        return container.image
+    for name in _image_names(container.image_tag, image):
+        named = await client.image(name)
+        if named is not None and named["Id"] == image["Id"]:
+            return name
+    return container.image
+
+
+def _image_names(tag: str, image: Json) -> Iterator[str]:
+    """The original's own name first, then the digests of the same repository."""
+    repository = tag.partition("@")[0]
+    if ":" in repository.rpartition("/")[2]:
+        repository = repository.rpartition(":")[0]
+    if tag:
+        yield tag
+    for digest in image.get("RepoDigests") or ():
+        if str(digest).partition("@")[0] == repository:
+            yield str(digest)
+
+
+# Obstacles and notes.
+
+
+def find_obstacles(container: Container, image: Json | None) -> tuple[str, ...]:
+    """Return why no like container can be made. `image`: its inspect document; None: the image is gone."""
+    gone: tuple[str, ...] = ()
+    if image is None:
+        name = container.image_tag or container.image
+        gone = (f"its image {name} ({container.image[:19]}) is not on this host any more: pull or build it",)
+    return (*gone, *obstacles_of_container(container))
+
+
+def obstacles_of_container(container: Container) -> tuple[str, ...]:
+    """Return why no like container can be made, even with its image."""
+    return (*_of_command(container), *_of_network(container), *_of_owner(container))
+
+
+def notes_of(container: Container) -> tuple[str, ...]:
+    """Return in what a like container differs from this one, and what they share."""
+    return (
+        *_notes_of_clients(container),
+        *_notes_of_network(container),
+        *_notes_of_volumes(container),
+        *_notes_of_life(container),
+        *_notes_of_labels(container),
+    )
+
+
+def foreign_label(key: str) -> bool:
+    """Whether a label assigns the container to an owner: a like container does not belong to that owner."""
+    return key in _OURS or key.startswith(_STRIPPED)
+
+
+def _of_command(container: Container) -> list[str]:
+    serve = container.serve
+    if serve.error:
+        return [f"its command cannot be read: {serve.error}"]
+    found = set(http_obstacles(serve.setting))
+    if container.has_own_ports and is_loopback(serve.host):
+        found.add(
+            f"it listens on {serve.host} inside the container, where no client reaches it: remove --host"
+        )
+    if not serve.port:
+        found.add("--port 0 is no port to be reached on: name one")
+    return sorted(found)
+
+
+def _of_network(container: Container) -> list[str]:
+    mode = container.network_mode
+    if mode.startswith("container:"):
+        other = mode.removeprefix("container:")[:12]
+        return [
+            f"it is in the network of the container {other}, where its port is in use: "  # noqa: ISC004
+            "give it a network of its own, and join the other container to that"
+        ]
+    if mode == "none":
+        return ["it has no network (--network none), so no client reaches it: connect it to one"]
+    return []
+
+
+def _of_owner(container: Container) -> list[str]:
+    return [
+        f"it belongs to {why}: change its flags there"
+        for key, why in _OWNERS.items()
+        if key in container.labels
+    ]
+
+
+def _notes_of_clients(container: Container) -> list[str]:
+    """What clients lose that do not use the proxy. Those of a container that flettner made all do."""
+    if SERVER in container.labels:
+        return []
+    ports = [container.serve.port] if container.network_mode == "host" else container.published
+    places = [f"port {port} of this host" for port in ports]
+    places += [f"{', '.join(names)} in the network {network}" for network, names in _names(container).items()]
+    if not places:
+        return []
+    lost = f"nothing answers any more at {' and '.join(places)}"
+    why = "since the new server gets another port and name; let clients ask the proxy before"
+    return [f"a promotion stops {container.name}: {lost}, {why}"]
+
+
+def _notes_of_network(container: Container) -> list[str]:
+    port = container.serve.port
+    fixed = {name: endpoint.fixed_address for name, endpoint in container.networks.items()}
+    found = [
+        f"it keeps its fixed address {address} in {network}, the new one gets another: "
+        "let clients ask the proxy"
+        for network, address in fixed.items()
+        if address
+    ]
+    found += [
+        f"--link {other}:{alias} holds as long as {other} runs: a user-defined network outlives that"
+        for other, alias in container.links
+    ]
+    if container.network_mode == "host":
+        found.append(f"it uses port {port} of the host's network: the new one gets another by --port")
+    elif f"{port}/tcp" not in container.bound_ports and not container.publish_all:
+        found.append(f"port {port} is not published: the new one publishes it, on the loopback address only")
+    if container.has_own_ports and container.hostname:
+        found.append(
+            f"its host name {container.hostname} is a name in its networks: the new one gets another"
+        )
+    if container.mac_address:
+        found.append("it keeps its fixed MAC address: the new one gets another")
+    for kind, mode in (("PidMode", container.pid_mode), ("IpcMode", container.ipc_mode)):
+        if mode.startswith("container:"):
+            found.append(
+                f"{kind} is that of another container and ends with it: start both again when it changes"
+            )
+    return found
+
+
+def _names(container: Container) -> dict[str, list[str]]:
+    """Return the names that other containers know it by, by network: its own, and its aliases."""
+    return {
+        name: list(
+            dict.fromkeys(name for name in (container.name, *endpoint.aliases) if name != container.id[:12])
+        )
+        for name, endpoint in container.networks.items()
+        if name not in BUILT_IN_NETWORKS
+    }
+
+
+def _notes_of_volumes(container: Container) -> list[str]:
+    return [
+        f"{path} is a volume without a name, which both will share: name it ({name[:12]} now)"
+        for path, name in sorted(container.anonymous_volumes.items())
+    ]
+
+
+def _notes_of_life(container: Container) -> list[str]:
+    found: list[str] = []
+    if _pins_its_cores(container):
+        found.append(
+            "vLLM for the CPU binds each server to the same cores, so two of them starve each other: set "
+            "VLLM_CPU_OMP_THREADS_BIND=nobind in its environment, or give it a CPU set"
+        )
+    if container.auto_remove:
+        found.append(
+            "it was started with --rm, so a stop removes it, and no rollback is possible: "
+            "start it without --rm"
+        )
+    if container.log_driver in _UNREADABLE_LOGS:
+        found.append("it keeps no log (--log-driver none): a failed start is reported without its cause")
+    return found
+
+
+def _pins_its_cores(container: Container) -> bool:
+    """Measured: a second server got 1 s of CPU in 4 minutes while a busy one ran."""
+    env = container.env
+    is_cpu = any(name.startswith("VLLM_CPU_") for name in env)
+    pinned = env.get("VLLM_CPU_OMP_THREADS_BIND", "auto") == "auto"
+    return is_cpu and pinned and not container.cpus
+
+
+def _notes_of_labels(container: Container) -> list[str]:
+    labels = container.labels
+    found: list[str] = []
+    if project := labels.get("com.docker.compose.project"):
+        service = labels.get("com.docker.compose.service", "?")
+        found.append(
+            f"compose owns it (project {project}, service {service}) and does not know the new one: after "
+            f"the change, write the flags into the compose file; `up -d {service}` starts the old one again"
+        )
+    if any(key.startswith("traefik.") for key in labels):
+        found.append(
+            "its traefik labels are copied, so Traefik would bypass the proxy for the new one: "
+            "give those labels to the proxy instead"
+        )
+    return found

@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flettner.actuators.docker.clone import mount_options
-from flettner.actuators.docker.obstacles import foreign_label
-from flettner.actuators.docker.spec import ContainerSpec, Json
+from flettner.actuators.docker.clone import foreign_label, mount_options
+from flettner.actuators.docker.container import Container, Json
+from flettner.actuators.vllm.serve_command import ChangedCommand, ContainerCommand
 from flettner.redaction import MASK, masked
 from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.flag_parser import edit_flags, find_secrets, parse_address, parse_setting
+from flettner.vllm_facts.flag_parser import find_secrets
 from flettner.vllm_facts.values import Value, is_same
 
 # Compared on their own below, or specific to one container: names, ids, what the Engine generates.
@@ -51,7 +51,7 @@ _ABSENT = "not given"
 _LONGEST = 300  # characters of a value; a seccomp profile has thousands
 
 
-def differences(blue: ContainerSpec, green: ContainerSpec) -> tuple[str, ...]:
+def differences(blue: Container, green: Container) -> tuple[str, ...]:
     """Return what differs in green, one line for each field or flag: `Config.Cmd max_num_seqs: 64 → 128`.
 
     Secrets are masked. Fields that must differ are left out: ids, names, times, state, addresses and aliases,
@@ -72,37 +72,35 @@ def differences(blue: ContainerSpec, green: ContainerSpec) -> tuple[str, ...]:
     )
 
 
-def _command(blue: ContainerSpec, green: ContainerSpec) -> Iterator[str]:
-    before, after = _words(blue), _words(green)
+def _command(blue: Container, green: Container) -> Iterator[str]:
+    """The flags that differ; both command lines whole if that does not explain all of the difference."""
+    before, after = _words(blue.serve), _words(green.serve)
     if before == after:
         return
+    port = green.serve.port if green.serve.port != blue.serve.port else None
     try:
-        old, new = blue.serve.argv, green.serve.argv
-        changes = dict(_flags(old, new))
-        explained = edit_flags(old, {knob: value for knob, (_, value) in changes.items()})
-        complete = sorted([*before[: -len(old)], *explained]) == sorted(after)
+        expected = blue.serve.with_setting(green.serve.setting, port=port)
+        changes, complete = _flags(blue.serve, green.serve), sorted(_words(expected)) == sorted(after)
     except FlagError:
         changes, complete = {}, False
-    for knob, values in changes.items():
-        yield _line(f"Config.Cmd {knob}", *values)
+    for knob, (old, new) in changes.items():
+        yield _line(f"Config.Cmd {knob}", old, new)
     if not complete:
         yield _line("Config.Cmd", _shown(before), _shown(after))
 
 
-def _words(spec: ContainerSpec) -> list[str]:
-    return [*spec.serve.entrypoint, *spec.serve.command]
+def _words(command: ContainerCommand | ChangedCommand) -> list[str]:
+    return [word for word in (*command.entrypoint, *command.command) if word]
 
 
-def _flags(blue: Sequence[str], green: Sequence[str]) -> Iterator[tuple[str, tuple[Value, Value]]]:
-    before, after = _setting(blue), _setting(green)
-    for knob in sorted(before.keys() | after.keys()):
-        if not is_same(before.get(knob), after.get(knob)):
-            yield knob, (before.get(knob), after.get(knob))
-
-
-def _setting(argv: Sequence[str]) -> dict[str, Value]:
-    address = parse_address(argv)
-    return {**parse_setting(argv), "host": address.host or None, "port": address.port}
+def _flags(blue: ContainerCommand, green: ContainerCommand) -> dict[str, tuple[Value, Value]]:
+    before: dict[str, Value] = {**blue.setting, "host": blue.host or None, "port": blue.port}
+    after: dict[str, Value] = {**green.setting, "host": green.host or None, "port": green.port}
+    return {
+        knob: (before.get(knob), after.get(knob))
+        for knob in sorted(before.keys() | after.keys())
+        if not is_same(before.get(knob), after.get(knob))
+    }
 
 
 def _shown(words: Sequence[str]) -> list[str]:
@@ -110,54 +108,54 @@ def _shown(words: Sequence[str]) -> list[str]:
     return [MASK if word in secrets else word for word in words]
 
 
-def _labels(spec: ContainerSpec) -> Json:
-    return {key: value for key, value in spec.labels.items() if not foreign_label(key)}
+def _labels(container: Container) -> Json:
+    return {key: value for key, value in container.labels.items() if not foreign_label(key)}
 
 
-def _config(spec: ContainerSpec) -> Json:
-    return _rest(spec.document["Config"], _NOT_CONFIG)
+def _config(container: Container) -> Json:
+    return _rest(container.document["Config"], _NOT_CONFIG)
 
 
-def _host(spec: ContainerSpec) -> Json:
+def _host(container: Container) -> Json:
     """HostConfig, with names that mean the same on both sides."""
-    rest = _rest(spec.document["HostConfig"], _NOT_HOST)
+    rest = _rest(container.document["HostConfig"], _NOT_HOST)
     return {
         **rest,
         **{key: sorted(rest[key]) for key in _UNORDERED & rest.keys() if rest[key]},
-        "NetworkMode": spec.network_mode,
-        "Links": [":".join(link) for link in spec.links],
+        "NetworkMode": container.network_mode,
+        "Links": [":".join(link) for link in container.links],
     }
 
 
-def _restarts(blue: ContainerSpec, green: ContainerSpec) -> Iterator[str]:
+def _restarts(blue: Container, green: Container) -> Iterator[str]:
     if green.restarts:
         yield from _field("HostConfig.RestartPolicy", blue.restart_policy, green.restart_policy)
 
 
-def _mounts(spec: ContainerSpec) -> dict[str, Json]:
+def _mounts(container: Container) -> dict[str, Json]:
     return {
-        one.destination: {
-            "Type": one.type,
-            "Source": one.name or one.source,
-            "RW": one.writable,
-            "Propagation": one.propagation,
+        mount.destination: {
+            "Type": mount.type,
+            "Source": mount.name or mount.source,
+            "RW": mount.writable,
+            "Propagation": mount.propagation,
         }
-        for one in spec.mounts
+        for mount in container.mounts
     }
 
 
-def _mount_options(spec: ContainerSpec) -> list[Json]:
-    return sorted(mount_options(spec), key=lambda one: str(one["Target"]))
+def _mount_options(container: Container) -> list[Json]:
+    return sorted(mount_options(container), key=lambda mount: str(mount["Target"]))
 
 
-def _endpoints(spec: ContainerSpec) -> Json:
+def _endpoints(container: Container) -> Json:
     return {
-        name: {"joined": True, **{key: one.options.get(key) for key in ("DriverOpts", "Links")}}
-        for name, one in spec.networks.items()
+        name: {"joined": True, **{key: endpoint.options.get(key) for key in ("DriverOpts", "Links")}}
+        for name, endpoint in container.networks.items()
     }
 
 
-def _lost_ports(blue: ContainerSpec, green: ContainerSpec) -> Iterator[str]:
+def _lost_ports(blue: Container, green: Container) -> Iterator[str]:
     """Ports that only blue publishes; green may publish one more to be reachable."""
     if not blue.has_own_ports:
         return

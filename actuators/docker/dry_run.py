@@ -13,10 +13,11 @@ from typing import Any
 
 from flettner.actuators.docker import arg_check
 from flettner.actuators.docker.client import DockerClient
-from flettner.actuators.docker.labels import TARGET, container_name, site_digest
-from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.docker.container import Container
+from flettner.actuators.docker.registry import container_name
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
+from flettner.clients.docker.labels import TARGET
 from flettner.redaction import mask
 
 Json = dict[str, Any]
@@ -60,11 +61,11 @@ class DryRunResult:
 
 
 async def dry_run(
-    client: DockerClient, site: Site, blue: ContainerSpec, commands: Sequence[Sequence[str]]
+    client: DockerClient, site: Site, blue: Container, commands: Sequence[Sequence[str]]
 ) -> DryRunResult:
     """Check these full commands (program and flags). Raises ActError if the container cannot be run."""
     name = container_name(site, "check")
-    labels = {TARGET: site.target, CHECK: site_digest(site)}  # not STATE_DIR: those are servers
+    labels = {TARGET: site.target, CHECK: site.digest}  # not SITE: those are servers
     pythons = pythons_of(commands[0])
     for python in pythons:
         await client.remove(name, volumes=True)  # left by a daemon that was killed
@@ -85,7 +86,7 @@ async def remove_leftovers(client: DockerClient, site: Site) -> None:
 
 
 def create_body(
-    blue: ContainerSpec, python: str, lines: Sequence[Sequence[str]], labels: Mapping[str, str]
+    blue: Container, python: str, lines: Sequence[Sequence[str]], labels: Mapping[str, str]
 ) -> Json:
     """Return the create body: only image, environment, user, mounts and devices are those of `blue`."""
     config, host = blue.document["Config"], blue.document["HostConfig"]
@@ -115,7 +116,7 @@ def create_body(
     }
 
 
-def mounts_of(blue: ContainerSpec) -> list[Json]:
+def mounts_of(blue: Container) -> list[Json]:
     """Return all its mounts, read-only, without sockets: a socket gives access to a service."""
     found = []
     for mount in blue.mounts:

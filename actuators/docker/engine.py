@@ -6,20 +6,18 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
-
-from flettner.actuators.docker import discovery, dry_run, snapshots
-from flettner.actuators.docker import stop as docker_end
+from flettner.actuators.docker import dry_run
 from flettner.actuators.docker.client import DockerClient
-from flettner.actuators.docker.discovery import FoundContainer
-from flettner.actuators.docker.exit_diagnosis import read_log
+from flettner.actuators.docker.clone import find_obstacles
+from flettner.actuators.docker.container import Container
+from flettner.actuators.docker.diff import differences
+from flettner.actuators.docker.lifecycle import Lifecycle
 from flettner.actuators.docker.mounted_files import find_socket
-from flettner.actuators.docker.obstacles import find_obstacles
 from flettner.actuators.docker.options import DockerOptions
-from flettner.actuators.docker.preflight import preflight, start_key
+from flettner.actuators.docker.preflight import Preflight
+from flettner.actuators.docker.registry import Registry
 from flettner.actuators.docker.sleep import Sleeper
-from flettner.actuators.docker.start import Starter
-from flettner.actuators.docker.watch import Diagnosis, Watch
+from flettner.actuators.docker.watch import Watch
 from flettner.actuators.host.cgroup import find_container_of
 from flettner.actuators.vllm import control
 from flettner.actuators.vllm.control import (
@@ -29,15 +27,13 @@ from flettner.actuators.vllm.control import (
     remove_own_socket,
 )
 from flettner.actuators.vllm.engine import RECENT_LINES, VllmEngine
+from flettner.actuators.vllm.fault import Fault, make_report
 from flettner.actuators.vllm.start_times import StartTimes
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
-from flettner.agent.retrying import retry
 from flettner.vllm_facts.values import Setting
-
-_RETRY_S = 2.0  # while the Docker daemon is away
 
 
 class DockerEngine(VllmEngine):
@@ -48,208 +44,178 @@ class DockerEngine(VllmEngine):
         self._options = options
         self._client = DockerClient(host=options.host)
         self._times = StartTimes.at(site.state_dir)
-        self.sleeper = Sleeper(client=self._client, site=site)
+        self._registry = Registry(client=self._client, site=site, names=options.containers)
+        self._lifecycle = Lifecycle(registry=self._registry, times=self._times, publish=options.publish)
+        self.sleeper = Sleeper(lifecycle=self._lifecycle)
 
     async def problems(self) -> Sequence[str]:
         try:
             await self._client.version()
-            found = await self._find()
-            serving = any(one.active for one in found.values())
+            found = await self._registry.find()
+            serving = any(container.active for container in found.values())
             wrong: list[str] = []
             for name in self._options.containers:
-                wrong += await self._container_problems(name, found.get(name), serving=serving)
+                wrong += await self._find_problems(name, found.get(name), serving=serving)
         except ActError as error:
             return [error.why]
         return wrong
 
+    async def _find_problems(self, name: str, container: Container | None, *, serving: bool) -> list[str]:
+        if container is not None and container.active:
+            found = find_obstacles(container, await self._client.image(container.image))
+            return [f"containers: {name}: {problem}" for problem in found]
+        if serving or self._registry.was_ended(name):
+            return []
+        state = "there is no such container" if container is None else "it does not run"
+        return [f"containers: {name}: {state}: start it, or correct the name (`docker ps` shows them)"]
+
     async def observe(self) -> Sequence[Server]:
-        """Return our servers first. Each new container gets a snapshot, to make it again when it is gone."""
-        running = [one for one in (await self._find()).values() if one.active and not one.asleep]
-        for one in running:
+        """Return our servers first. Each new container gets a record, to make it again when it is gone."""
+        found = (await self._registry.find()).values()
+        running = [container for container in found if container.active and not container.asleep]
+        for container in running:
             with suppress(OSError):  # `flettner check` may have no permission to write
-                await docker_end.keep(self._client, self._site, one)
-        ours_first = sorted(running, key=lambda one: (not one.ours, one.server if one.ours else ""))
-        return await self._with_hot_knobs([one.to_server() for one in ours_first])
+                await self._registry.keep(container)
+        running.sort(key=lambda container: (not container.ours, container.server if container.ours else ""))
+        return await self._with_hot_knobs([container.to_server() for container in running])
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:
-        found = await self._find()
+        found = await self._registry.find()
         missing = [server.name for server in servers if server.name not in found]
         if missing or not servers:
             raise ActError(f"there is no container of {', '.join(missing) or 'this target'} to ask")
-        blues = [found[server.name].spec for server in servers]
-        result = await preflight(
-            self._client, self._site, blues, servers, setting, wanted, self._times, self.sleeper
-        )
+        blues = [found[server.name] for server in servers]
+        asked = Preflight(sleeper=self.sleeper, blues=blues, servers=servers, setting=setting)
+        result = await asked.predict(wanted)
         return replace(result, notes=(*result.notes, *note_on_live_limits(servers, setting)))
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """A second launch of the same server finds the one that the first has started."""
         async with self._lock(server.name):
-            found = await self._find_fenced()
+            found = await self._registry.find_fenced()
             await self._sweep(found)
             if server.name in found:
                 await self._wake(found[server.name])
-            starter = Starter(
-                client=self._client, site=self._site, times=self._times, publish=self._options.publish
-            )
-            launched = await starter.launch(server, found, deadline_s)
+            container = await self._lifecycle.launch(server, found, deadline_s)
+        template = (
+            (found.get(container.like) or self._registry.kept(container.like)) if container.like else None
+        )
+        differs = differences(template, container) if template else ()
+        launched = replace(container.to_server(), like=container.like or server.like, differs=differs)
         return (await self._with_hot_knobs([launched]))[0]
 
-    async def _control(self, server: Server) -> ControlEndpoint | None:
-        one = (await self._find()).get(server.name)
-        path = control_path(one.spec.env) if one else None
-        if one is None or path is None:
-            return None
-        found = await asyncio.to_thread(find_socket, one.spec.mounts, path)
-        return ControlEndpoint(found, one.spec.state.pid) if found is not None else None
-
-    async def _describe_process(self, pid: int) -> str:
-        container = await asyncio.to_thread(find_container_of, pid)
-        with suppress(ActError):
-            if container and (spec := await self._client.inspect(container)) is not None:
-                return f"the container {spec.name}"
-        return await super()._describe_process(pid)
-
-    async def _api_key(self, server: Server) -> str:
-        one = (await self._find()).get(server.name)
-        return one.spec.serve.api_key if one else ""
-
-    async def _recent_log(self, server: Server, lines: int = RECENT_LINES) -> Sequence[str]:
-        container = await self._find_id(server.name)
-        return await self._client.tail(container, lines) if container else ()
+    async def _wake(self, container: Container) -> None:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        if await self.sleeper.wake(container):
+            self._times.record_part(container.start_key, "wake", clock() - began_s)
 
     async def warm_up(
         self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
     ) -> None:
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        await super().warm_up(server, requests, deadline_s, prompts)
-        if (one := (await self._find()).get(server.name)) is not None:
-            key = start_key(one.spec, one.spec.serve.setting)
-            self._times.record_part(key, "warm_up", clock() - began)
+        container = await self._find(server)
+        with self._times.timed(container.start_key if container else "", "warm_up"):
+            await super().warm_up(server, requests, deadline_s, prompts)
 
     async def log(self, server: Server) -> tuple[str, ...]:
-        one = (await self._find()).get(server.name)
-        return await read_log(self._client, one.spec) if one else ()
+        container = await self._find(server)
+        return await self._client.read_log(container) if container else ()
 
     async def stop(self, server: Server, keep: int = 0) -> str:
         """Let it sleep if it can, else end it. A sleeping one is woken by `launch`."""
         del keep  # a container has no replicas
         async with self._lock(server.name):
-            one = (await self._find_fenced()).get(server.name)
-            if one is None:
+            container = (await self._registry.find_fenced()).get(server.name)
+            if container is None:
                 raise ActError(
                     f"{server.name} has no container any more: it cannot be stopped and started again"
                 )
-            clock = asyncio.get_running_loop().time
-            began, key = clock(), start_key(one.spec, one.spec.serve.setting)
             try:
-                how = await self.sleeper.put_to_sleep(one)
+                with self._times.timed(container.start_key, "sleep"):
+                    how = await self.sleeper.put_to_sleep(container)
             except ActError as error:
-                how = f"{one.server} is stopped, since it cannot sleep: {error.why}"
-            else:
-                self._times.record_part(key, "sleep", clock() - began)
-                return f"{one.server} sleeps: {how}"
-            began = clock()
-            await docker_end.stop(self._client, self._site, one, self._options.stop_s)
-            if one.active:
-                self._times.record_part(key, "stop", clock() - began)
-            return how
-
-    async def _wake(self, one: FoundContainer) -> None:
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        if await self.sleeper.wake(one):
-            self._times.record_part(start_key(one.spec, one.spec.serve.setting), "wake", clock() - began)
+                with self._times.timed(container.start_key if container.active else "", "stop"):
+                    await self._lifecycle.stop(container, self._options.stop_s)
+                return f"{server.name} is stopped, since it cannot sleep: {error.why}"
+            return f"{server.name} sleeps: {how}"
 
     async def retire(self, server: Server) -> None:
         async with self._lock(server.name):
-            found, control = await self._find_fenced(), await self._control(server)
-            await docker_end.retire(self._client, self._site, server.name, found, self._options.stop_s)
+            found, control = await self._registry.find_fenced(), await self._control(server)
+            await self._lifecycle.retire(server.name, found, self._options.stop_s)
             remove_own_socket(control, server)
-            await self._sweep({name: one for name, one in found.items() if name != server.name})
+            await self._sweep({name: other for name, other in found.items() if name != server.name})
+
+    async def _sweep(self, found: Mapping[str, Container]) -> None:
+        """Remove leftovers. An error is ignored: the next launch or retirement tries again."""
+        at_work = [name for name, lock in self._locks.items() if lock.locked()]
+        with suppress(ActError):
+            await self._lifecycle.sweep(found, at_work)
+            await dry_run.remove_leftovers(self._client, self._site)
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
-        def report(found: Diagnosis, log: tuple[str, ...], *, gone: bool) -> None:
-            why, external = f"{server.name} {found.why}", found.external
-            emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log, external=external))
+        report = make_report(server.name, emit, now)
 
         def was_ended() -> bool:
-            kept = snapshots.read_snapshot(self._site, server.name)
-            return kept is not None and (kept.stopped or kept.gone)
+            return self._registry.was_ended(server.name)
 
-        container = await self._find_id(server.name)
-        if not container:
-            report(Diagnosis("has no container any more", external=True), (), gone=True)
+        container_id = await self._registry.find_id(server.name)
+        if not container_id:
+            report(Fault("has no container any more", external=True), (), gone=True)
             return
         watch = Watch(
             client=self._client,
-            container=container,
+            container=container_id,
             address=server.address,
             every_s=self._options.health_every_s,
             timeout_s=self._options.health_timeout_s,
             misses=self._options.lost_after,
-            on_silence=lambda found, log: report(found, log, gone=False),
+            report=report,
             adopted=not server.ours,
             was_ended=was_ended,
         )
         found, log = await watch.until_gone()
         if not was_ended() and self._site.acts:
             await self._transfer_restart_policy(server.name)
-        report(Diagnosis("was ended by flettner") if was_ended() else found, log, gone=True)
-
-    async def newest_epoch(self) -> int:
-        found = (await self._find()).values()
-        running = await self._with_hot_knobs([one.to_server() for one in found if one.active])
-        return max(discovery.newest_epoch(self._site, found), control.newest_epoch(running))
-
-    async def _find(self) -> Mapping[str, FoundContainer]:
-        return await discovery.find_containers(self._client, self._site, self._options.containers)
-
-    async def _find_fenced(self) -> Mapping[str, FoundContainer]:
-        found = await self._find()
-        discovery.check_fence(self._site, found.values())
-        return found
-
-    async def _find_id(self, name: str) -> str:
-        """Return the id of its container; empty: none. From the snapshot while the Engine is away."""
-
-        async def find() -> str:
-            try:
-                container = (await self._find()).get(name)
-            except ActError:
-                snapshot = snapshots.read_snapshot(self._site, name)
-                if snapshot is None or snapshot.gone:
-                    raise
-                return snapshot.id
-            return container.id if container else ""
-
-        finding = AsyncRetrying(retry=retry_if_exception_type(ActError), wait=wait_fixed(_RETRY_S))
-        return await retry(finding, find)
+        report(Fault("was ended by flettner") if was_ended() else found, log, gone=True)
 
     async def _transfer_restart_policy(self, name: str) -> None:
         """For a container that a third party removed: `retire` is never called for it."""
         with suppress(ActError):
-            found = await self._find_fenced()
-            kept = snapshots.read_snapshot(self._site, name)
-            if kept is not None and name not in found:
-                await docker_end.transfer_restart_policy(self._client, self._site, kept, found)
+            found = await self._registry.find_fenced()
+            if name not in found:
+                await self._lifecycle.transfer_restart_policy(name, found)
 
-    async def _container_problems(self, name: str, one: FoundContainer | None, *, serving: bool) -> list[str]:
-        if one is None or not one.active:
-            kept = snapshots.read_snapshot(self._site, name)
-            if serving or (kept is not None and (kept.stopped or kept.gone)):
-                return []
-            state = "there is no such container" if one is None else "it does not run"
-            return [f"containers: {name}: {state}: start it, or correct the name (`docker ps` shows them)"]
-        found = find_obstacles(one.spec, await self._client.image(one.spec.image))
-        return [f"containers: {name}: {problem}" for problem in found]
+    async def newest_epoch(self) -> int:
+        found = (await self._registry.find()).values()
+        running = [container.to_server() for container in found if container.active]
+        changed = control.newest_epoch(await self._with_hot_knobs(running))
+        return max(self._registry.newest_epoch(found), changed)
 
-    async def _sweep(self, found: Mapping[str, FoundContainer]) -> None:
-        """Remove leftovers. An error is ignored: the next launch or retirement tries again."""
-        at_work = [name for name, lock in self._locks.items() if lock.locked()]
+    async def _find(self, server: Server) -> Container | None:
+        return (await self._registry.find()).get(server.name)
+
+    async def _control(self, server: Server) -> ControlEndpoint | None:
+        container = await self._find(server)
+        path = control_path(container.env) if container else None
+        if container is None or path is None:
+            return None
+        socket = await asyncio.to_thread(find_socket, container.mounts, path)
+        return ControlEndpoint(socket, container.state.pid) if socket is not None else None
+
+    async def _describe_process(self, pid: int) -> str:
+        container_id = await asyncio.to_thread(find_container_of, pid)
         with suppress(ActError):
-            await docker_end.sweep(self._client, self._site, found, at_work)
-            await dry_run.remove_leftovers(self._client, self._site)
+            if container_id and (container := await self._client.inspect(container_id)) is not None:
+                return f"the container {container.name}"
+        return await super()._describe_process(pid)
+
+    async def _api_key(self, server: Server) -> str:
+        container = await self._find(server)
+        return container.serve.api_key if container else ""
+
+    async def _recent_log(self, server: Server, lines: int = RECENT_LINES) -> Sequence[str]:
+        container_id = await self._registry.find_id(server.name)
+        return await self._client.tail(container_id, lines) if container_id else ()

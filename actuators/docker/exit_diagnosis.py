@@ -8,12 +8,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from flettner.actuators.docker.client import DockerClient
-from flettner.actuators.docker.discovery import COMPOSE
-from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.docker.container import Container
 from flettner.actuators.host.process_group import how_it_ended
-from flettner.actuators.host.server_log import cause_in, format_lines
-from flettner.agent.domain.errors import ActError
-from flettner.clients.docker.api import MissingError
+from flettner.actuators.host.server_log import cause_in
 from flettner.clients.docker.parse import ContainerEvent
 
 _MIB = 2**20
@@ -73,12 +70,12 @@ class ObservedEvents:
 
 
 @asynccontextmanager
-async def observe_events(client: DockerClient, container: str) -> AsyncIterator[ObservedEvents]:
+async def observe_events(client: DockerClient, container_id: str) -> AsyncIterator[ObservedEvents]:
     """Record the events of a container from here on. Waits 2 s at most for a Docker daemon that is away."""
     observed, opened = ObservedEvents(), asyncio.Event()
 
     async def follow() -> None:
-        async for event in client.events({"type": ["container"], "container": [container]}):
+        async for event in client.events({"type": ["container"], "container": [container_id]}):
             opened.set()
             if observed.record(event):
                 observed.changed.set()
@@ -101,30 +98,30 @@ async def wait_for_last_event(observed: ObservedEvents) -> None:
             await observed.ended.wait()
 
 
-def describe_exit(spec: ContainerSpec | None, observed: ObservedEvents, log: Sequence[str] = ()) -> str:
+def describe_exit(container: Container | None, observed: ObservedEvents, log: Sequence[str] = ()) -> str:
     """Return how a container ended, the cause last: "exited with code 1: ValueError: …"."""
     cause = cause_in(log)
-    how = _describe_exit(spec, observed)
+    how = _describe_exit(container, observed)
     if "with code 0" in how and any(_ENGINE_DIED.search(line) for line in log):
         how = f"{how}, after its engine died"
     return f"{how}: {cause}" if cause else how
 
 
-def _describe_exit(spec: ContainerSpec | None, observed: ObservedEvents) -> str:
-    if spec is None:
+def _describe_exit(container: Container | None, observed: ObservedEvents) -> str:
+    if container is None:
         by_itself = observed.exit_code is not None and not observed.signals and not observed.oom
         if by_itself:
             return f"{how_it_ended(observed.exit_code)}, and its container was removed"
         return "was removed by a third party (docker rm)"
-    state = spec.state
+    state = container.state
     code = observed.exit_code if observed.exit_code is not None else state.exit_code
     if state.status == "created":
         return f"could not be started: {state.error or 'it was never started'}"
     if state.oom_killed or observed.oom:
-        of = f" of {spec.memory_limit // _MIB} MiB" if spec.memory_limit else ""
+        of = f" of {container.memory_limit // _MIB} MiB" if container.memory_limit else ""
         return f"was killed by the kernel, out of memory: it needed more than its limit{of}"
     if observed.stopped or signal.SIGTERM in observed.signals:
-        project = spec.labels.get(COMPOSE)
+        project = container.compose_project
         by = f", or docker compose (project {project})" if project else ""
         return f"was stopped by a third party (docker stop{by}), {how_it_ended(code)}"
     if observed.signals:
@@ -135,19 +132,21 @@ def _describe_exit(spec: ContainerSpec | None, observed: ObservedEvents) -> str:
     return how_it_ended(code) + meaning.get(code, "")
 
 
-def was_ended_from_outside(spec: ContainerSpec | None, observed: ObservedEvents) -> bool:
+def was_ended_from_outside(container: Container | None, observed: ObservedEvents) -> bool:
     """Whether a third party ended the container, by docker stop, docker kill or docker rm."""
-    if observed.oom or (spec is not None and (spec.state.oom_killed or spec.state.status == "created")):
+    if observed.oom or (
+        container is not None and (container.state.oom_killed or container.state.status == "created")
+    ):
         return False
-    removed = spec is None and observed.exit_code is None
+    removed = container is None and observed.exit_code is None
     return removed or observed.stopped or bool(observed.signals)
 
 
-def describe_restart(spec: ContainerSpec, observed: ObservedEvents, log: Sequence[str], before: int) -> str:
+def describe_restart(container: Container, observed: ObservedEvents, log: Sequence[str], before: int) -> str:
     """For a container that its restart policy has started again. `before`: its first RestartCount."""
-    times = spec.restart_count - before
+    times = container.restart_count - before
     oom, code = (observed.oom, observed.exit_code) if observed.exit_code is not None else observed.before
-    how = "out of memory" if oom or spec.state.oom_killed else ""
+    how = "out of memory" if oom or container.state.oom_killed else ""
     if not how and code is not None:
         how = how_it_ended(code)
     cause = "; ".join(filter(None, (how, cause_in(log))))
@@ -155,45 +154,10 @@ def describe_restart(spec: ContainerSpec, observed: ObservedEvents, log: Sequenc
     return f"was restarted by Docker{often}" + (f": {cause}" if cause else "")
 
 
-def _is_disconnected(spec: ContainerSpec) -> bool:
-    own = spec.network_mode not in {"host", "none"}
-    return own and not any(one.address for one in spec.networks.values())
-
-
-def was_silenced_from_outside(spec: ContainerSpec | None) -> bool:
-    """Whether a third party paused or disconnected the container."""
-    return spec is not None and (spec.state.paused or _is_disconnected(spec))
-
-
-def describe_silence(spec: ContainerSpec | None) -> str:
-    """Return the reason for failed probes that the state of the container names; empty: none."""
-    if spec is None:
-        return ""
-    if spec.state.paused:
-        return "its container is paused (docker unpause)"
-    if _is_disconnected(spec):
-        return "its container is disconnected from its network (docker network connect)"
-    return "its own health check says unhealthy" if spec.state.health == "unhealthy" else ""
-
-
 def with_fix(message: str) -> str:
     """Return the message of the Engine, with the fix where one is known."""
     fixes = [fix for pattern, fix in _REFUSALS if re.search(pattern, message)]
     return f"{message} ({fixes[0]})" if fixes else message
-
-
-async def read_log(client: DockerClient, spec: ContainerSpec) -> tuple[str, ...]:
-    """Return the masked end of its log; () if the container is gone. Raises ActError."""
-    with suppress(MissingError):
-        return format_lines(await client.log(spec.id), spec.secrets)
-    return ()
-
-
-async def read_log_if_possible(client: DockerClient, spec: ContainerSpec) -> tuple[str, ...]:
-    """As `read_log`; () on an error."""
-    with suppress(ActError):
-        return await read_log(client, spec)
-    return ()
 
 
 def _number(text: str) -> int:

@@ -9,7 +9,7 @@ from itertools import islice
 import docker
 
 from flettner.actuators.docker.client import DockerClient
-from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.docker.container import Container
 from flettner.agent.domain.errors import ActError
 from flettner.clients.docker.api import EngineAt
 
@@ -21,18 +21,18 @@ _MAX_LOG_LINES = 20_000  # vLLM writes a few hundred until it serves
 _MAX_START_S = 6 * 3600.0
 
 
-async def read_start_log(client: DockerClient, spec: ContainerSpec) -> Sequence[bytes]:
+async def read_start_log(client: DockerClient, container: Container) -> Sequence[bytes]:
     """Return its lines from the last start until it served, with time stamps; () if they cannot be read."""
     engine = EngineAt(host=client.host, timeout_s=client.timeout_s)
     with suppress(ActError, ValueError):
-        started = datetime.fromisoformat(spec.state.started_at)
-        return await engine.ask(f"the log of {spec.id}", lambda api: _read(api, spec.id, started))
+        started = datetime.fromisoformat(container.state.started_at)
+        return await engine.ask(f"the log of {container.id}", lambda api: _read(api, container.id, started))
     return ()
 
 
-def _read(api: docker.APIClient, container: str, started: datetime) -> Sequence[bytes]:
+def _read(api: docker.APIClient, container_id: str, started: datetime) -> Sequence[bytes]:
     """Read the log as a stream, and only its head: a month of requests may follow."""
-    url = f"{api.base_url}/v{api.api_version}/containers/{container}/logs"
+    url = f"{api.base_url}/v{api.api_version}/containers/{container_id}/logs"
     wanted = {"stdout": "1", "stderr": "1", "timestamps": "1", "since": f"{started.timestamp():.6f}"}
     with api.get(url, params=wanted, stream=True, timeout=api.timeout) as answer:
         return until_started(islice(answer.iter_lines(), _MAX_LOG_LINES)) if answer.ok else ()
@@ -47,11 +47,11 @@ def until_started(lines: Iterable[bytes]) -> Sequence[bytes]:
     return head
 
 
-async def measured_start(client: DockerClient, blue: ContainerSpec) -> float | None:
-    """Return the seconds from its last start until it served, from its log; None: not known."""
-    served = find_start(await read_start_log(client, blue))
+def measured_start(log: Iterable[bytes], container: Container) -> float | None:
+    """Return the seconds from its last start until it served, by its start log; None: not known."""
+    served = find_start(log)
     with suppress(ValueError):
-        started = datetime.fromisoformat(blue.state.started_at)
+        started = datetime.fromisoformat(container.state.started_at)
         if served is not None and 0 <= (took := (served - started).total_seconds()) <= _MAX_START_S:
             return took
     return None

@@ -45,7 +45,7 @@ def mounted_files(mounts: Sequence[Mount], working_dir: str) -> Callable[[str], 
 
     Relative paths start at `working_dir`. The reader returns None for a file that it cannot read.
     """
-    deepest_first = sorted(mounts, key=lambda one: -len(one.destination))
+    deepest_first = sorted(mounts, key=lambda mount: -len(mount.destination))
 
     def read(path: str) -> str | None:
         wanted = PurePosixPath(working_dir or "/", path)
@@ -62,7 +62,7 @@ def mounted_files(mounts: Sequence[Mount], working_dir: str) -> Callable[[str], 
 
 def find_socket(mounts: Sequence[Mount], path: Path) -> Path | None:
     """Where this host has a socket of the container; None: not in a mount, or a link is on the way to it."""
-    for mount in sorted(mounts, key=lambda one: -len(one.destination)):
+    for mount in sorted(mounts, key=lambda mount: -len(mount.destination)):
         if mount.source and path.is_relative_to(mount.destination):
             with suppress(OSError):
                 source = Path(mount.source).resolve(strict=True)

@@ -1,8 +1,8 @@
 """Run vLLM servers as Docker containers: a new one is like the one it replaces, except for its flags."""
 
-from flettner.actuators.docker.discovery import find_unmanaged_servers
 from flettner.actuators.docker.engine import DockerEngine
 from flettner.actuators.docker.options import DockerOptions
+from flettner.actuators.docker.registry import find_unmanaged_servers
 from flettner.agent.domain.ports import Site
 
 

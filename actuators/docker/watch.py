@@ -9,18 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from flettner.actuators.docker.client import DockerClient
+from flettner.actuators.docker.container import Container
 from flettner.actuators.docker.exit_diagnosis import (
     ObservedEvents,
     describe_exit,
     describe_restart,
-    describe_silence,
     observe_events,
-    read_log_if_possible,
     wait_for_last_event,
     was_ended_from_outside,
-    was_silenced_from_outside,
 )
-from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.vllm.fault import Fault, Report
 from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.agent.domain.errors import ActError
 
@@ -28,16 +26,6 @@ _LOOK_S = 5.0  # between two looks, without an event
 _BACK_WITHIN_S = 5.0  # the gap of a `docker restart`, from the end to the start
 _POLL_S = 0.25
 _SURE = 3  # failed probes in a row that suffice if the container is paused or disconnected
-
-Say = Callable[["Diagnosis", tuple[str, ...]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """How a server ended, or why it does not answer. `external`: the cause lies outside the server."""
-
-    why: str
-    external: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,15 +38,15 @@ class Watch:
     every_s: float
     timeout_s: float
     misses: int
-    on_silence: Say  # called once each time that the server stops answering
+    report: Report  # called once each time that the server stops answering
     adopted: bool  # any restart at the same address is no loss
     was_ended: Callable[[], bool]  # by flettner
-    _first: ContainerSpec | None = field(default=None, init=False)
+    _first: Container | None = field(default=None, init=False)
     _started: str = field(default="", init=False)  # time of the last start that was reported
     _log: tuple[str, ...] = field(default=(), init=False)  # the log is removed with the container
     _away: bool = field(default=False, init=False)  # the Docker daemon did not answer the last look
 
-    async def until_gone(self) -> tuple[Diagnosis, tuple[str, ...]]:
+    async def until_gone(self) -> tuple[Fault, tuple[str, ...]]:
         """Return how the server ended, and its last log lines."""
         async with observe_events(self.client, self.container) as observed:
             asking = asyncio.create_task(self._probe_health())
@@ -68,12 +56,12 @@ class Watch:
                 asking.cancel()
                 await asyncio.wait([asking])
 
-    async def _watch_container(self, observed: ObservedEvents) -> tuple[Diagnosis, tuple[str, ...]]:
+    async def _watch_container(self, observed: ObservedEvents) -> tuple[Fault, tuple[str, ...]]:
         while True:
             observed.changed.clear()
             try:
                 if (found := await self._check(observed)) is not None:
-                    away = Diagnosis(f"{found.why} (the Docker daemon was away meanwhile)", external=True)
+                    away = Fault(f"{found.why} (the Docker daemon was away meanwhile)", external=True)
                     return away if self._away else found, self._log
                 self._away = False
             except ActError:
@@ -82,7 +70,7 @@ class Watch:
                 async with asyncio.timeout(_LOOK_S):
                     await observed.changed.wait()
 
-    async def _check(self, observed: ObservedEvents) -> Diagnosis | None:
+    async def _check(self, observed: ObservedEvents) -> Fault | None:
         """Return why it is gone; None if it is not. Raises ActError if the Engine does not answer."""
         now = await self.client.inspect(self.container)
         if self._first is None and now is not None:
@@ -91,24 +79,24 @@ class Watch:
             await wait_for_last_event(observed)
             now = await self._wait_for_restart(observed)
         if now is not None:
-            self._log = await read_log_if_possible(self.client, now) or self._log
+            self._log = await self.client.read_log_if_possible(now) or self._log
         if now is None or self._first is None:
             return self._exit_of(now, observed)
         if self._was_restarted(now):
             why = describe_restart(now, observed, self._log, self._first.restart_count)
             by_policy = now.restart_count > self._first.restart_count
-            found = Diagnosis(why, external=not by_policy)
+            found = Fault(why, external=not by_policy)
             return None if self._recovers(now, found) else found
         if not _up(now):
             return self._exit_of(now, observed)
         if now.address and now.address != self.address:
             why = f"was restarted by Docker: its address is {now.address} now, not {self.address}"
-            return Diagnosis(why, external=True)
+            return Fault(why, external=True)
         return None
 
-    def _exit_of(self, now: ContainerSpec | None, observed: ObservedEvents) -> Diagnosis:
+    def _exit_of(self, now: Container | None, observed: ObservedEvents) -> Fault:
         why = describe_exit(now, observed, self._log)
-        return Diagnosis(why, external=was_ended_from_outside(now, observed))
+        return Fault(why, external=was_ended_from_outside(now, observed))
 
     async def _probe_health(self) -> None:
         """Probe /health for ever. A paused or disconnected container needs fewer failed probes."""
@@ -123,7 +111,7 @@ class Watch:
                 if here and (missed >= self.misses or reason):
                     reported = True
                     why = f"failed its health check {missed} times in a row: {reason or health.why}"
-                    self.on_silence(Diagnosis(why, external=external), self._log)
+                    self.report(Fault(why, external=external), self._log, gone=False)
             await asyncio.sleep(self.every_s)
 
     async def _describe_silence(self) -> tuple[str, bool, bool]:
@@ -135,12 +123,13 @@ class Watch:
             now = await self.client.inspect(self.container)
         except ActError:
             return "", False, True
-        reported_elsewhere = not _up(now) or (now is not None and self._was_restarted(now))
-        return describe_silence(now), was_silenced_from_outside(now), not reported_elsewhere
+        if now is None or not now.state.running or self._was_restarted(now):
+            return "", False, False
+        return now.silence, now.state.paused or now.disconnected, True
 
     # Started again.
 
-    async def _wait_for_restart(self, observed: ObservedEvents) -> ContainerSpec | None:
+    async def _wait_for_restart(self, observed: ObservedEvents) -> Container | None:
         """Return the container once it is known whether it ended for good: a restart begins as a stop."""
         now = await self.client.inspect(self.container)
         clock = asyncio.get_running_loop().time
@@ -152,24 +141,24 @@ class Watch:
             now = await self.client.inspect(self.container)
         return now
 
-    def _recovers(self, now: ContainerSpec, found: Diagnosis) -> bool:
+    def _recovers(self, now: Container, found: Fault) -> bool:
         """Whether it serves again, or will: only its open requests are lost. Reported once it runs."""
         crashed = not self.adopted and not found.external
         if crashed or not self._may_restart(now) or now.address not in {"", self.address}:
             return False
         if _up(now) and not now.state.restarting:
             self._started = now.state.started_at
-            self.on_silence(found, self._log)
+            self.report(found, self._log, gone=False)
         return True
 
-    def _may_restart(self, now: ContainerSpec) -> bool:
+    def _may_restart(self, now: Container) -> bool:
         """A green has no restart policy; with its promotion it gets one, so Docker starts it again."""
         return not self.was_ended() and (self.adopted or now.restarts)
 
-    def _was_restarted(self, now: ContainerSpec) -> bool:
+    def _was_restarted(self, now: Container) -> bool:
         """Whether Docker has started it again, or is about to."""
         return now.state.restarting or now.state.started_at != self._started
 
 
-def _up(spec: ContainerSpec | None) -> bool:
+def _up(spec: Container | None) -> bool:
     return spec is not None and spec.state.running

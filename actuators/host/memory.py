@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
@@ -92,19 +92,17 @@ async def gpus(command: str = "nvidia-smi", within_s: float = _SMI_S) -> tuple[G
     return tuple(_gpu(line, fields, command) for line in output.splitlines() if line.strip())
 
 
-async def until_freed(
-    measure: Callable[[], Awaitable[Sequence[GpuMemory]]], every_s: float = 1.0, within_s: float = 30.0
-) -> None:
-    """Return when no more GPU memory is freed, after `within_s` at the latest; at once without a GPU.
+async def until_freed(every_s: float = 1.0, within_s: float = 30.0) -> None:
+    """Return when no more GPU memory is freed, after `within_s` at the latest; at once if it is not known.
 
     The driver frees it some time after a server has ended.
     """
-    with suppress(TimeoutError):
+    with suppress(TimeoutError, ActError):
         async with asyncio.timeout(within_s):
-            before = _free_by_gpu(await measure())
+            before = _free_by_gpu(await gpus())
             while before:
                 await asyncio.sleep(every_s)
-                now = _free_by_gpu(await measure())
+                now = _free_by_gpu(await gpus())
                 if all(free - before.get(gpu, free) <= _GPU_NOISE_MIB for gpu, free in now.items()):
                     return
                 before = now

@@ -1,18 +1,19 @@
 """The origin of new servers of a target: command line, environment and folder of the first one."""
 
-import json
 import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from flettner.actuators.host.ownership_env import write_private
+from flettner.actuators.host.notes import Notes
 from flettner.actuators.host.procfs import Process, directory, environment, words
 from flettner.redaction import MASK
+from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import edit_flags, find_api_key, find_secrets, parse_setting
-from flettner.vllm_facts.values import Value
+from flettner.vllm_facts.values import Setting, Value
 
 # Messages from systemd to the daemon: a server that inherits them would notify systemd as the daemon.
 _NOT_INHERITED = frozenset(
@@ -21,6 +22,7 @@ _NOT_INHERITED = frozenset(
 _KEPT = frozenset({"config", "model", "served_model_name"})  # no change of a setting changes what is served
 _SECRET_NAME = re.compile(r"(?i)key|token(?!s|izer)|secret|passw|credential")
 _SHORTEST_SECRET = 4
+_NOTE = "origin"
 # vLLM for the CPU pins its threads to the same cores in every server: the second one hardly runs while the
 # first is busy (measured: 1 s of CPU in 4 min on 2 cores). vLLM for GPUs ignores the variable.
 _SHARES_THE_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -50,14 +52,29 @@ class Origin:
 
     @property
     def secrets(self) -> frozenset[str]:
-        """Values that must not be shown anywhere."""
-        named = (value for name, value in self.env.items() if _SECRET_NAME.search(name))
-        return frozenset(s for s in (*find_secrets(self.argv), *named) if len(s) >= _SHORTEST_SECRET)
+        return secrets_of(self.argv, self.env)
+
+    @property
+    def setting(self) -> Setting:
+        return setting_of(self.argv)
 
     def program(self) -> str | None:
         """Return the path of the program; None if it is missing, or may not be executed."""
         name = str(Path(self.cwd, self.argv[0])) if "/" in self.argv[0] else self.argv[0]
         return shutil.which(name, path=self.env.get("PATH", os.defpath))
+
+
+def secrets_of(argv: Sequence[str], env: Mapping[str, str]) -> frozenset[str]:
+    """Return the values that must not be shown anywhere."""
+    named = (value for name, value in env.items() if _SECRET_NAME.search(name))
+    return frozenset(s for s in (*find_secrets(argv), *named) if len(s) >= _SHORTEST_SECRET)
+
+
+def setting_of(argv: Sequence[str]) -> Setting:
+    """Return the flags of a command line; {} if they cannot be read."""
+    with suppress(FlagError):
+        return parse_setting(argv)
+    return {}
 
 
 def build_origin(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Origin:
@@ -78,13 +95,12 @@ def inherited(env: Mapping[str, str]) -> dict[str, str]:
 
 def remember(state_dir: Path, origin: Origin) -> None:
     """Keep the origin of an adopted server, to start others when it is gone."""
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_private(state_dir / "origin.json", asdict(origin))
+    Notes(state_dir).write(_NOTE, asdict(origin))
 
 
 def remembered(state_dir: Path) -> Origin | None:
+    note = Notes(state_dir).read(_NOTE) or {}
     try:
-        body = json.loads((state_dir / "origin.json").read_text(encoding="utf-8"))
-        return Origin(argv=tuple(body["argv"]), env=dict(body["env"]), cwd=str(body["cwd"]))
-    except (OSError, ValueError, TypeError, KeyError):
+        return Origin(argv=tuple(note["argv"]), env=dict(note["env"]), cwd=str(note["cwd"]))
+    except (ValueError, TypeError, KeyError):
         return None

@@ -5,15 +5,14 @@ loses no server. The note (`servers/NAME.json`) adds the command line, which a p
 its log began.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flettner.actuators.host.notes import Notes
 from flettner.actuators.host.procfs import Process, environment, name_of, processes, words
 from flettner.agent.domain.ports import Site
-from flettner.primitives.files import replace_file
 
 _SERVER = "FLETTNER_SERVER"
 _STATE = "FLETTNER_STATE"
@@ -104,7 +103,7 @@ def members(site: Site, name: str) -> list[Process]:
 
 def newest_epoch(site: Site, running: Mapping[str, MarkedProcess]) -> int:
     """Return the newest epoch of the daemons that started a server here."""
-    notes = (read_note(site, file.stem) for file in _folder(site).glob("*.json"))
+    notes = map(_parse, _notes(site).read_all())
     return max([0, *(one.epoch for one in running.values()), *(note.epoch for note in notes if note)])
 
 
@@ -114,15 +113,11 @@ def log_of(site: Site, name: str) -> Path:
 
 def read_note(site: Site, name: str) -> OwnershipNote | None:
     """Return None if there is none that can be read; the mark suffices then."""
-    try:
-        body = json.loads((_folder(site) / f"{name}.json").read_text(encoding="utf-8"))
-        return OwnershipNote(**{**body, "argv": tuple(body["argv"])})
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+    return _parse(_notes(site).read(name))
 
 
 def write_note(site: Site, name: str, note: OwnershipNote) -> None:
-    write_private(_folder(site) / f"{name}.json", asdict(note))
+    _notes(site).write(name, asdict(note))
 
 
 def claim(site: Site, name: str) -> None:
@@ -133,7 +128,7 @@ def claim(site: Site, name: str) -> None:
 
 
 def drop_note(site: Site, name: str) -> None:
-    (_folder(site) / f"{name}.json").unlink(missing_ok=True)
+    _notes(site).drop(name)
 
 
 def prepare_folder(site: Site) -> None:
@@ -146,9 +141,15 @@ def prepare_folder(site: Site) -> None:
             old.unlink(missing_ok=True)
 
 
-def write_private(file: Path, body: Mapping[str, Any]) -> None:
-    """Write atomically, readable by the user of the daemon only."""
-    replace_file(file, json.dumps(body).encode(), mode=0o600)
+def _parse(note: Mapping[str, Any] | None) -> OwnershipNote | None:
+    try:
+        return OwnershipNote(**{**note, "argv": tuple(note["argv"])}) if note else None
+    except (TypeError, KeyError):
+        return None
+
+
+def _notes(site: Site) -> Notes:
+    return Notes(_folder(site))
 
 
 def _folder(site: Site) -> Path:

@@ -21,7 +21,7 @@ from flettner.actuators.kubernetes.discovery import (
 from flettner.actuators.kubernetes.handover import Handover
 from flettner.actuators.kubernetes.labels import object_name
 from flettner.actuators.kubernetes.options import KubernetesOptions
-from flettner.actuators.kubernetes.pods import Pod, PodFault, newest_first
+from flettner.actuators.kubernetes.pods import Pod, newest_first
 from flettner.actuators.kubernetes.preflight import (
     choose_pod_strategy,
     find_waiting_pod,
@@ -36,6 +36,7 @@ from flettner.actuators.kubernetes.start import NoNodeError, Starter, read_log, 
 from flettner.actuators.kubernetes.watch import Watch
 from flettner.actuators.kubernetes.workload import OPTIONS, Workload, WorkloadName
 from flettner.actuators.vllm.engine import VllmEngine
+from flettner.actuators.vllm.fault import Fault, Report, make_report
 from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.actuators.vllm.start_times import StartTimes
 from flettner.agent.domain.answers import GoldenAnswer
@@ -185,13 +186,9 @@ class KubernetesEngine(VllmEngine):
             if keep:
                 await self._starter.scaler.shrink(one, keep)
                 return
-            began = asyncio.get_running_loop().time()
-            await self._starter.scaler.scale_down(one.workload)
-            await self._starter.scaler.finish(one)
-            if one.active:
-                self._times.record_part(
-                    start_key(one.workload), "stop", asyncio.get_running_loop().time() - began
-                )
+            with self._times.timed(start_key(one.workload) if one.active else "", "stop"):
+                await self._starter.scaler.scale_down(one.workload)
+                await self._starter.scaler.finish(one)
 
     async def retire(self, server: Server) -> str | None:
         """End a server for good. If people own its workload, the server that replaces it moves there.
@@ -224,12 +221,7 @@ class KubernetesEngine(VllmEngine):
         return Detachment(starter=self._starter, start_s=_START_S)
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
-        def report(found: PodFault, log: tuple[str, ...], *, gone: bool) -> None:
-            why = f"{server.name} {found.why}"
-            emit(
-                ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log, external=found.external)
-            )
-
+        report = make_report(server.name, emit, now)
         self._retirements.gone.discard(server.name)
         keeping = asyncio.create_task(self._keep_service(server))
         try:
@@ -240,11 +232,9 @@ class KubernetesEngine(VllmEngine):
             self._retirements.gone.add(server.name)
             report(found, log, gone=True)
 
-    async def _watch_until_gone(
-        self, server: Server, report: Callable[..., None]
-    ) -> tuple[PodFault | None, tuple[str, ...]]:
+    async def _watch_until_gone(self, server: Server, report: Report) -> tuple[Fault | None, tuple[str, ...]]:
         """Return how it ended, and its last log lines; None: its owner has changed it."""
-        found: PodFault | None = PodFault("has no workload any more", external=True)
+        found: Fault | None = Fault("has no workload any more", external=True)
         log, watched = tuple[str, ...](), ""
         while (one := await self._find_patiently(server)) is not None and one.active:
             if one.workload.name == watched:
@@ -260,7 +250,7 @@ class KubernetesEngine(VllmEngine):
                 setting=server.setting,
                 replicas=server.replicas,
                 address="" if self._site.acts else server.address,
-                on_silence=lambda found, log: report(found, log, gone=False),
+                report=report,
             )
             found, log = await watch.until_gone()
             if found is None:

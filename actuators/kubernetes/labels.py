@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from flettner.agent.domain.digest import digest
+from flettner.agent.domain.digest import short_digest
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 
@@ -25,7 +25,6 @@ REPLICAS: Final = "flettner.dev/replicas"  # of a workload that has fewer for no
 SERVES_AS: Final = "flettner.dev/serves-as"  # of the operator's Deployment: the server that it is, or becomes
 CHANGE: Final = "flettner.dev/change"  # of the operator's Deployment: the flags that flettner wrote
 
-_HEX = 12
 _NAME_HEX = 6
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _SERVER_IN_NAME = re.compile(r"[a-z0-9-]{1,47}")  # a Service's name: 63 characters without dots
@@ -33,7 +32,7 @@ _SERVER_IN_NAME = re.compile(r"[a-z0-9-]{1,47}")  # a Service's name: 63 charact
 
 def site_labels(site: Site) -> dict[str, str]:
     """Return the labels that all objects of this site have, and no others."""
-    return {TARGET: _to_label(site.target), SITE: _site_digest(site)}
+    return {TARGET: _to_label(site.target), SITE: site.digest}
 
 
 def server_labels(site: Site, server: str) -> dict[str, str]:
@@ -42,23 +41,23 @@ def server_labels(site: Site, server: str) -> dict[str, str]:
 
 def pod_labels(site: Site, server: Server) -> dict[str, str]:
     """Return the labels that select the pods of a green Deployment; they never change."""
-    return {SITE: _site_digest(site), SERVER: _to_label(server.name)}
+    return {SITE: site.digest, SERVER: _to_label(server.name)}
 
 
 def service_labels(site: Site, server: str) -> dict[str, str]:
     """Return the labels by which the Service of a server of flettner's selects pods, of any workload."""
-    return {SITE: _site_digest(site), SERVES_AS: _to_label(server)}
+    return {SITE: site.digest, SERVES_AS: _to_label(server)}
 
 
 def draining_labels(site: Site, server: str) -> dict[str, str]:
     """Return the labels of the pods that have left a server and end their last requests."""
-    return {SITE: _site_digest(site), DRAINS: _to_label(server)}
+    return {SITE: site.digest, DRAINS: _to_label(server)}
 
 
 def object_name(site: Site, server: str) -> str:
     """Return "flettner-chat-r3-1f02ab": always the same, to find what an interrupted launch has created."""
     part = server if _SERVER_IN_NAME.fullmatch(server) else _shorten(server.lower(), 47)
-    return f"flettner-{part}-{_site_digest(site)[:_NAME_HEX]}"
+    return f"flettner-{part}-{site.digest[:_NAME_HEX]}"
 
 
 def server_of(metadata: Mapping[str, Any]) -> str:
@@ -78,10 +77,6 @@ def _to_label(text: str) -> str:
 
 def _shorten(text: str, length: int) -> str:
     """Return letters, digits and hyphens that stand for a text: its beginning, and a digest of all of it."""
-    tail = digest([text]).removeprefix("sha256:")[:_HEX]
+    tail = short_digest([text])
     head = re.sub(r"[^A-Za-z0-9]+", "-", text)[: length - len(tail) - 1].strip("-")
     return f"{head}-{tail}" if head else tail
-
-
-def _site_digest(site: Site) -> str:
-    return digest([site.target, str(site.state_dir.absolute())]).removeprefix("sha256:")[:_HEX]

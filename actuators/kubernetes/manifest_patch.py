@@ -24,7 +24,7 @@ def make_patch(workload: Workload, setting: Setting) -> str:
         for name, wanted in workload.with_setting(setting).items()
         for change in _list_changes(f"{path}/{name}", container.get(name) or [], wanted)
     ]
-    if not changes or any(secret in str(change) for change in changes for secret in workload.secrets):
+    if not changes or any(secret in str(change) for change in changes for secret in workload.serve.secrets):
         return ""
     written = yaml.safe_dump(changes, sort_keys=False, allow_unicode=True, width=1000)
     return f"{_describe(workload, setting)}{written}"

@@ -10,6 +10,7 @@ from typing import Self
 
 from flettner.actuators.host.process_group import how_it_ended
 from flettner.actuators.host.server_log import cause_in
+from flettner.actuators.vllm.fault import Fault
 from flettner.clients.kubernetes.documents import Json
 from flettner.primitives.address import Address
 
@@ -18,14 +19,6 @@ _IMAGE_ERRORS = frozenset({"ImagePullBackOff", "InvalidImageName", "ErrImageNeve
 
 _CONFIG_ERRORS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _BACK_OFF = "CrashLoopBackOff"
-
-
-@dataclass(frozen=True, slots=True)
-class PodFault:
-    """Why a pod does not serve. `external`: the cause lies outside the server and its flags."""
-
-    why: str
-    external: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +83,7 @@ class Pod:
                 return str(one.get("message") or one.get("reason") or "no node takes it")
         return ""
 
-    def fault(self, log: Sequence[str] = ()) -> PodFault | None:
+    def fault(self, log: Sequence[str] = ()) -> Fault | None:
         """Return why it cannot serve, once that is certain; None: it serves, or may yet."""
         if self.status.get("phase") == "Failed" and self.status.get("reason"):
             return _ended_by_cluster(self.name, self.status)
@@ -100,7 +93,7 @@ class Pod:
             return _describe_end(ended, log)
         return self._fault_of_others()
 
-    def _fault_of_others(self) -> PodFault | None:
+    def _fault_of_others(self) -> Fault | None:
         """Return why an init container or a sidecar keeps the server from its start, or the pod from traffic.
 
         The kubelet starts a container that failed once again at once: only its back-off is certain.
@@ -117,7 +110,7 @@ class Pod:
             ended = _last_end(one)
             if ended and _waiting(one)[0] == _BACK_OFF:
                 why = f"{whose} it ends with code {ended.get('exitCode', 0)} again and again: see its log"
-                return PodFault(why, external=True)
+                return Fault(why, external=True)
         return None
 
 
@@ -135,17 +128,17 @@ def _last_end(container: Json) -> Json | None:
     return None
 
 
-def _creation_fault(container: Json, whose: str) -> PodFault | None:
+def _creation_fault(container: Json, whose: str) -> Fault | None:
     reason, message = _waiting(container)
     if reason in _IMAGE_ERRORS:
         image = container.get("image", "")
-        return PodFault(f"{whose} image {image} cannot be pulled: {message or reason}", external=True)
+        return Fault(f"{whose} image {image} cannot be pulled: {message or reason}", external=True)
     if reason in _CONFIG_ERRORS:
-        return PodFault(f"{whose} container cannot be created: {message or reason}", external=True)
+        return Fault(f"{whose} container cannot be created: {message or reason}", external=True)
     return None
 
 
-def _ended_by_cluster(name: str, status: Json) -> PodFault:
+def _ended_by_cluster(name: str, status: Json) -> Fault:
     reason, message = status["reason"], str(status.get("message") or "")
     what = {
         "Evicted": "was evicted from its node",
@@ -154,17 +147,17 @@ def _ended_by_cluster(name: str, status: Json) -> PodFault:
         "Terminated": "was ended by the cluster",
         "Shutdown": "was ended by a shutdown of its node",
     }.get(reason, f"failed ({reason})")
-    return PodFault(f"the pod {name} {what}" + (f": {message}" if message else ""), external=True)
+    return Fault(f"the pod {name} {what}" + (f": {message}" if message else ""), external=True)
 
 
-def _describe_end(ended: Json, log: Sequence[str]) -> PodFault:
+def _describe_end(ended: Json, log: Sequence[str]) -> Fault:
     cause = cause_in(log)
     if ended.get("reason") == "OOMKilled":
-        return PodFault(
+        return Fault(
             "was killed by the kernel, out of memory: it needed more than the limit of its container"
         )
     how = how_it_ended(int(ended.get("exitCode", 0)))
-    return PodFault(f"{how}: {cause}" if cause else how)
+    return Fault(f"{how}: {cause}" if cause else how)
 
 
 def newest_first(pods: Iterable[Pod]) -> list[Pod]:

@@ -15,9 +15,10 @@ import structlog
 
 from flettner.actuators.kubernetes.discovery import FoundServer, find_pods
 from flettner.actuators.kubernetes.labels import EPOCH, REPLICAS, draining_labels
-from flettner.actuators.kubernetes.pods import Pod, PodFault
+from flettner.actuators.kubernetes.pods import Pod
 from flettner.actuators.kubernetes.statefulset import count_turns
 from flettner.actuators.kubernetes.workload import Workload
+from flettner.actuators.vllm.fault import Fault
 from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
@@ -39,7 +40,7 @@ _GONE_POLL_S = 0.5
 _GONE_WITHIN_S = 120.0
 """Beyond the grace period of the pods: the kubelet frees the GPUs only when the last process has ended."""
 
-SCALED_BY_FLETTNER = PodFault("was scaled to 0 by flettner", external=True)
+SCALED_BY_FLETTNER = Fault("was scaled to 0 by flettner", external=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +139,11 @@ def _usual(workload: Workload, replicas: int) -> str | None:
     return str(workload.usual_replicas) if replicas < workload.usual_replicas else None
 
 
-def fault_of_none(annotations: Mapping[str, str]) -> PodFault:
+def fault_of_none(annotations: Mapping[str, str]) -> Fault:
     """Who scaled a workload down to no pods: flettner leaves an annotation with it."""
     if REPLICAS in annotations:
         return SCALED_BY_FLETTNER
-    return PodFault("was scaled to 0 by a third party", external=True)
+    return Fault("was scaled to 0 by a third party", external=True)
 
 
 async def wait_until_gone(client: KubernetesClient, workload: Workload) -> None:

@@ -17,11 +17,12 @@ from flettner.actuators.kubernetes.discovery import (
 )
 from flettner.actuators.kubernetes.green import find_selectors, make_deployment
 from flettner.actuators.kubernetes.labels import object_name
-from flettner.actuators.kubernetes.pods import Pod, PodFault, newest_first
+from flettner.actuators.kubernetes.pods import Pod, newest_first
 from flettner.actuators.kubernetes.scale import Scaler, wait_until_gone
 from flettner.actuators.kubernetes.service import create_service
 from flettner.actuators.kubernetes.statefulset import count_turns
 from flettner.actuators.kubernetes.workload import Workload, WorkloadName
+from flettner.actuators.vllm.fault import Fault
 from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
@@ -146,7 +147,7 @@ class Starter:
 
     async def _failure(self, name: str, workload: Workload, pod: Pod) -> ActError:
         log = await read_log(self.client, workload, pod)
-        fault = pod.fault(log) or PodFault("was restarted")
+        fault = pod.fault(log) or Fault("was restarted")
         return ActError(f"{name}: {fault.why}", log[-30:], external=fault.external)
 
     async def _check_autoscaler(self, name: str, pod: Pod, workload: Workload) -> None:
@@ -221,5 +222,5 @@ async def read_log(client: KubernetesClient, workload: Workload, pod: Pod) -> tu
     """Return the last lines of the pod's vLLM container, of its previous run if it was restarted."""
     with suppress(ActError):
         text = await client.log(pod.name, pod.container, _LOG_LINES, previous=pod.restarts > 0)
-        return format_lines(text, workload.secrets)
+        return format_lines(text, workload.serve.secrets)
     return ()

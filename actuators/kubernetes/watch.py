@@ -6,7 +6,7 @@ server says nothing about the server, which is probed over HTTP.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -14,10 +14,11 @@ import structlog
 
 from flettner.actuators.kubernetes.discovery import find_pods, join_addresses, read_workload
 from flettner.actuators.kubernetes.labels import SERVES_AS
-from flettner.actuators.kubernetes.pods import Pod, PodFault, newest_first
+from flettner.actuators.kubernetes.pods import Pod, newest_first
 from flettner.actuators.kubernetes.scale import SCALED_BY_FLETTNER, fault_of_none
 from flettner.actuators.kubernetes.start import read_log
 from flettner.actuators.kubernetes.workload import Workload, is_complete
+from flettner.actuators.vllm.fault import Fault, Report
 from flettner.actuators.vllm.probe import HealthAnswer, OpenAiProbe
 from flettner.agent.domain.errors import ActError
 from flettner.clients.kubernetes import client as kubernetes
@@ -30,12 +31,10 @@ log = structlog.get_logger(__name__)
 _LOOK_S = 60.0  # between two looks, without a change of a pod
 _KUBELET_S = 3.0  # from the end of a process to the status that says so; the kubelet looks each second
 
-Say = Callable[[PodFault, tuple[str, ...]], None]
-
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """One server by its workload. `on_silence` is called each time that the server stops answering."""
+    """One server by its workload. `report` is called each time that the server stops answering."""
 
     client: KubernetesClient
     server: str
@@ -43,7 +42,7 @@ class Watch:
     every_s: float
     timeout_s: float
     misses: int
-    on_silence: Say
+    report: Report
     setting: Setting  # that the caller knows, as the number of replicas
     replicas: int
     address: str = ""  # of the pods that are read in advise mode, in which no Service is created
@@ -55,7 +54,7 @@ class Watch:
     _log: tuple[str, ...] = field(default=(), init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
-    async def until_gone(self) -> tuple[PodFault | None, tuple[str, ...]]:
+    async def until_gone(self) -> tuple[Fault | None, tuple[str, ...]]:
         """Return how the server ended, and its last log lines; None: its owner has changed it."""
         cached = self.client.cached
         tasks = [
@@ -89,11 +88,11 @@ class Watch:
         async for _ in changes:
             self._changed.set()
 
-    async def _check(self) -> PodFault | None:
+    async def _check(self) -> Fault | None:
         """Return why it is gone; None if it is not."""
         document = await self._read_workload()
         if document is None:
-            return PodFault(f"was removed by a third party: {self.workload.full_name} is gone", external=True)
+            return Fault(f"was removed by a third party: {self.workload.full_name} is gone", external=True)
         self._pods = await find_pods(self.client.cached, self.workload)
         annotations = document["metadata"].get("annotations") or {}
         if not document["spec"].get("replicas", 1):
@@ -109,13 +108,13 @@ class Watch:
                 self._restarts[pod.name] = pod.restarts
                 self._over |= {pod.uid} if pod.over else set()
                 self._log = await read_log(self.client, self.workload, pod) or self._log
-                found = pod.fault(self._log) or PodFault("was restarted by the kubelet")
+                found = pod.fault(self._log) or Fault("was restarted by the kubelet")
                 if self.workload.ours and not found.external:
                     return found
                 if any(other.active and other.ready for other in self._pods):
                     log.warning("kubernetes.pod_failed", workload=self.workload.name, why=found.why)
                 else:
-                    self.on_silence(found, self._log)
+                    self.report(found, self._log, gone=False)
         return None
 
     async def _read_workload(self) -> Json | None:
@@ -160,7 +159,7 @@ class Watch:
                 why = f"failed its health check {missed} times in a row: {found.why}"
                 if self._removed:
                     why += f"; a third party deleted its pod {self._removed}"
-                self.on_silence(PodFault(why, external=bool(self._removed)), self._log)
+                self.report(Fault(why, external=bool(self._removed)), self._log, gone=False)
             await asyncio.sleep(self.every_s)
 
     async def _has_ended(self, found: HealthAnswer) -> bool:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from flettner.actuators.host.origin import Origin
 from flettner.actuators.kubernetes.labels import LIKE, REPLICAS, SERVER, SITE, epoch_of, server_of
 from flettner.actuators.vllm.serve_command import ChangedCommand, ContainerCommand, ReadFile
 from flettner.clients.kubernetes import client as kubernetes
@@ -164,12 +163,6 @@ class Workload:
     def gpus(self) -> int:
         """GPUs of one pod."""
         return count_gpus(self.container_document)
-
-    @property
-    def secrets(self) -> frozenset[str]:
-        """Values that must not be shown. Those of Secrets are not known here, and are in no log of vLLM."""
-        env = dict(line.partition("=")[::2] for line in self.serve.env)
-        return Origin(argv=self.serve.argv, env=env, cwd="").secrets | {self.serve.api_key} - {""}
 
     def document_with(self, pod: Json) -> Json:
         """Return the document with the spec of a pod in its template."""

@@ -1,22 +1,28 @@
-"""The adopted server, started by a third party: find it, describe it, end it."""
+"""Servers that a third party has started: find them for a first config, adopt one, end it."""
 
 import asyncio
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from flettner.actuators.host import origin as server_origin
 from flettner.actuators.host import ownership_env, procfs
+from flettner.actuators.host.origin import setting_of
 from flettner.actuators.host.process_group import end, group_of
 from flettner.actuators.host.procfs import Process
+from flettner.actuators.process.address import find_listen_address
 from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
+from flettner.agent.plugins.installation import FoundServers
 from flettner.primitives.address import Address
 from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.flag_parser import parse_setting
-from flettner.vllm_facts.values import Setting
+from flettner.vllm_facts.flag_parser import is_vllm_server, parse_setting
 
+_CONTAINED = re.compile(r"docker|containerd|libpod|kubepods|crio|lxc")  # in a path of /proc/PID/cgroup
 _OK = 200
 _BROKEN = 500  # from here on a fault of the server; below, no server with /health
 _TO_DO = "run flettner as the user of that server, or start it as flettner's user"
@@ -101,12 +107,34 @@ def _described(address: Address, site: Site, command: Sequence[str]) -> Sequence
     origin = server_origin.adopted(one) if one else None
     if origin:
         server_origin.remember(site.state_dir, origin)  # the server may be gone when it is needed
-    setting = _setting(origin.argv if origin else ()) or _setting(command)
+    setting = setting_of(origin.argv if origin else ()) or setting_of(command)
     return (Server(name=f"{site.target}-r0", setting=setting, address=str(address), ours=False),)
 
 
-def _setting(argv: Sequence[str]) -> Setting:
-    try:
-        return parse_setting(argv)
-    except FlagError:
-        return {}
+async def find_unmanaged_servers() -> FoundServers:
+    """Return the processes that serve vLLM on a port of plain HTTP, each with its `[targets.engine]` options.
+
+    Processes in containers are left to the docker engine.
+    """
+    return FoundServers(servers=await asyncio.to_thread(_find_servers))
+
+
+def _find_servers() -> list[tuple[Server, Mapping[str, object]]]:
+    return [server for process in procfs.processes() for server in _server_of(process)]
+
+
+def _server_of(one: procfs.Process) -> Iterator[tuple[Server, Mapping[str, object]]]:
+    argv = procfs.words(one.pid)
+    address = find_listen_address(argv) if is_vllm_server(argv) else None
+    if address is None or ownership_env.is_marked(one) or _is_contained(one.pid):
+        return
+    with suppress(FlagError):
+        server = Server(name=str(one.pid), setting=parse_setting(argv), address=str(address), ours=False)
+        if procfs.listening_user(address.port) is not None:
+            yield server, {"serving": f"http://{address}"}
+
+
+def _is_contained(pid: int) -> bool:
+    with suppress(OSError):
+        return bool(_CONTAINED.search(Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8")))
+    return True

@@ -8,18 +8,17 @@ from typing import Literal
 
 from flettner.actuators.host import origin as server_origin
 from flettner.actuators.host import ownership_env, procfs
-from flettner.actuators.host.memory import count_oom_kills
-from flettner.actuators.host.origin import Origin
+from flettner.actuators.host.memory import count_oom_kills, until_freed
+from flettner.actuators.host.origin import Origin, setting_of
 from flettner.actuators.host.ownership_env import MarkedProcess, OwnershipNote
 from flettner.actuators.host.process_group import end, exit_code, how_it_ended, spawn
 from flettner.actuators.host.procfs import Process
 from flettner.actuators.process import adopted, stopped
 from flettner.actuators.process.address import choose_port, find_listen_address, parse_url
 from flettner.actuators.process.logs import ServerLogs
-from flettner.actuators.process.obstacles import find_obstacles
 from flettner.actuators.process.options import ProcessOptions
-from flettner.actuators.process.preflight import Preflight, start_key
-from flettner.actuators.process.sleep import RunningServer, Sleeper, wait_for_gpu_memory
+from flettner.actuators.process.preflight import Preflight, find_obstacles, start_key
+from flettner.actuators.process.sleep import RunningServer, Sleeper
 from flettner.actuators.process.watch import until_gone
 from flettner.actuators.vllm import control, scheduler_class
 from flettner.actuators.vllm.control import ControlEndpoint, control_path, remove_own_socket, with_own_control
@@ -32,7 +31,6 @@ from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
 from flettner.primitives.waiting import poll_until
 from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.values import Setting
 
 _POLL_S = 0.25
@@ -63,7 +61,7 @@ class ProcessEngine(VllmEngine):
     async def observe(self) -> Sequence[Server]:
         running = await asyncio.to_thread(ownership_env.marked, self._site)
         ours = [
-            Server(name=name, setting=_setting(one.argv), address=_address_of(one.argv))
+            Server(name=name, setting=setting_of(one.argv), address=_address_of(one.argv))
             for name, one in sorted(running.items())
         ]
         found: Sequence[Server] = ()
@@ -122,7 +120,7 @@ class ProcessEngine(VllmEngine):
             raise
         if starts:
             self._times.record(self._start_key(), asyncio.get_running_loop().time() - began_s, None)
-        setting = server.setting or _setting(one.argv)
+        setting = server.setting or setting_of(one.argv)
         healthy = replace(server, setting=setting, address=address, ours=ours)
         return (await self._with_hot_knobs([healthy]))[0]
 
@@ -168,7 +166,7 @@ class ProcessEngine(VllmEngine):
                 stopped.write_ended(self._site, server.name)
                 with self._timed("stop"):
                     await self._end_server(server, running, self._options.stop_s)
-                    await wait_for_gpu_memory()
+                    await until_freed()
                 return f"{server.name} is stopped, since it cannot sleep: {error.why}"
             return f"{server.name} sleeps: {how}"
 
@@ -263,7 +261,7 @@ class ProcessEngine(VllmEngine):
         return running
 
     def _control_env(self, server: Server, origin: Origin) -> dict[str, str]:
-        if scheduler_class.is_missing(server.setting or parse_setting(origin.argv), origin.env):
+        if scheduler_class.is_missing(server.setting or origin.setting, origin.env):
             return scheduler_class.write_folders(self._site).add_to(origin.env, server.name)
         return with_own_control(origin.env, server.name)
 
@@ -348,10 +346,3 @@ def _address_of(argv: Sequence[str]) -> str:
 
 def _find_listener(server: Server) -> Process | None:
     return adopted.find_listener(server.addresses[0]) if server.addresses else None
-
-
-def _setting(argv: Sequence[str]) -> Setting:
-    try:
-        return parse_setting(argv)
-    except FlagError:
-        return {}

@@ -1,6 +1,6 @@
 """Run vLLM servers as plain processes of this host, each in a session of its own that outlives the daemon."""
 
-from flettner.actuators.process.discovery import find_unmanaged_servers
+from flettner.actuators.process.adopted import find_unmanaged_servers
 from flettner.actuators.process.engine import ProcessEngine
 from flettner.actuators.process.options import ProcessOptions
 from flettner.agent.domain.ports import Site

@@ -1,7 +1,8 @@
-"""Compute what a change of a process takes: the command line, the strategy, and the outage of a swap."""
+"""Compute what a start and a change of a process take: obstacles, the strategy, the outage of a swap."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from flettner.actuators.host.origin import Origin
@@ -15,6 +16,8 @@ from flettner.agent.machine.strategy import HostCapacity, choose_strategy
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.values import Setting
+
+_UNSUPPORTED = ("uds", "ssl_certfile", "ssl_keyfile")  # flags of servers that speak no plain HTTP on a port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +70,7 @@ class Preflight:
 
 def start_key(origin: Origin) -> str:
     """Return the key of StartTimes: starts of the same program and model take about as long."""
-    try:
-        return f"{origin.argv[0]} {parse_setting(origin.argv).get('model', '')}"
-    except FlagError:
-        return origin.argv[0]
+    return f"{origin.argv[0]} {origin.setting.get('model', '')}"
 
 
 def _note_on_end(one: Server) -> str:
@@ -78,3 +78,21 @@ def _note_on_end(one: Server) -> str:
         f"a promotion ends the process at {one.address}: nothing answers there any more, since the new "
         "server gets another port; let clients ask the proxy before"
     )
+
+
+def find_obstacles(origin: Origin) -> list[str]:
+    """Return why no server can be started from a command line, each with the fix."""
+    try:
+        setting = parse_setting(origin.argv)
+    except FlagError as error:
+        return [f"command: {error}"]
+    found = [
+        f"command: --{knob}: only plain HTTP on a port is supported"
+        for knob in _UNSUPPORTED
+        if knob in setting
+    ]
+    if not Path(origin.cwd).is_dir():
+        found.append(f"cwd: there is no folder {origin.cwd!r}")
+    elif not origin.program():
+        found.append(f"command: {origin.argv[0]!r} is missing or not executable: write its full path")
+    return found

@@ -3,22 +3,21 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from flettner.actuators.host import memory as host_memory
 from flettner.actuators.host import procfs
 from flettner.actuators.host.cgroup import find_room
 from flettner.actuators.host.memory import GpuMemory, Host, expected_memory, find_gpu, spare_memory
+from flettner.actuators.host.origin import setting_of
 from flettner.actuators.host.procfs import Process
 from flettner.actuators.process import stopped
 from flettner.actuators.vllm import sleep
 from flettner.actuators.vllm.gpu_demand import gpus_needed
-from flettner.actuators.vllm.sleep import FREE_WITHIN_S, ServerMemory, SleepVerdict
-from flettner.actuators.vllm.sleep_mode import SleepMode
+from flettner.actuators.vllm.sleep import FREE_WITHIN_S, ServerMemory, Sleepable, SleepMode, SleepVerdict
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
-from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.values import Setting
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -36,10 +35,7 @@ class RunningServer:
 
     @property
     def setting(self) -> Setting:
-        try:
-            return parse_setting(procfs.words(self.process.pid))
-        except FlagError:
-            return {}
+        return setting_of(procfs.words(self.process.pid))
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -64,18 +60,6 @@ async def measure_for(one: RunningServer) -> Host:
     return Host(memory=tightest.memory, memory_total=tightest.memory_total, gpus=gpus, why=why)
 
 
-async def wait_for_gpu_memory() -> None:
-    """Return when no more GPU memory of this host is freed; at once if it cannot be measured."""
-
-    async def measure() -> Sequence[GpuMemory]:
-        try:
-            return await host_memory.gpus()
-        except ActError:
-            return ()
-
-    await host_memory.until_freed(measure)
-
-
 def gpus_of(
     env: Mapping[str, str], setting: Setting, known: Sequence[GpuMemory]
 ) -> tuple[GpuMemory, ...] | None:
@@ -88,38 +72,17 @@ def gpus_of(
     return gpus if len(gpus) == needed else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sleepable:
-    one: RunningServer
-    measure_for: Measure
-
-    @property
-    def address(self) -> str:
-        return self.one.address
-
-    @property
-    def setting(self) -> Setting:
-        return self.one.setting
-
-    @property
-    def env(self) -> Mapping[str, str]:
-        return self.one.env
-
-    async def measure(self) -> Host:
-        return await self.measure_for(self.one)
-
-    async def memory(self) -> ServerMemory | None:
-        held = await asyncio.to_thread(procfs.memory_of_family, self.one.process)
-        room = find_room(self.one.process.pid)
-        if held is None:
-            return None
-        return ServerMemory(room=room.free if room else None, next=expected_memory(0, held))
-
-    async def start_log(self) -> Sequence[bytes]:
-        return await asyncio.to_thread(_read_start, self.one.log) if self.one.log else ()
+async def _measure_memory(server: RunningServer) -> ServerMemory | None:
+    held = await asyncio.to_thread(procfs.memory_of_family, server.process)
+    room = find_room(server.process.pid)
+    if held is None:
+        return None
+    return ServerMemory(room=room.free if room else None, next=expected_memory(0, held))
 
 
-def _read_start(log: tuple[Path, int]) -> Sequence[bytes]:
+def _read_start(log: tuple[Path, int] | None) -> Sequence[bytes]:
+    if log is None:
+        return ()
     path, start = log
     try:
         with path.open("rb") as file:
@@ -136,7 +99,7 @@ class Sleeper:
     free_within_s: float = FREE_WITHIN_S
 
     async def judge(self, one: RunningServer) -> SleepVerdict:
-        return await sleep.judge(_Sleepable(one=one, measure_for=self.measure))
+        return await sleep.judge(self._sleepable(one))
 
     async def put_to_sleep(self, one: RunningServer) -> str:
         """Return how much memory is free then. Raises ActError if it does not sleep or frees too little."""
@@ -145,7 +108,7 @@ class Sleeper:
             stopped.write_asleep(self.site, one.name, one.process)
 
         return await sleep.put_to_sleep(
-            _Sleepable(one=one, measure_for=self.measure),
+            self._sleepable(one),
             prepare,
             asleep=stopped.is_asleep(self.site, one.name, one.process),
             free_within_s=self.free_within_s,
@@ -168,3 +131,13 @@ class Sleeper:
         except ActError as error:
             raise ActError(f"{name} did not wake, and is started instead: {error.why}") from error
         return True
+
+    def _sleepable(self, server: RunningServer) -> Sleepable:
+        return Sleepable(
+            address=server.address,
+            setting=server.setting,
+            env=server.env,
+            host=partial(self.measure, server),
+            memory=partial(_measure_memory, server),
+            start_log=partial(asyncio.to_thread, _read_start, server.log),
+        )

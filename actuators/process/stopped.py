@@ -3,11 +3,9 @@
 It is written before the server sleeps or ends, so that a daemon that starts meanwhile gives it no traffic.
 """
 
-import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from flettner.actuators.host.ownership_env import write_private
+from flettner.actuators.host.notes import Note, Notes
 from flettner.actuators.host.procfs import Process
 from flettner.agent.domain.ports import Site
 
@@ -29,41 +27,41 @@ class StopNote:
         return one is not None and (one.pid, one.started) == (self.pid, self.started)
 
 
-def write_asleep(site: Site, server: str, one: Process) -> None:
-    _write(site, server, StopNote(pid=one.pid, started=one.started, epoch=site.epoch))
+def write_asleep(site: Site, server: str, process: Process) -> None:
+    note = StopNote(pid=process.pid, started=process.started, epoch=site.epoch)
+    _notes(site).write(server, asdict(note))
 
 
 def write_ended(site: Site, server: str) -> None:
-    _write(site, server, StopNote(epoch=site.epoch))
+    _notes(site).write(server, asdict(StopNote(epoch=site.epoch)))
 
 
 def read_note(site: Site, server: str) -> StopNote | None:
     """Return None if it is not stopped, or if the note cannot be read."""
-    try:
-        return StopNote(**json.loads((_folder(site) / f"{server}.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
+    return _parse(_notes(site).read(server))
 
 
 def drop_note(site: Site, server: str) -> None:
-    (_folder(site) / f"{server}.json").unlink(missing_ok=True)
+    _notes(site).drop(server)
 
 
-def is_asleep(site: Site, server: str, one: Process | None) -> bool:
+def is_asleep(site: Site, server: str, process: Process | None) -> bool:
     note = read_note(site, server)
-    return note is not None and note.names(one)
+    return note is not None and note.names(process)
 
 
 def newest_epoch(site: Site) -> int:
     """Return 0 if no server is stopped."""
-    notes = [read_note(site, file.stem) for file in _folder(site).glob("*.json")]
+    notes = map(_parse, _notes(site).read_all())
     return max((note.epoch for note in notes if note is not None), default=0)
 
 
-def _write(site: Site, server: str, note: StopNote) -> None:
-    _folder(site).mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_private(_folder(site) / f"{server}.json", asdict(note))
+def _parse(note: Note | None) -> StopNote | None:
+    try:
+        return StopNote(**note) if note else None
+    except TypeError:
+        return None
 
 
-def _folder(site: Site) -> Path:
-    return site.state_dir / "stopped"
+def _notes(site: Site) -> Notes:
+    return Notes(site.state_dir / "stopped")

@@ -6,18 +6,18 @@ entrypoint that makes flags of environment variables: there they are read and ch
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Self, TypeVar
 
-from flettner.actuators.vllm import env_flags
+from flettner.actuators.host.origin import secrets_of
 from flettner.primitives.address import Address
 from flettner.redaction import MASK
 from flettner.vllm_facts import config_file
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import edit_flags, find_api_key, parse_address, parse_setting
-from flettner.vllm_facts.flag_table import ONE_WAY
+from flettner.vllm_facts.flag_table import ONE_WAY, SEVERAL
 from flettner.vllm_facts.values import Value, is_same
 
 ReadFile = Callable[[str], str | None]
@@ -37,6 +37,9 @@ _T = TypeVar("_T")
 _PROGRAM = re.compile(r"vllm|(python|pypy)[0-9.]*|dumb-init|env|numactl|nohup|stdbuf|taskset|tini")
 _COMMAND_STRING = re.compile(r"-[a-z]*c")  # bash -c, sh -ec
 _SERVER = ("vllm", "serve")
+_SAGEMAKER_PREFIX = "SM_VLLM_"
+_SAGEMAKER_SCRIPTS = frozenset({"sagemaker-entrypoint.sh", "sagemaker_entrypoint.sh"})
+_SAGEMAKER = ("vllm", "serve", "--port", "8080")  # required by SageMaker; SM_VLLM_PORT overrides it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +112,12 @@ class ContainerCommand:
             error=errors[0] if errors else "",
         )
 
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Values that must not be shown anywhere."""
+        env = dict(line.partition("=")[::2] for line in self.env)
+        return secrets_of(self.argv, env) | {self.api_key} - {""}
+
     def with_setting(self, setting: Mapping[str, Value], *, port: int | None = None) -> ChangedCommand:
         """Return the command of a like container with this full setting; an empty one keeps all flags.
 
@@ -119,13 +128,11 @@ class ContainerCommand:
             raise FlagError(self.error)
         changes = self._changes(setting, port)
         entrypoint, command, env = list(self.entrypoint), list(self.command), list(self.env)
-        if from_env := env_flags.argv_in(self.entrypoint, self.env):
+        if from_env := _argv_in_env(self.entrypoint, self.env):
             address = parse_address(from_env)
             given = {**parse_setting(from_env), "host": address.host, "port": address.port}
             changed = {knob: value for knob, value in changes.items() if not is_same(given.get(knob), value)}
-            return ChangedCommand(
-                entrypoint=entrypoint, command=command, env=env_flags.with_flags(env, changed)
-            )
+            return ChangedCommand(entrypoint=entrypoint, command=command, env=_with_env_flags(env, changed))
         for knob, value in changes.items():  # one by one: an edit of both parts at once cannot be split again
             entrypoint, command = _edited(entrypoint, command, {knob: value})
         return ChangedCommand(entrypoint=entrypoint or [""], command=command, env=env)
@@ -171,7 +178,7 @@ def argv_of(entrypoint: Sequence[str], command: Sequence[str], env: Sequence[str
     """
     if not entrypoint and not command:
         raise FlagError("the container has neither entrypoint nor command: start it with `vllm serve MODEL`")
-    if made := env_flags.argv_in(entrypoint, env):
+    if made := _argv_in_env(entrypoint, env):
         return made
     return (*([] if _hands_over(entrypoint, command) else entrypoint), *command)
 
@@ -227,3 +234,49 @@ def _words_of_file(argv: Sequence[str], working_dir: str, read_file: ReadFile) -
             "mount the file where it can be read, or write its flags on the command line"
         )
     return config_file.parse_config(text, full)
+
+
+# Flags in the environment. vLLM itself reads none there. Its SageMaker images do: their entrypoint turns
+# `SM_VLLM_MAX_NUM_SEQS=8` into `--max-num-seqs 8`, and an empty value, or "true", into the flag alone.
+
+
+def _argv_in_env(entrypoint: Sequence[str], env: Iterable[str]) -> tuple[str, ...]:
+    """Return the command line that the entrypoint makes of the environment; empty: it makes none."""
+    if not entrypoint or entrypoint[-1].rpartition("/")[2] not in _SAGEMAKER_SCRIPTS:
+        return ()
+    return (*_SAGEMAKER, *(word for line in env for word in _words_of_line(line)))
+
+
+def _with_env_flags(env: Iterable[str], changes: Mapping[str, Value]) -> list[str]:
+    """Return the environment with these knobs changed. Raises FlagError."""
+    kept = [line for line in env if _knob_of_line(line) not in changes]
+    return [*kept, *(_env_line(knob, value) for knob, value in changes.items() if not _left_out(knob, value))]
+
+
+def _words_of_line(line: str) -> list[str]:
+    name, _, value = line.partition("=")
+    if not name.startswith(_SAGEMAKER_PREFIX) or value.lower() == "false":
+        return []
+    flag = "--" + name.removeprefix(_SAGEMAKER_PREFIX).lower().replace("_", "-")
+    return [flag] if value.lower() in {"", "true"} else [flag, value]
+
+
+def _knob_of_line(line: str) -> str:
+    """Return the canonical name of the knob; empty: the line is no flag."""
+    name = line.partition("=")[0]
+    if not name.startswith(_SAGEMAKER_PREFIX):
+        return ""
+    plain = name.removeprefix(_SAGEMAKER_PREFIX).lower()
+    flag = "--" + plain.replace("_", "-")
+    return next(iter(parse_setting([*_SAGEMAKER[:2], flag])), plain)  # a port is no part of a setting
+
+
+def _left_out(knob: str, value: Value) -> bool:
+    return value is None or (value is False and knob in ONE_WAY)
+
+
+def _env_line(knob: str, value: Value) -> str:
+    text = "" if isinstance(value, bool) else str(value)
+    if knob in SEVERAL and len(text.split()) > 1:
+        raise FlagError(f"{knob} = {value!r}: {_SAGEMAKER_PREFIX}{knob.upper()} takes one value only")
+    return f"{_SAGEMAKER_PREFIX}{'NO_' * (value is False)}{knob.upper()}={text}"

@@ -1,19 +1,26 @@
 """Let a vLLM server sleep instead of ending it: whether it can, and until its GPU memory is free.
 
-It runs on with its weights in host memory. What fails here makes the engine end it, as without sleep mode.
+It runs on with its weights in host memory, and wakes in seconds. What fails here makes the engine end it, as
+without sleep mode.
+
+vLLM 0.32, vllm/entrypoints/serve/dev/sleep/api_router.py: the routes exist with VLLM_SERVER_DEV_MODE=1.
+Without `--enable-sleep-mode`, and on a CPU, `/sleep` answers 200 and frees nothing: what is free has to be
+measured.
 """
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+
+import aiohttp
 
 from flettner.actuators.host.memory import Host, spare_memory
 from flettner.actuators.vllm.gpu_demand import utilization
 from flettner.actuators.vllm.probe import OpenAiProbe
-from flettner.actuators.vllm.sleep_mode import SleepMode, why_unavailable
 from flettner.agent.domain.errors import ActError
+from flettner.primitives.bounded import parse_json, read_body
 from flettner.primitives.waiting import poll_until
+from flettner.vllm_facts.dev_routes import DEV_MODE
 from flettner.vllm_facts.values import Setting
 
 FREE_WITHIN_S = 30.0  # the driver frees memory some time after the call has returned
@@ -21,6 +28,11 @@ FREE_WITHIN_S = 30.0  # the driver frees memory some time after the call has ret
 _WEIGHTS = re.compile(rb"Model loading took ([0-9.]+) GiB")
 _POLL_S = 1.0
 _GIB = 1024**3
+FLAG = "enable_sleep_mode"
+OFFLOAD = 1  # level: weights to host memory, the KV cache is dropped
+_WITHIN_S = 120.0  # 200 GB at 4 GB/s, a slow transfer to host memory that is not pinned yet, take 50 s
+_MOST_BYTES = 65_536
+_SHOWN = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,41 +51,34 @@ class ServerMemory:
     next: float  # that one more server like it may take
 
 
-class Sleepable(Protocol):
-    """A running server, as its engine knows it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sleepable:
+    """A running server, and how its engine measures it.
 
-    @property
-    def address(self) -> str: ...
-    @property
-    def setting(self) -> Setting: ...
-    @property
-    def env(self) -> Mapping[str, str]: ...
+    `host`: measures the host, with the GPUs of this server alone; without them if one of them is unknown.
+    `memory`: None if it is not known. `start_log`: the lines of its start; () if they cannot be read.
+    """
 
-    async def measure(self) -> Host:
-        """The host, with the GPUs of this server alone; without them if one of them is unknown."""
-        ...
-
-    async def memory(self) -> ServerMemory | None:
-        """None: not known."""
-        ...
-
-    async def start_log(self) -> Sequence[bytes]:
-        """The lines of its start; () if they cannot be read."""
-        ...
+    address: str
+    setting: Setting
+    env: Mapping[str, str]
+    host: Callable[[], Awaitable[Host]]
+    memory: Callable[[], Awaitable[ServerMemory | None]]
+    start_log: Callable[[], Awaitable[Sequence[bytes]]]
 
 
-async def judge(one: Sleepable) -> SleepVerdict:
+async def judge(server: Sleepable) -> SleepVerdict:
     """Whether host memory has room for the weights beside one more server."""
-    if why := why_unavailable(one.setting, one.env):
+    if why := why_unavailable(server.setting, server.env):
         return SleepVerdict(fits=False, why=why)
-    host = await one.measure()
+    host = await server.host()
     if not host.gpus:
         return SleepVerdict(fits=False, why=f"the memory of its GPUs is not known: {host.why}")
-    return room_for_weights(await _weights(one, host), await one.memory(), host)
+    return room_for_weights(await _weights(server, host), await server.memory(), host)
 
 
 async def put_to_sleep(
-    one: Sleepable,
+    server: Sleepable,
     prepare: Callable[[], Awaitable[None]],
     *,
     asleep: bool,
@@ -85,21 +90,21 @@ async def put_to_sleep(
     """
     room = ""
     if not asleep:
-        verdict = await judge(one)
+        verdict = await judge(server)
         if not verdict.fits:
             raise ActError(verdict.why)
         room = f"; {verdict.why}"
-    busy = await OpenAiProbe(address=one.address).busy()
+    busy = await OpenAiProbe(address=server.address).busy()
     if busy != 0:
         raise ActError("its open requests are unknown" if busy is None else f"{busy} requests are open")
     await prepare()
-    await SleepMode(one.address).sleep()
-    return f"{await _wait_for_memory(one, free_within_s)}{room}"
+    await SleepMode(server.address).sleep()
+    return f"{await _wait_for_memory(server, free_within_s)}{room}"
 
 
-async def _weights(one: Sleepable, host: Host) -> float:
+async def _weights(server: Sleepable, host: Host) -> float:
     """Bytes, as vLLM logged them for each GPU; else all that its GPUs hold, which is more."""
-    lines = await one.start_log()
+    lines = await server.start_log()
     logged = [float(found[1]) for line in lines if (found := _WEIGHTS.search(line))]
     gpus = host.gpus or ()
     if logged:
@@ -107,14 +112,14 @@ async def _weights(one: Sleepable, host: Host) -> float:
     return sum((gpu.total_mib or 0) - (gpu.free_mib or 0) for gpu in gpus) * 1024**2
 
 
-async def _wait_for_memory(one: Sleepable, within_s: float) -> str:
+async def _wait_for_memory(server: Sleepable, within_s: float) -> str:
     """A server like it takes its share of each whole GPU, and refuses to start if that is not free."""
-    share = utilization(one.setting)
+    share = utilization(server.setting)
     free: list[tuple[float, float]] = []
 
     async def is_free() -> bool:
         nonlocal free
-        gpus = (await one.measure()).gpus or ()
+        gpus = (await server.host()).gpus or ()
         free = [(gpu.free_mib or 0.0, gpu.total_mib or 0.0) for gpu in gpus]
         return bool(free) and all(left >= share * total for left, total in free)
 
@@ -137,3 +142,54 @@ def room_for_weights(weights: float, memory: ServerMemory | None, host: Host) ->
     if weights + memory.next > spare:
         return SleepVerdict(fits=False, why=f"{size} do not fit into host memory: {numbers}")
     return SleepVerdict(fits=True, why=f"{size} are in host memory, which has {numbers}")
+
+
+def why_unavailable(setting: Setting, env: Mapping[str, str]) -> str:
+    """Why a server of this command has no sleep mode, with the fix; empty if it has."""
+    missing = []
+    if setting.get(FLAG) is not True:
+        missing.append("--enable-sleep-mode")
+    if env.get(DEV_MODE) != "1":
+        missing.append(f"{DEV_MODE}=1")
+    return f"it was started without {' and '.join(missing)}" if missing else ""
+
+
+@dataclass(frozen=True, slots=True)
+class SleepMode:
+    """Each call is idempotent, and raises ActError if the server refuses or does not answer."""
+
+    address: str
+
+    async def sleep(self) -> None:
+        """For a server without open requests: they would be aborted."""
+        await self._call("POST", f"/sleep?level={OFFLOAD}")
+        if not await self._is_sleeping():
+            raise ActError(f"{self.address}/sleep: it answers 200 and does not sleep")
+
+    async def wake(self) -> None:
+        await self._call("POST", "/wake_up")
+        if await self._is_sleeping():
+            raise ActError(f"{self.address}/wake_up: it answers 200 and sleeps on")
+
+    async def _is_sleeping(self) -> bool:
+        try:
+            body = parse_json(await self._call("GET", "/is_sleeping"))
+        except ValueError as error:
+            raise ActError(f"{self.address}/is_sleeping: no JSON") from error
+        return isinstance(body, dict) and body.get("is_sleeping") is True
+
+    async def _call(self, method: str, path: str) -> bytes:
+        asked = f"{self.address}{path}"
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_WITHIN_S)) as session,
+                session.request(method, f"http://{asked}", allow_redirects=False) as answer,
+            ):
+                body = await read_body(answer, _MOST_BYTES)
+        except TimeoutError as error:
+            raise ActError(f"{asked}: no answer within {_WITHIN_S:g} s") from error
+        except (OSError, aiohttp.ClientError, ValueError) as error:
+            raise ActError(f"{asked}: no answer: {error!r:.200}") from error
+        if answer.status != 200:  # noqa: PLR2004
+            raise ActError(f"{asked}: {answer.status} {body.decode(errors='replace')[:_SHOWN]}")
+        return body

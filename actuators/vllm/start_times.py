@@ -1,8 +1,10 @@
 """The durations of past starts of a target: the expected duration and the deadline of the next one."""
 
+import asyncio
 import hashlib
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -45,6 +47,15 @@ class StartTimes:
 
     def record_part(self, key: str, part: SwapPart, seconds: float) -> None:
         self._add(key, part, seconds)
+
+    @contextmanager
+    def timed(self, key: str, part: SwapPart) -> Iterator[None]:
+        """Record how long the body takes, unless it fails; nothing if the key is empty."""
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        yield
+        if key:
+            self.record_part(key, part, clock() - began_s)
 
     def expected_part(self, key: str, part: SwapPart) -> float | None:
         """Return the median of the last five; None: it was not measured yet."""

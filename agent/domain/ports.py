@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
 from flettner.agent.domain.answers import GoldenAnswer
+from flettner.agent.domain.digest import site_digest
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import (
@@ -89,6 +90,10 @@ class Site:
     state_dir: Path  # of the target; persists across restarts
     epoch: int  # increases at every start of a daemon; an actuator refuses to act under a newer one
     acts: bool = True  # False in advise mode: a preflight starts nothing, and nothing is changed
+
+    @property
+    def digest(self) -> str:
+        return site_digest(self.target, self.state_dir)
 
 
 class Lock(Protocol):

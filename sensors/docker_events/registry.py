@@ -4,23 +4,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from flettner.agent.domain.digest import digest
+from flettner.agent.domain.digest import site_digest
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import View
 from flettner.agent.domain.reading import Incident, IncidentKind
+from flettner.clients.docker.labels import SERVER, SITE, TARGET
 from flettner.clients.docker.parse import ContainerEvent, ContainerSummary
 from flettner.primitives.address import Address
-
-TARGET = "flettner.target"
-SERVER = "flettner.server"
-SITE = "flettner.site"
-"""The labels of the engine. Adapters do not import each other, so a test compares them."""
 
 HELD_S = 1.0
 """A container that ends leaves its networks before or after its `die` event, and a change of aliases
 disconnects it for a moment. A disconnection that lasts longer was made on a running container."""
 
-_HEX = 12
 _MOST_KNOWN = 10_000  # a list is taken again if `destroy` events are missing
 _HERE = ("127.0.0.1", "localhost", "::1")
 
@@ -124,13 +119,8 @@ class ContainerRegistry:
         return container.adopted or None
 
     def _ours(self, labels: Mapping[str, str]) -> bool:
-        site = site_digest(self.view.target, str(self.view.state_dir.absolute()))
+        site = site_digest(self.view.target, self.view.state_dir)
         return labels.get(TARGET) == self.view.target and labels.get(SITE, site) == site
-
-
-def site_digest(target: str, state_dir: str) -> str:
-    """Return the label that keeps two daemons on one host apart."""
-    return digest([target, state_dir]).removeprefix("sha256:")[:_HEX]
 
 
 def _changed(

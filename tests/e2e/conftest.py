@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.docker_rig import DockerRig, DockerSiteConfig
 from tests.support.config_builder import SiteConfig
-from tests.support.docker_site import Bench, Container
+from tests.support.docker_site import Bench, RunningContainer
 from tests.support.own_dockerd import OwnEngine
 from tests.support.rig import Rig
 
@@ -17,7 +17,7 @@ class Start(Protocol):
 
 
 class StartDocker(Protocol):
-    async def __call__(self, site_config: DockerSiteConfig, /, *blue: Container) -> DockerRig: ...
+    async def __call__(self, site_config: DockerSiteConfig, /, *blue: RunningContainer) -> DockerRig: ...
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def docker_site(tmp_path: Path, bench: Bench) -> AsyncIterator[StartDocker
     """Make sites over running containers; the bench removes the containers after the test."""
     made: list[DockerRig] = []
 
-    async def start(site_config: DockerSiteConfig, /, *blue: Container) -> DockerRig:
+    async def start(site_config: DockerSiteConfig, /, *blue: RunningContainer) -> DockerRig:
         site_config = replace(
             site_config, containers=site_config.containers or tuple(one.name for one in blue)
         )

@@ -11,12 +11,13 @@ from typing import NamedTuple
 import aiohttp
 
 from flettner.actuators.docker.client import Json
-from flettner.actuators.docker.labels import SERVER, site_labels
+from flettner.actuators.docker.registry import site_labels
 from flettner.agent.audit import chain
 from flettner.agent.domain.ports import Site
+from flettner.clients.docker.labels import SERVER
 from flettner.simulator.traffic import Load, TrafficGenerator
 from tests.support.config_builder import TARGET, SiteConfig
-from tests.support.docker_site import Bench, Container
+from tests.support.docker_site import Bench, RunningContainer
 from tests.support.rig import Document, Rig, lost, until
 
 # As slow as a real server: sixteen clients must not use the complete machine.
@@ -62,7 +63,7 @@ class DockerRig(Rig):
     """`blue`: the initial containers. The bench removes its containers and their clones."""
 
     bench: Bench
-    blue: Sequence[Container] = field(default=())
+    blue: Sequence[RunningContainer] = field(default=())
     patience_s: float = 150.0  # three slots are changed one by one
 
     async def serving(self) -> Document:

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from flettner.actuators.docker.labels import site_digest
-from flettner.agent.domain.ports import Site
+from flettner.agent.domain.digest import site_digest
 from tests.e2e.conftest import Start, StartDocker
 from tests.e2e.docker_rig import FLAGS, DockerSiteConfig
 from tests.support.config_builder import QUICK, SERVER, TARGET, SiteConfig
@@ -92,7 +91,7 @@ async def test_advise_mode_starts_and_changes_no_container(bench: Bench, docker_
     rig = await docker_site(DockerSiteConfig(mode="advise"), blue)
     await until(rig.target, lambda target: target and target["servers"], "the server to be seen")
     made = await rig.propose(max_num_seqs=16)
-    ours = f"-{site_digest(Site(target=TARGET, state_dir=rig.marked, epoch=0))[:6]}"
+    ours = f"-{site_digest(TARGET, rig.marked)[:6]}"
 
     names = await bench.made_after(blue, "flettner-")
     await rig.kill()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerSiteConfig, all_is_well
-from tests.support.docker_site import PORT, Bench, Container
+from tests.support.docker_site import PORT, Bench, RunningContainer
 from tests.support.own_dockerd import OwnEngine
 from tests.support.rig import lost, until
 
@@ -34,7 +34,7 @@ async def rig(tmp_path: Path, engine: OwnEngine, own_bench: Bench) -> AsyncItera
     await rig.tear_down()
 
 
-async def serving(bench: Bench, engine: OwnEngine) -> Container:
+async def serving(bench: Bench, engine: OwnEngine) -> RunningContainer:
     bindings = {PORT: [{"HostIp": engine.address, "HostPort": "20000"}]}
     blue = await bench.run(*FLAGS, port=None, restart="always", host={"PortBindings": bindings})
     blue = replace(blue, address=f"{engine.address}:20000")

@@ -16,7 +16,7 @@ from flettner.simulator.traffic import Load, TrafficGenerator
 from flettner.vllm_facts.values import Value
 from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerSiteConfig, all_is_well
-from tests.support.docker_site import Bench, Container
+from tests.support.docker_site import Bench, RunningContainer
 from tests.support.rig import Document, flettner, lost, until
 
 pytestmark = pytest.mark.timeout(180)
@@ -151,7 +151,7 @@ async def in_canary(rig: DockerRig) -> AsyncIterator[tuple[TrafficGenerator, str
 
 
 async def assert_rolled_back(
-    rig: DockerRig, blue: Container, one: Document, *, said: str, logged: str
+    rig: DockerRig, blue: RunningContainer, one: Document, *, said: str, logged: str
 ) -> None:
     """Assert a rollback with the cause in the audit; the same blue, never restarted, serves alone."""
     assert one["outcome"] == "rolled_back", one
@@ -266,8 +266,8 @@ async def test_recognises_a_renamed_container(bench: Bench, docker_site: StartDo
 
     async with in_canary(rig) as (traffic, change):
         green = (await rig.container("chat-r1"))["Id"]
-        await bench.client.rename(blue.id, f"{bench.prefix}old")
-        await bench.client.rename(green, f"{bench.prefix}new")
+        await bench.rename(blue.id, "old")
+        await bench.rename(green, "new")
         one = await rig.ended(change)
 
     assert (one["outcome"], one["lost"]) == ("promoted", 0), one

@@ -16,7 +16,7 @@ from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import CUT, FLAGS, DockerRig, DockerSiteConfig, all_is_well
 from tests.e2e.test_docker_failures import FAULTS, assert_rolled_back, in_canary
 from tests.support.claimed_gpu import DEV, SLEEPS, sleeps
-from tests.support.docker_site import BENCH, PORT, Bench, Container
+from tests.support.docker_site import BENCH, PORT, Bench, RunningContainer
 from tests.support.own_dockerd import OwnEngine
 from tests.support.rig import Document, lost, until
 
@@ -79,7 +79,7 @@ def own_gpu(
 
 async def sleepy(
     bench: Bench, gpu: Path, *flags: str, memory: int = 0, config: Document | None = None
-) -> Container:
+) -> RunningContainer:
     return await bench.serving(
         *FLAGS, SLEEPS[0], *flags, env=DEV, memory=memory, config=config, host=_device(gpu)
     )
@@ -95,7 +95,7 @@ def config(**options: float) -> DockerSiteConfig:
 
 
 @asynccontextmanager
-async def without_restart(bench: Bench, blue: Container) -> AsyncIterator[None]:
+async def without_restart(bench: Bench, blue: RunningContainer) -> AsyncIterator[None]:
     before = (await bench.spec(blue)).state.started_at
     yield
     assert (await bench.spec(blue)).state.started_at == before
@@ -127,7 +127,7 @@ async def in_flight(traffic: TrafficGenerator) -> int:
     return traffic.tally.in_flight
 
 
-async def until_asleep(rig: DockerRig, blue: Container) -> None:
+async def until_asleep(rig: DockerRig, blue: RunningContainer) -> None:
     async def is_asleep() -> bool:
         return (await rig.containers())[blue.name]["State"]["Running"] and await sleeps(blue.address)
 

@@ -19,7 +19,7 @@ from flettner.simulator.traffic import TrafficGenerator
 from flettner.vllm_facts.values import Value
 from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import FLAGS, SOME, Answer, DockerRig, DockerSiteConfig
-from tests.support.docker_site import Bench, Container
+from tests.support.docker_site import Bench, RunningContainer
 from tests.support.rig import Document, lost, until
 
 pytestmark = pytest.mark.timeout(180)
@@ -254,7 +254,7 @@ async def docker_proxy(folder: Path, blue: Json) -> AsyncIterator[Proxy]:
             await process.wait()
 
 
-async def three_pinned(bench: Bench, *more: str) -> list[Container]:
+async def three_pinned(bench: Bench, *more: str) -> list[RunningContainer]:
     """Three containers pinned to CPUs in place of GPUs; a fourth would share a CPU."""
     return [
         await bench.serving(*FLAGS, *more, name=f"vllm{at}", cpuset_cpus="0", memory=256 << 20)

@@ -4,7 +4,8 @@ from dataclasses import dataclass, replace
 
 import aiohttp
 
-from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.docker.client import DockerClient
+from flettner.actuators.docker.container import Container
 from flettner.actuators.host.memory import GpuMemory, Host
 from flettner.actuators.process.sleep import RunningServer
 
@@ -21,9 +22,9 @@ class ClaimedGpu:
     left_mib: float = 1024.0
     memory: int = 256 * GIB
 
-    async def measure(self, engine: str, spec: ContainerSpec) -> Host:
-        del engine
-        return await self._measure_at(spec.address)
+    async def measure(self, client: DockerClient, container: Container) -> Host:
+        del client
+        return await self._measure_at(container.address)
 
     async def measure_process(self, one: RunningServer) -> Host:
         return await self._measure_at(one.address)

@@ -6,7 +6,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from flettner.actuators.docker.spec import Json
+from flettner.actuators.docker.container import Json
 
 RECORDED = Path(__file__).parent / "recorded" / "container_with_forty_options.json"
 

@@ -9,16 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from flettner.actuators.docker import snapshots
-from flettner.actuators.docker.clone import document_to_keep
 from flettner.actuators.docker.engine import DockerEngine
-from flettner.actuators.docker.labels import site_labels
 from flettner.actuators.docker.plugin import DockerPlugin
-from flettner.actuators.docker.snapshots import Snapshot
+from flettner.actuators.docker.registry import Registry, document_to_keep, site_labels
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
-from tests.support.docker_site import Bench
+from tests.support.docker_site import Bench, RunningContainer
 
 Json = dict[str, Any]
 
@@ -48,6 +45,17 @@ class EngineRig:
         )
         return engine.bind(replace(self.site, epoch=epoch, state_dir=state_dir or self.site.state_dir))
 
+    async def adopt(
+        self,
+        *flags: str,
+        **options: Any,  # noqa: ANN401
+    ) -> tuple[RunningContainer, DockerEngine, Server]:
+        """Start a container with these flags; return it, an engine that adopts it, and its server."""
+        container = await self.bench.serving(*flags, **options)
+        engine = self.engine()
+        [blue] = await engine.observe()
+        return container, engine, blue
+
     async def keep(
         self,
         *flags: str,
@@ -55,7 +63,7 @@ class EngineRig:
         binds: Sequence[str] = (),
         **host: Any,  # noqa: ANN401
     ) -> None:
-        """Keep the snapshot of a retired container with these flags."""
+        """Keep the record of a retired container with these flags."""
         image = await self.bench.simulator()
         body = {
             "Image": image.tag,
@@ -64,13 +72,22 @@ class EngineRig:
             "HostConfig": {"Binds": [*image.binds, *binds], "Init": True, **host},
         }
         made = await self.bench.client.create(body, self.adopted)
-        spec = await self.bench.client.inspect(made)
+        container = await self.bench.client.inspect(made)
         await self.bench.client.remove(made)
-        assert spec
-        kept = Snapshot(
-            server=self.adopted, id=made, ours=False, epoch=1, spec=document_to_keep(spec, None), gone=True
-        )
-        snapshots.write_snapshot(self.site, kept)
+        assert container
+        gone = replace(container, server=self.adopted, epoch=1, gone=True)
+        self.registry.write(gone, document_to_keep(container, None))
+
+    @property
+    def registry(self) -> Registry:
+        return Registry(client=self.bench.client, site=self.site, names=(self.adopted,))
+
+    def change_kept(self, part: str, **to: Any) -> None:  # noqa: ANN401
+        """Change `Config` or `HostConfig` of what is kept, so that the clones have it."""
+        kept = self.registry.kept(self.adopted)
+        assert kept
+        document = {**kept.document, part: {**kept.document[part], **to}}
+        self.registry.update(self.adopted, document=document)
 
     async def left(self) -> dict[str, str]:
         """The containers of this site by name, each with its state."""

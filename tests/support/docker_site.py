@@ -19,7 +19,7 @@ from docker.errors import APIError, NotFound
 from docker.utils import kwargs_from_env
 
 from flettner.actuators.docker.client import DockerClient, Json
-from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.docker.container import Container
 from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.agent.domain.errors import ActError
 from tests.support.docker_images import Image, real_vllm_image, simulator_image
@@ -34,7 +34,7 @@ _BUSY = ("already allocated", "already in use")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Container:
+class RunningContainer:
     """`address`: "127.0.0.1:20123" as published; empty when it is not."""
 
     id: str
@@ -94,7 +94,7 @@ class Bench:
         binds: Sequence[str] = (),
         config: Json | None = None,
         host: Json | None = None,
-    ) -> Container:
+    ) -> RunningContainer:
         """`docker run` of a server whose command ends with `flags`; it runs, and may not serve yet.
 
         `port`: published on 127.0.0.1; 0: one that is free, None: not at all. `memory`: bytes. `networks`:
@@ -140,8 +140,14 @@ class Bench:
                 if port != 0 or again == _TRIES - 1 or not any(why in error.why for why in _BUSY):
                     raise
                 continue
-            return Container(id=made, name=full, address=f"127.0.0.1:{chosen}" if chosen else "")
+            return RunningContainer(id=made, name=full, address=f"127.0.0.1:{chosen}" if chosen else "")
         raise AssertionError
+
+    async def rename(self, container: str, name: str) -> None:
+        await self.engine(lambda api: api.rename(container, self.prefix + name))
+
+    async def disconnect(self, network: str, container: str) -> None:
+        await self.engine(lambda api: api.disconnect_container_from_network(container, network, force=True))
 
     async def network(self, name: str) -> str:
         """A bridge of its own; its full name."""
@@ -154,7 +160,7 @@ class Bench:
         await self.engine(lambda api: api.create_volume(full, labels={BENCH: self.prefix}))
         return full
 
-    async def healthy(self, container: Container, deadline_s: float = 60.0) -> None:
+    async def healthy(self, container: RunningContainer, deadline_s: float = 60.0) -> None:
         """Waits until /health answers 200. Raises ActError with the log when it ends, or does not in time."""
         probe = OpenAiProbe(address=container.address)
         try:
@@ -168,24 +174,24 @@ class Bench:
             why = f"{container.name} is not healthy after {deadline_s:g} s"
             raise ActError(why, await self.said(container)) from error
 
-    async def serving(self, *flags: str, **options: Any) -> Container:  # noqa: ANN401
+    async def serving(self, *flags: str, **options: Any) -> RunningContainer:  # noqa: ANN401
         """`run`, and `healthy`."""
         container = await self.run(*flags, **options)
         await self.healthy(container)
         return container
 
-    async def inspect(self, container: Container) -> Json:
+    async def inspect(self, container: RunningContainer) -> Json:
         return (await self.spec(container)).document
 
-    async def spec(self, container: Container) -> ContainerSpec:
+    async def spec(self, container: RunningContainer) -> Container:
         found = await self.client.inspect(container.id)
         assert found is not None, f"{container.name} is gone"
         return found
 
-    async def said(self, container: Container) -> tuple[str, ...]:
+    async def said(self, container: RunningContainer) -> tuple[str, ...]:
         return await self.client.tail(container.id, 200)
 
-    async def made_after(self, container: Container, name: str) -> list[str]:
+    async def made_after(self, container: RunningContainer, name: str) -> list[str]:
         """The names of containers that were made after this one, if they begin with `name`."""
         since = datetime.fromisoformat((await self.inspect(container))["Created"])
         created = {"type": "container", "event": "create"}

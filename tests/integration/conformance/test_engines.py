@@ -12,16 +12,15 @@ from typing import Protocol
 import docker
 import pytest
 
-from flettner.actuators.docker import snapshots
 from flettner.actuators.docker.engine import DockerEngine
-from flettner.actuators.docker.labels import container_name
+from flettner.actuators.docker.registry import container_name
 from flettner.actuators.host import ownership_env
 from flettner.actuators.kubernetes.engine import KubernetesEngine
 from flettner.actuators.kubernetes.labels import object_name
 from flettner.actuators.kubernetes.plugin import KubernetesPlugin
 from flettner.actuators.process.engine import ProcessEngine
 from flettner.actuators.process.plugin import ProcessPlugin
-from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import PreflightResult, Server
 from flettner.agent.domain.ports import Engine, Site
@@ -165,10 +164,7 @@ class DockerRig:
         return container_name(self._place.site, name)
 
     def _all_with(self, flag: str) -> None:
-        kept = snapshots.read_snapshot(self._place.site, self._place.adopted)
-        assert kept
-        config = {**kept.spec["Config"], "Cmd": [flag]}
-        snapshots.update(self._place.site, self._place.adopted, spec={**kept.spec, "Config": config})
+        self._place.change_kept("Config", Cmd=[flag])
 
 
 @asynccontextmanager
@@ -312,6 +308,23 @@ async def test_retiring_a_server_is_idempotent(rig: Rig) -> None:
 
     assert list(await rig.engine.observe()) == []
     assert await rig.engine.busy(server) is None
+
+
+async def test_a_fenced_daemon_starts_and_stops_nothing(rig: Rig) -> None:
+    older, newer = rig.engine, rig.restarted()
+    if older is newer:
+        pytest.skip("the fake engine belongs to one daemon")
+    server = await newer.launch(Server(name="chat-r1", setting=SETTING), 60)
+
+    for act in (
+        lambda: older.launch(Server(name="chat-r2", setting={}), 60),
+        lambda: older.stop(server),
+        lambda: older.retire(server),
+    ):
+        with pytest.raises(FencedError, match=r"a newer daemon \(epoch 2\)"):
+            await act()
+
+    assert list(await older.observe()) == [server]
 
 
 async def test_starts_a_stopped_server_with_the_same_setting(rig: Rig) -> None:

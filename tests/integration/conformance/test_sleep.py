@@ -22,7 +22,7 @@ from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Engine, Site
 from tests.support.claimed_gpu import DEV, GIB, SLEEPS, ClaimedGpu, sleeps
 from tests.support.docker_engine_rig import EngineRig, place
-from tests.support.docker_site import Container
+from tests.support.docker_site import RunningContainer
 from tests.support.ports import free_port
 from tests.support.process_rig import free_ports
 from tests.support.real_vllm import REPOSITORY
@@ -65,7 +65,7 @@ class Sleepy(ABC):
 @dataclass(kw_only=True)
 class SleepyContainer(Sleepy):
     here: EngineRig
-    container: Container = field(init=False)
+    container: RunningContainer = field(init=False)
 
     async def begin(self, *flags: str) -> None:
         self.container = await self.here.bench.serving(*SLEEPS, *flags, env=DEV, restart="always")

@@ -1,20 +1,12 @@
 """Two containers of two targets that have the same control socket in a folder that both mount."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
 from structlog.testing import capture_logs
 
 from flettner.vllm_facts.live_limits import CONTROL, SCHEDULER_CLASS
-from tests.support.docker_engine_rig import EngineRig, place
-
-
-@pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[EngineRig]:
-    async with place(tmp_path) as found:
-        yield found
+from tests.support.docker_engine_rig import EngineRig
 
 
 async def test_only_the_container_that_listens_at_the_socket_has_hot_knobs(here: EngineRig) -> None:

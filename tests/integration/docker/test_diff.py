@@ -5,15 +5,15 @@ from typing import Any
 import pytest
 
 from flettner.actuators.docker import diff
-from flettner.actuators.docker.clone import clone, document_to_keep
-from flettner.actuators.docker.obstacles import find_obstacles
-from flettner.actuators.docker.spec import ContainerSpec, Json
+from flettner.actuators.docker.clone import clone, find_obstacles
+from flettner.actuators.docker.container import Container, Json
+from flettner.actuators.docker.registry import document_to_keep
 from tests.support.docker_documents import container, recorded, started
 from tests.support.docker_site import BENCH, Bench
 
 
 def differences(blue: Json, green: Json) -> tuple[str, ...]:
-    return diff.differences(ContainerSpec.parse(blue), ContainerSpec.parse(green))
+    return diff.differences(Container.parse(blue), Container.parse(green))
 
 
 def changed(path: str, value: Any) -> Json:  # noqa: ANN401
@@ -143,7 +143,7 @@ def test_compares_secrets_without_showing_them() -> None:
 
 def test_a_clone_differs_in_the_requested_flags() -> None:
     blue = recorded()
-    spec = ContainerSpec.parse(blue)
+    spec = Container.parse(blue)
     made = clone(spec, name="green", labels={}, setting={**spec.serve.setting, "max_num_seqs": 32})
 
     assert differences(blue, started(made.body, blue)) == ("Config.Cmd max_num_seqs: 16 → 32",)
@@ -210,7 +210,7 @@ async def test_clones_a_container_with_forty_options_except_its_flags() -> None:
         before = await bench.spec(blue)
         image = await bench.client.image(before.image)
         setting = {**before.serve.setting, "max_num_seqs": 32, "enable_prefix_caching": False}
-        kept = ContainerSpec.parse(document_to_keep(before, image))
+        kept = Container.parse(document_to_keep(before, image))
         spec = clone(kept, name=f"{bench.prefix}green", labels={}, setting=setting)
         made = await bench.client.create(spec.body, spec.name)
         for network, endpoint in spec.networks:

@@ -16,14 +16,12 @@ import docker
 import pytest
 from docker.errors import NotFound
 
-from flettner.actuators.docker import labels as docker_labels
-from flettner.agent.domain.ports import Site
 from flettner.agent.domain.reading import Incident
 from flettner.clients.docker.events import THREAD_NAME
+from flettner.clients.docker.labels import SERVER, TARGET
 from flettner.clients.docker.parse import ContainerEvent, ContainerSummary, event_of, summaries_of
-from flettner.sensors.docker_events import registry
 from flettner.sensors.docker_events.plugin import DockerEvents
-from flettner.sensors.docker_events.registry import HELD_S, ContainerRegistry, site_digest
+from flettner.sensors.docker_events.registry import HELD_S, ContainerRegistry
 from tests.unit.sensors.run_sensor import NOON, Fleet, ReceivedSamples, run_sensor
 
 SOCKET = Path("/var/run/docker.sock")
@@ -124,15 +122,6 @@ def test_identifies_a_container_by_its_name_without_a_unique_address() -> None:
     roster.record(event("rename", oldName="/vllm", name="mine"), NOON, 0.0)
 
     assert [one.server for one in roster.record(event("oom"), NOON, 0.0)] == ["vllm"]
-
-
-def test_the_sensor_reads_the_labels_that_the_engine_writes(tmp_path: Path) -> None:
-    site = Site(target="chat", state_dir=tmp_path, epoch=3)
-
-    assert registry.TARGET == docker_labels.TARGET
-    assert registry.SERVER == docker_labels.SERVER
-    assert registry.SITE == docker_labels.STATE_DIR
-    assert docker_labels.site_labels(site)[docker_labels.STATE_DIR] == site_digest("chat", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -318,7 +307,7 @@ def world() -> Iterator[World]:
 
 
 def site_labels(world: World, server: str = "chat-r1") -> dict[str, str]:
-    return {docker_labels.TARGET: world.prefix, docker_labels.SERVER: server}
+    return {TARGET: world.prefix, SERVER: server}
 
 
 def received_incidents(received: ReceivedSamples) -> list[tuple[str, str]]:
@@ -349,7 +338,7 @@ async def test_receives_the_events_of_real_containers(world: World) -> None:
         await received.until(lambda: ("chat-r0", "disconnected") in received_incidents(received))
         world.api.kill(f"{blue}-mine")
         world.api.start(f"{blue}-mine")
-        world.started("foreign", "exit 3", labels={docker_labels.TARGET: "another"})
+        world.started("foreign", "exit 3", labels={TARGET: "another"})
         world.started(
             "loop",
             "exit 3",

@@ -1,11 +1,10 @@
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flettner.actuators.docker.arg_check import MARK
-from flettner.actuators.docker.compile_cache import predict_cache_state
+from flettner.actuators.docker.container import Container
 from flettner.actuators.docker.dry_run import (
     DryRunOutput,
     DryRunResult,
@@ -17,8 +16,8 @@ from flettner.actuators.docker.dry_run import (
     pythons_of,
     remove_leftovers,
 )
-from flettner.actuators.docker.labels import container_name
-from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.docker.preflight import predict_cache_state
+from flettner.actuators.docker.registry import container_name
 from flettner.agent.domain.ports import Site
 from tests.support.docker_documents import container
 from tests.support.docker_site import Bench
@@ -175,7 +174,7 @@ def test_the_check_mounts_the_volumes_of_the_server_read_only() -> None:
         "m", config={"Env": ["HF_TOKEN=x", "HF_HUB_OFFLINE=0"], "User": "7"}, host=host, mounts=mounts
     )
 
-    spec = ContainerSpec.parse(blue)
+    spec = Container.parse(blue)
     body = create_body(spec, "python3", [["m"]], {"flettner.target": "chat"})
 
     assert mounts_of(spec) == [
@@ -229,7 +228,7 @@ KEPT = [{"Type": "volume", "Name": "cache", "Destination": "/root/.cache", "RW":
 def test_a_start_is_warm_with_cached_graphs(
     checked: DryRunResult, mounts: list[Json], warm: bool | None, why: str
 ) -> None:
-    start = predict_cache_state(ContainerSpec.parse(container(mounts=mounts)), checked)
+    start = predict_cache_state(Container.parse(container(mounts=mounts)), checked)
 
     assert start.warm is warm
     assert why in " ".join(start.notes)
@@ -239,7 +238,7 @@ def test_reports_the_consequences_of_a_flag() -> None:
     now = answer(resolved={"max_num_seqs": 4, "max_num_batched_tokens": 2048, "dtype": "bfloat16"})
     then = answer(resolved={"max_num_seqs": 64, "max_num_batched_tokens": 4096, "dtype": "bfloat16"})
 
-    notes = predict_cache_state(ContainerSpec.parse(container()), checked_with(now, then)).notes
+    notes = predict_cache_state(Container.parse(container()), checked_with(now, then)).notes
 
     assert "max_num_seqs 4 → 64, max_num_batched_tokens 2048 → 4096" in notes[0]
     assert "dtype" not in notes[0]
@@ -249,17 +248,11 @@ def test_reports_the_consequences_of_a_flag() -> None:
 
 
 @pytest.fixture
-async def bench() -> AsyncIterator[Bench]:
-    async with Bench() as bench:
-        yield bench
-
-
-@pytest.fixture
 def site(bench: Bench, tmp_path: Path) -> Site:
     return Site(target=bench.prefix + "chat", state_dir=tmp_path, epoch=1)
 
 
-async def with_package(bench: Bench, folder: Path) -> ContainerSpec:
+async def with_package(bench: Bench, folder: Path) -> Container:
     """A simulator container whose image contains a stub of vLLM."""
     binds = [f"{package(folder)}:/vllm-package:ro"]
     return await bench.spec(await bench.run(binds=binds, env={"PYTHONPATH": f"/vllm-package:{REPOSITORY}"}))
@@ -309,7 +302,7 @@ async def test_an_image_without_python_cannot_be_checked(bench: Bench, site: Sit
     blue = await bench.inspect(await bench.run())
     blue["Config"]["Env"] = ["PATH=/nowhere"]
 
-    checked = await dry_run(bench.client, site, ContainerSpec.parse(blue), [["vllm", "serve", "tiny"]])
+    checked = await dry_run(bench.client, site, Container.parse(blue), [["vllm", "serve", "tiny"]])
 
     assert "none of python3, python" in checked.why
     assert await bench.client.inspect(container_name(site, "check")) is None

@@ -2,38 +2,21 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flettner.actuators.docker import snapshots
-from flettner.actuators.docker.engine import DockerEngine
-from flettner.actuators.docker.labels import container_name, server_labels
 from flettner.actuators.docker.plugin import DockerPlugin
-from flettner.agent.domain.errors import ActError, FencedError
+from flettner.actuators.docker.registry import container_name, server_labels
+from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.vllm_facts.values import Setting
-from tests.support.docker_engine_rig import EngineRig, place
-from tests.support.docker_site import Container
+from tests.support.docker_engine_rig import EngineRig
 
 GREEN = Server(name="chat-r1", setting={})
 COMPOSE = {"com.docker.compose.project": "llm", "com.docker.compose.service": "vllm"}
-
-
-@pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[EngineRig]:
-    async with place(tmp_path) as found:
-        yield found
-
-
-async def adopted(here: EngineRig, *flags: str, **options: Any) -> tuple[Container, DockerEngine, Server]:  # noqa: ANN401
-    container = await here.bench.serving("--max-num-seqs", "2", *flags, **options)
-    engine = here.engine()
-    [blue] = await engine.observe()
-    return container, engine, blue
 
 
 def like(blue: Server, name: str = "chat-r1", **setting: Any) -> Server:  # noqa: ANN401
@@ -57,7 +40,7 @@ def test_rejects_meaningless_options(wrong: dict[str, Any]) -> None:
 
 @pytest.mark.smoke
 async def test_adopts_a_running_container_with_its_setting(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here)
+    container, engine, blue = await here.adopt("--max-num-seqs", "2")
 
     assert list(await engine.problems()) == []
     setting: Setting = {"model": "tiny", "sim_start_s": 0.2, "max_num_seqs": 2}
@@ -76,7 +59,7 @@ async def test_reaches_a_container_without_a_published_port_at_its_own_address(h
 
 @pytest.mark.smoke
 async def test_a_launched_container_differs_in_the_flag_only(here: EngineRig) -> None:
-    _, engine, blue = await adopted(here, memory=2**29, env={"HF_TOKEN": "hf_very_secret"})
+    _, engine, blue = await here.adopt(memory=2**29, env={"HF_TOKEN": "hf_very_secret"})
 
     green = await engine.launch(like(blue, max_num_seqs=4), 60)
 
@@ -87,7 +70,7 @@ async def test_a_launched_container_differs_in_the_flag_only(here: EngineRig) ->
 
 
 async def test_the_promoted_container_inherits_the_restart_policy(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here, restart="always")
+    container, engine, blue = await here.adopt(restart="always")
     green = await engine.launch(like(blue, max_num_seqs=4), 60)
     name = container_name(here.site, green.name)
     assert await here.policy(name) == "no"
@@ -101,8 +84,8 @@ async def test_the_promoted_container_inherits_the_restart_policy(here: EngineRi
     assert list(await here.engine(epoch=2).problems()) == []
 
 
-async def test_recreates_an_adopted_container_from_its_snapshot(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here, restart="always", env={"HF_TOKEN": "hf_very_secret"})
+async def test_recreates_an_adopted_container_from_its_record(here: EngineRig) -> None:
+    container, engine, blue = await here.adopt(restart="always", env={"HF_TOKEN": "hf_very_secret"})
     await engine.retire(blue)
     [file] = (here.site.state_dir / "containers").glob("*.json")
     assert file.stat().st_mode & 0o777 == 0o600
@@ -119,7 +102,7 @@ async def test_recreates_an_adopted_container_from_its_snapshot(here: EngineRig)
 
 
 async def test_only_stops_a_compose_container(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here, restart="unless-stopped", labels=COMPOSE)
+    container, engine, blue = await here.adopt(restart="unless-stopped", labels=COMPOSE)
     green = await engine.launch(like(blue), 60)
 
     await engine.retire(blue)
@@ -135,7 +118,7 @@ async def test_only_stops_a_compose_container(here: EngineRig) -> None:
 
 
 async def test_a_rollback_leaves_the_restart_policy_on_blue(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here, restart="always")
+    container, engine, blue = await here.adopt(restart="always")
     green = await engine.launch(like(blue, max_num_seqs=4), 60)
 
     await engine.retire(green)
@@ -146,7 +129,7 @@ async def test_a_rollback_leaves_the_restart_policy_on_blue(here: EngineRig) -> 
 
 
 async def test_stops_and_starts_an_adopted_container_unchanged(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here, restart="always")
+    container, engine, blue = await here.adopt(restart="always")
 
     await engine.stop(blue)
     stopped = await here.bench.inspect(container)
@@ -159,7 +142,7 @@ async def test_stops_and_starts_an_adopted_container_unchanged(here: EngineRig) 
 
 
 async def test_leaves_a_container_stopped_that_does_not_restart(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here, restart="always")
+    container, engine, blue = await here.adopt(restart="always")
     await engine.stop(blue)
     host, _, port = container.address.partition(":")
 
@@ -173,7 +156,7 @@ async def test_leaves_a_container_stopped_that_does_not_restart(here: EngineRig)
 
 
 async def test_does_not_stop_a_container_with_auto_remove(here: EngineRig) -> None:
-    _, engine, blue = await adopted(here, host={"AutoRemove": True})
+    _, engine, blue = await here.adopt(host={"AutoRemove": True})
 
     with pytest.raises(ActError, match="--rm"):
         await engine.stop(blue)
@@ -183,7 +166,7 @@ async def test_does_not_stop_a_container_with_auto_remove(here: EngineRig) -> No
 
 
 async def test_retires_a_paused_container(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here)
+    container, engine, blue = await here.adopt()
     await here.bench.engine(lambda api: api.pause(container.id))
 
     await engine.stop(blue)
@@ -192,10 +175,10 @@ async def test_retires_a_paused_container(here: EngineRig) -> None:
 
 
 async def test_recognises_renamed_containers(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here)
+    container, engine, blue = await here.adopt()
     green = await engine.launch(like(blue), 60)
-    await here.bench.client.rename(container.id, f"{here.bench.prefix}other")
-    await here.bench.client.rename(container_name(here.site, green.name), f"{here.bench.prefix}another")
+    await here.bench.rename(container.id, "other")
+    await here.bench.rename(container_name(here.site, green.name), "another")
 
     assert list(await engine.observe()) == [green, blue]
     assert await engine.launch(green, 60) == green
@@ -205,20 +188,20 @@ async def test_recognises_renamed_containers(here: EngineRig) -> None:
 
 
 async def test_adopts_a_recreated_container_of_the_same_name(here: EngineRig) -> None:
-    container, engine, _ = await adopted(here)
+    container, engine, _ = await here.adopt()
     await here.bench.client.remove(container.id)
     await here.bench.serving("--max-num-seqs", "7")
 
     [blue] = await engine.observe()
 
     assert blue.setting["max_num_seqs"] == 7
-    kept = snapshots.read_snapshot(here.site, blue.name)
+    kept = here.registry.kept(blue.name)
     assert kept
     assert kept.id != container.id
 
 
 async def test_removes_only_its_own_leftover_containers(here: EngineRig) -> None:
-    _, engine, blue = await adopted(here)
+    _, engine, blue = await here.adopt()
     stopped = await engine.launch(like(blue, "chat-r1"), 60)
     await engine.stop(stopped)
     image = await here.bench.simulator()
@@ -242,7 +225,7 @@ async def labelled(here: EngineRig) -> set[str]:
 
 
 async def test_recreates_a_container_that_was_never_started(here: EngineRig) -> None:
-    _, engine, blue = await adopted(here)
+    _, engine, blue = await here.adopt()
     image = await here.bench.simulator()
     labels = server_labels(here.site, GREEN)
     await here.bench.client.create(
@@ -255,23 +238,11 @@ async def test_recreates_a_container_that_was_never_started(here: EngineRig) -> 
     assert green.setting == blue.setting
 
 
-async def test_rejects_actions_of_an_older_epoch(here: EngineRig) -> None:
-    _, _, blue = await adopted(here)
-    green = await here.engine(epoch=2).launch(like(blue), 60)
-    older = here.engine(epoch=1)
-
-    for act in (older.launch(like(blue, "chat-r2"), 60), older.stop(blue), older.retire(green)):
-        with pytest.raises(FencedError, match="epoch 2"):
-            await act
-
-    assert list(await older.observe()) == [green, blue]
-
-
 @pytest.mark.parametrize("seen", [True, False])
 async def test_a_cancelled_launch_keeps_only_containers_seen_by_a_newer_daemon(
     here: EngineRig, *, seen: bool
 ) -> None:
-    _, engine, blue = await adopted(here)
+    _, engine, blue = await here.adopt()
     older = asyncio.create_task(engine.launch(like(blue, sim_start_s=600), 600))
     while "running" not in (await here.left()).values():
         await asyncio.sleep(0.1)
@@ -289,7 +260,7 @@ async def test_a_cancelled_launch_keeps_only_containers_seen_by_a_newer_daemon(
 
 
 async def test_two_daemons_on_one_host_see_only_their_own_containers(here: EngineRig, tmp_path: Path) -> None:
-    _, engine, blue = await adopted(here)
+    _, engine, blue = await here.adopt()
     await engine.launch(like(blue), 60)
 
     other = here.engine(state_dir=tmp_path / "other")
@@ -336,7 +307,7 @@ async def test_several_containers_serve_one_target(here: EngineRig) -> None:
 
 
 async def test_reports_the_differences_after_a_daemon_restart(here: EngineRig) -> None:
-    _, engine, blue = await adopted(here)
+    _, engine, blue = await here.adopt()
     green = await engine.launch(like(blue, max_num_seqs=4), 60)
     await engine.retire(blue)
 
@@ -347,7 +318,7 @@ async def test_reports_the_differences_after_a_daemon_restart(here: EngineRig) -
 
 
 async def test_adopts_a_container_of_another_site(here: EngineRig, tmp_path: Path) -> None:
-    _, engine, blue = await adopted(here)
+    _, engine, blue = await here.adopt()
     green = await engine.launch(like(blue), 60)
     name = container_name(here.site, green.name)
 
@@ -357,7 +328,7 @@ async def test_adopts_a_container_of_another_site(here: EngineRig, tmp_path: Pat
 
 
 async def test_remembers_the_start_duration(here: EngineRig) -> None:
-    _, engine, blue = await adopted(here)
+    _, engine, blue = await here.adopt()
     await engine.launch(like(blue), 60)
 
     preflight = await engine.preflight([blue], blue.setting, "auto")
@@ -367,23 +338,15 @@ async def test_remembers_the_start_duration(here: EngineRig) -> None:
 
 
 async def test_sends_the_required_api_key(here: EngineRig) -> None:
-    _, engine, blue = await adopted(here, "--api-key", "very-secret-key")
+    _, engine, blue = await here.adopt("--api-key", "very-secret-key")
 
     await engine.warm_up(blue, 2, 60)
 
     assert "api_key" not in blue.setting
 
 
-async def test_concurrent_launches_do_not_interfere(here: EngineRig) -> None:
-    _, engine, blue = await adopted(here)
-
-    launched = await asyncio.gather(*(engine.launch(like(blue, f"chat-r{n}"), 60) for n in (1, 2)))
-
-    assert list(await engine.observe()) == [*launched, blue]
-
-
 async def test_a_launched_container_names_its_image_as_the_original_does(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here)
+    container, engine, blue = await here.adopt()
     before = await here.bench.inspect(container)
 
     green = await here.bench.client.inspect(
@@ -402,7 +365,7 @@ async def test_a_launched_container_keeps_the_image_of_a_tag_that_has_moved(here
     await here.bench.engine(lambda api: api.tag(image.tag, repository, "v1"))
     mine = replace(image, tag=f"{repository}:v1")
     try:
-        container, engine, blue = await adopted(here, image=mine)
+        container, engine, blue = await here.adopt(image=mine)
         other = await here.bench.engine(lambda api: api.commit(container.id, repository, "v1"))
 
         await engine.launch(like(blue), 60)

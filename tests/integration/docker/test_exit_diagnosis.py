@@ -3,15 +3,14 @@
 import asyncio
 import gc
 import os
-import signal
-from collections.abc import AsyncIterator
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flettner.actuators.docker import snapshots
+from flettner.actuators.docker.container import Container
 from flettner.actuators.docker.engine import DockerEngine
 from flettner.actuators.docker.exit_diagnosis import (
     ObservedEvents,
@@ -19,28 +18,14 @@ from flettner.actuators.docker.exit_diagnosis import (
     was_ended_from_outside,
     with_fix,
 )
-from flettner.actuators.docker.labels import container_name
-from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.docker.registry import container_name
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.vllm_facts.values import Setting
-from tests.support.docker_engine_rig import EngineRig, SocketRelay, place, until, watched
-from tests.support.docker_site import Container
+from tests.support.docker_engine_rig import EngineRig, SocketRelay, until, watched
+from tests.support.docker_site import Bench
 
 OOM = "import time; hoard = bytearray(300 << 20); time.sleep(60)"
-
-
-@pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[EngineRig]:
-    async with place(tmp_path) as found:
-        yield found
-
-
-async def adopted(here: EngineRig, *flags: str, **options: Any) -> tuple[Container, DockerEngine, Server]:  # noqa: ANN401
-    container = await here.bench.serving(*flags, **options)
-    engine = here.engine()
-    [blue] = await engine.observe()
-    return container, engine, blue
 
 
 async def failed(here: EngineRig, engine: DockerEngine, setting: Setting, deadline_s: float = 60) -> ActError:
@@ -51,19 +36,11 @@ async def failed(here: EngineRig, engine: DockerEngine, setting: Setting, deadli
     return failure.value
 
 
-async def change_kept(here: EngineRig, **host: Any) -> None:  # noqa: ANN401
-    """Change the HostConfig of the snapshot so that its clones fail."""
-    kept = snapshots.read_snapshot(here.site, here.adopted)
-    assert kept
-    spec = {**kept.spec, "HostConfig": {**kept.spec["HostConfig"], **host}}
-    snapshots.update(here.site, here.adopted, spec=spec)
-
-
 # During startup.
 
 
 async def test_quotes_a_rejected_value_from_the_log(here: EngineRig) -> None:
-    _, engine, blue = await adopted(here)
+    _, engine, blue = await here.adopt()
 
     error = await failed(here, engine, {**blue.setting, "max_num_seqs": "many"})
 
@@ -74,7 +51,7 @@ async def test_quotes_a_rejected_value_from_the_log(here: EngineRig) -> None:
 
 
 async def test_reports_insufficient_gpu_memory_as_the_cause(here: EngineRig) -> None:
-    _, engine, blue = await adopted(here, "--sim-oom-above", "0.95", "--gpu-memory-utilization", "0.9")
+    _, engine, blue = await here.adopt("--sim-oom-above", "0.95", "--gpu-memory-utilization", "0.9")
 
     error = await failed(here, engine, {**blue.setting, "gpu_memory_utilization": 0.99})
 
@@ -91,7 +68,7 @@ async def test_reports_insufficient_host_memory_as_the_cause(here: EngineRig) ->
 
 
 async def test_reports_the_last_health_response_of_a_late_server(here: EngineRig) -> None:
-    _, engine, blue = await adopted(here)
+    _, engine, blue = await here.adopt()
 
     error = await failed(here, engine, {**blue.setting, "sim_start_s": 3600}, deadline_s=2)
 
@@ -99,7 +76,7 @@ async def test_reports_the_last_health_response_of_a_late_server(here: EngineRig
 
 
 async def test_reports_a_manual_removal_during_startup(here: EngineRig) -> None:
-    _, engine, blue = await adopted(here)
+    _, engine, blue = await here.adopt()
     setting = {**blue.setting, "sim_start_s": 3600}
     launch = asyncio.create_task(failed(here, engine, setting))
     async with asyncio.timeout(60):
@@ -114,10 +91,7 @@ async def test_reports_a_manual_removal_during_startup(here: EngineRig) -> None:
 @pytest.mark.parametrize("init", [True, False])
 async def test_names_a_missing_program(here: EngineRig, init: bool) -> None:
     await here.keep("--sim-start-s=0.2", Init=init)
-    kept = snapshots.read_snapshot(here.site, here.adopted)
-    assert kept
-    config = {**kept.spec["Config"], "Entrypoint": ["/opt/none/vllm", "serve"]}
-    snapshots.update(here.site, here.adopted, spec={**kept.spec, "Config": config})
+    here.change_kept("Config", Entrypoint=["/opt/none/vllm", "serve"])
 
     error = await failed(here, here.engine(), {})
 
@@ -183,121 +157,103 @@ async def test_reports_a_full_disk_or_a_dead_engine_core_from_the_log(
 # While serving.
 
 
-async def lost(engine: DockerEngine, server: Server, how: Any, *, gone: bool = True) -> str:  # noqa: ANN401
-    """Return the reported cause after `how`. A failed health check may precede an exit."""
-    async with watched(engine, server) as said:
-        await how()
-        await until(lambda: said and said[-1].gone == gone)
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """`inflict`: what happens to the container. A failed health check may be reported before an exit."""
+
+    inflict: Callable[["Adopted"], Awaitable[object]]
+    says: tuple[str, ...]
+    gone: bool = True
+    options: dict[str, Any] = field(default_factory=dict)  # of the container
+
+
+@dataclass(frozen=True)
+class Adopted:
+    bench: Bench
+    id: str
+    engine: DockerEngine
+    server: Server
+
+    async def kill_process(self) -> None:
+        os.kill((await self.bench.engine(lambda api: api.inspect_container(self.id)))["State"]["Pid"], 9)
+
+    async def execute(self, python: str) -> None:
+        words = ["python3", "-c", python]
+        run = await self.bench.engine(lambda api: api.exec_create(self.id, words))
+        await self.bench.engine(lambda api: api.exec_start(run["Id"]))
+
+    async def exceed_memory(self) -> None:
+        await self.execute(OOM)
+        await self.bench.client.kill(self.id)
+
+    async def disconnect(self) -> None:
+        await self.bench.disconnect("bridge", self.id)
+
+
+LOSSES = {
+    "docker kill": Loss(
+        inflict=lambda it: it.bench.client.kill(it.id),
+        says=("was killed by a third party (docker kill, SIGKILL)",),
+    ),
+    "docker stop": Loss(
+        inflict=lambda it: it.bench.client.stop(it.id, 5),
+        says=("was stopped by a third party (docker stop, or docker compose (project llm))",),
+        options={"labels": {"com.docker.compose.project": "llm"}},
+    ),
+    "docker rm": Loss(
+        inflict=lambda it: it.bench.client.remove(it.id),
+        says=("was removed by a third party (docker rm)",),
+    ),
+    "by flettner": Loss(inflict=lambda it: it.engine.stop(it.server), says=("was ended by flettner",)),
+    "kill -9": Loss(inflict=Adopted.kill_process, says=("was killed by SIGKILL",)),
+    "restarted by its policy": Loss(
+        inflict=Adopted.kill_process,
+        says=("was restarted by Docker", "was killed by SIGKILL"),
+        gone=False,
+        options={"restart": "always"},
+    ),
+    "exit": Loss(
+        inflict=lambda it: it.execute("import os, signal; os.kill(1, signal.SIGTERM)"),
+        says=("exited with code 0",),
+    ),
+    "out of memory": Loss(
+        inflict=Adopted.exceed_memory,
+        says=("killed by the kernel, out of memory: it needed more than its limit of 96 MiB",),
+        options={"memory": 96 << 20},
+    ),
+    "docker pause": Loss(
+        inflict=lambda it: it.bench.engine(lambda api: api.pause(it.id)),
+        says=("times in a row: its container is paused",),
+        gone=False,
+    ),
+    "docker network disconnect": Loss(
+        inflict=Adopted.disconnect,
+        says=("times in a row: its container is disconnected from its network",),
+        gone=False,
+    ),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
+async def test_reports_the_cause_of_a_loss_and_the_last_lines(here: EngineRig, loss: Loss) -> None:
+    container, engine, blue = await here.adopt(**loss.options)
+
+    async with watched(engine, blue) as said:
+        await loss.inflict(Adopted(here.bench, container.id, engine, blue))
+        await until(lambda: said and said[-1].gone == loss.gone)
+    runs = [server.name for server in await engine.observe()]
+
+    assert said[-1].why.startswith(f"{blue.name} ")
+    assert all(words in said[-1].why for words in loss.says)
     assert said[-1].log
-    assert said[-1].why.startswith(f"{server.name} ")
-    return said[-1].why
-
-
-async def test_reports_a_container_killed_through_docker(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here)
-
-    why = await lost(engine, blue, lambda: here.bench.client.kill(container.id))
-
-    assert "was killed by a third party (docker kill, SIGKILL)" in why
-    assert list(await engine.observe()) == []
-
-
-async def test_reports_a_manually_stopped_container(here: EngineRig) -> None:
-    labels = {"com.docker.compose.project": "llm"}
-    container, engine, blue = await adopted(here, labels=labels)
-
-    why = await lost(engine, blue, lambda: here.bench.client.stop(container.id, 5))
-
-    assert "was stopped by a third party (docker stop, or docker compose (project llm))" in why
-
-
-async def test_reports_a_manually_removed_container_with_its_last_lines(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here)
-
-    why = await lost(engine, blue, lambda: here.bench.client.remove(container.id))
-
-    assert "was removed by a third party (docker rm)" in why
-
-
-async def test_does_not_blame_an_operator_for_a_stop_by_flettner(here: EngineRig) -> None:
-    _, engine, blue = await adopted(here)
-
-    assert "was ended by flettner" in await lost(engine, blue, lambda: engine.stop(blue))
-
-
-async def test_reports_a_container_killed_from_outside_docker(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here)
-
-    async def kill() -> None:
-        os.kill((await here.bench.inspect(container))["State"]["Pid"], signal.SIGKILL)
-
-    why = await lost(engine, blue, kill)
-
-    assert "was killed by SIGKILL" in why
-
-
-async def test_a_container_restarted_at_its_address_is_not_gone(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here, restart="always")
-
-    async def kill() -> None:
-        os.kill((await here.bench.inspect(container))["State"]["Pid"], signal.SIGKILL)
-
-    why = await lost(engine, blue, kill, gone=False)
-
-    assert "was restarted by Docker" in why
-    assert "was killed by SIGKILL" in why
-
-
-async def test_reports_the_exit_code_of_a_container(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here)
-
-    async def end() -> None:
-        words = ["python3", "-c", "import os, signal; os.kill(1, signal.SIGTERM)"]
-        run = await here.bench.engine(lambda api: api.exec_create(container.id, words))
-        await here.bench.engine(lambda api: api.exec_start(run["Id"]))
-
-    assert "exited with code 0" in await lost(engine, blue, end)
-
-
-async def test_reports_an_out_of_memory_kill_of_a_child_process(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here, memory=96 << 20)
-
-    async def hoard() -> None:
-        run = await here.bench.engine(lambda api: api.exec_create(container.id, ["python3", "-c", OOM]))
-        await here.bench.engine(lambda api: api.exec_start(run["Id"]))
-        await here.bench.client.kill(container.id)
-
-    why = await lost(engine, blue, hoard)
-
-    assert "killed by the kernel, out of memory: it needed more than its limit of 96 MiB" in why
-
-
-async def test_reports_a_paused_container_as_the_cause_of_failed_health_checks(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here)
-
-    why = await lost(engine, blue, lambda: here.bench.engine(lambda api: api.pause(container.id)), gone=False)
-
-    assert "times in a row: its container is paused" in why
-    assert list(await engine.observe()) == [blue]
-
-
-async def test_reports_a_disconnected_network_as_the_cause_of_failed_health_checks(here: EngineRig) -> None:
-    network = await here.bench.network("llm")
-    container, engine, blue = await adopted(here, networks=[network])
-
-    async def disconnect() -> None:
-        await here.bench.engine(lambda api: api.disconnect_container_from_network(container.id, network))
-
-    why = await lost(engine, blue, disconnect, gone=False)
-
-    assert "times in a row: its container is disconnected from its network" in why
+    assert runs == ([] if loss.gone else [blue.name])
 
 
 async def test_a_renamed_container_is_not_lost(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here)
+    container, engine, blue = await here.adopt()
 
     async with watched(engine, blue) as said:
-        await here.bench.client.rename(container.id, f"{here.bench.prefix}other")
+        await here.bench.rename(container.id, "other")
         await asyncio.sleep(1)
         assert said == []
         await here.bench.client.kill(container.id)
@@ -313,7 +269,7 @@ async def test_a_server_is_not_lost_while_the_docker_engine_is_unreachable(
 ) -> None:
     relay = SocketRelay(tmp_path / "d.sock")
     await relay.open()
-    container, _, blue = await adopted(here)
+    container, _, blue = await here.adopt()
     engine = here.engine(host=relay.host)
 
     async with watched(engine, blue) as said:
@@ -339,7 +295,7 @@ async def test_a_server_is_not_lost_while_the_docker_engine_is_unreachable(
 
 
 async def test_reports_a_container_that_exited_before_the_watch(here: EngineRig) -> None:
-    container, engine, blue = await adopted(here)
+    container, engine, blue = await here.adopt()
     await here.bench.client.remove(container.id)
 
     async with watched(engine, blue) as said:
@@ -370,7 +326,7 @@ async def test_reports_a_container_that_exited_before_the_watch(here: EngineRig)
     ],
 )
 def test_describes_the_exit(state: dict[str, Any], observed: ObservedEvents, why: str) -> None:
-    assert describe_exit(ContainerSpec.parse({"State": state}), observed).startswith(why)
+    assert describe_exit(Container.parse({"State": state}), observed).startswith(why)
 
 
 def test_describes_the_exit_of_an_auto_removed_container() -> None:
@@ -402,7 +358,7 @@ EXITED = {"Status": "exited", "ExitCode": 137}
 def test_knows_whether_a_third_party_ended_a_container(
     state: dict[str, Any] | None, observed: ObservedEvents, outside: bool
 ) -> None:
-    spec = None if state is None else ContainerSpec.parse({"State": state})
+    spec = None if state is None else Container.parse({"State": state})
 
     assert was_ended_from_outside(spec, observed) is outside
 

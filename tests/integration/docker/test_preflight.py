@@ -5,11 +5,13 @@ from typing import Any, Literal, cast
 
 import pytest
 
-from flettner.actuators.docker.labels import container_name
-from flettner.actuators.docker.log_head import find_start, measured_start
-from flettner.actuators.docker.preflight import preflight, start_key
+from flettner.actuators.docker import capacity
+from flettner.actuators.docker.container import Container
+from flettner.actuators.docker.lifecycle import Lifecycle
+from flettner.actuators.docker.log_head import find_start, measured_start, read_start_log
+from flettner.actuators.docker.preflight import Preflight
+from flettner.actuators.docker.registry import Registry, container_name
 from flettner.actuators.docker.sleep import Sleeper
-from flettner.actuators.docker.spec import ContainerSpec
 from flettner.actuators.vllm.start_times import StartTimes, SwapPart
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Site
@@ -17,7 +19,7 @@ from flettner.vllm_facts.values import Setting
 from tests.integration.docker.test_dry_run import package
 from tests.support.claimed_gpu import DEV, SLEEPS, ClaimedGpu
 from tests.support.docker_documents import container
-from tests.support.docker_site import Bench, Container
+from tests.support.docker_site import Bench, RunningContainer
 from tests.support.real_vllm import REPOSITORY
 
 Json = dict[str, Any]
@@ -32,12 +34,12 @@ class PreflightRig:
         self.bench = bench
         self.site = Site(target=bench.prefix + "chat", state_dir=state_dir, epoch=1)
         self.times = StartTimes.at(state_dir)
-        self.sleeper = Sleeper(client=bench.client, site=self.site)
+        self.measure = capacity.measure_for
 
     async def ask(
         self,
         to: Setting,
-        *containers: Container,
+        *containers: RunningContainer,
         wanted: Strategy | Literal["auto"] = "auto",
         over: Json | None = None,
     ) -> PreflightResult:
@@ -50,15 +52,16 @@ class PreflightRig:
     async def preflight(
         self, to: Setting, blues: Sequence[Json], wanted: Strategy | Literal["auto"] = "auto"
     ) -> PreflightResult:
-        specs = [ContainerSpec.parse(blue) for blue in blues]
-        servers = [Server(name=one.name, setting=one.serve.setting) for one in specs]
+        found = [Container.parse(blue) for blue in blues]
+        servers = [Server(name=blue.name, setting=blue.serve.setting) for blue in found]
+        registry = Registry(client=self.bench.client, site=self.site, names=())
+        sleeper = Sleeper(lifecycle=Lifecycle(registry=registry, times=self.times), measure=self.measure)
         setting = {**servers[-1].setting, **to}
-        return await preflight(
-            self.bench.client, self.site, specs, servers, setting, wanted, self.times, self.sleeper
-        )
+        asked = Preflight(sleeper=sleeper, blues=found, servers=servers, setting=setting)
+        return await asked.predict(wanted)
 
-    async def key(self, container: Container) -> str:
-        return start_key(await self.bench.spec(container), {"model": "tiny"})
+    async def key(self, container: RunningContainer) -> str:
+        return (await self.bench.spec(container)).start_key
 
 
 @pytest.fixture
@@ -108,7 +111,7 @@ async def test_chooses_swap_on_a_full_host_and_reports_the_outage(rig: Preflight
 
 async def test_reports_the_sleep_and_the_warm_up_of_a_swap(rig: PreflightRig) -> None:
     vllm = await rig.bench.serving(*SLEEPS, cpuset_cpus="0", env=DEV)
-    rig.sleeper = replace(rig.sleeper, measure=ClaimedGpu().measure)
+    rig.measure = ClaimedGpu().measure
     key = await rig.key(vllm)
     rig.times.record(key, 40.0, None)
     for part, seconds in {"sleep": 3.0, "wake": 2.0, "warm_up": 7.0}.items():
@@ -258,13 +261,13 @@ async def test_a_site_that_does_not_act_starts_no_container_for_the_check(rig: P
 
 async def test_reports_a_cold_start_until_it_is_measured(rig: PreflightRig, tmp_path: Path) -> None:
     blue = await with_package(rig, tmp_path, "/package", "--max-num-seqs", "4")
-    spec = ContainerSpec.parse(blue)
+    spec = Container.parse(blue)
     setting = spec.serve.setting
 
     cold = await rig.preflight(MORE, [blue])
     same = await rig.preflight({}, [blue])
 
-    key = start_key(spec, setting)
+    key = spec.start_key
     assert any("it compiles again" in note for note in cold.notes)
     assert any("resolved by it: max_num_seqs 4 → 16" in note for note in cold.notes)
     assert any("old and new servers share" in note for note in same.notes)
@@ -289,7 +292,7 @@ def test_reads_the_ready_time_from_the_log(lines: list[bytes], found: bool) -> N
 
 
 async def test_a_missing_log_gives_no_ready_time(rig: PreflightRig) -> None:
-    blue = container() | {"State": {"StartedAt": "2026-11-21T16:00:00Z"}}
+    started = container() | {"State": {"StartedAt": "2026-11-21T16:00:00Z"}}
 
-    assert await measured_start(rig.bench.client, ContainerSpec.parse(blue)) is None
-    assert await measured_start(rig.bench.client, ContainerSpec.parse(container())) is None
+    for blue in map(Container.parse, (started, container())):
+        assert measured_start(await read_start_log(rig.bench.client, blue), blue) is None

@@ -1,32 +1,21 @@
 """What only a container has to keep while its server sleeps, with a real Docker Engine."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from flettner.actuators.docker import snapshots
 from flettner.actuators.docker.engine import DockerEngine
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from tests.support.claimed_gpu import DEV, SLEEPS, ClaimedGpu
-from tests.support.docker_engine_rig import EngineRig, place
-from tests.support.docker_site import Container
+from tests.support.docker_engine_rig import EngineRig
+from tests.support.docker_site import RunningContainer
 
 
-@pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[EngineRig]:
-    async with place(tmp_path) as found:
-        yield found
-
-
-async def sleepy(here: EngineRig, *flags: str) -> tuple[Container, DockerEngine, Server]:
+async def sleepy(here: EngineRig, *flags: str) -> tuple[RunningContainer, DockerEngine, Server]:
     """An adopted server with sleep mode on a GPU that it claims to have."""
-    container = await here.bench.serving(*SLEEPS, *flags, env=DEV, restart="always")
-    engine = here.engine()
+    container, engine, blue = await here.adopt(*SLEEPS, *flags, env=DEV, restart="always")
     engine.sleeper = replace(engine.sleeper, measure=ClaimedGpu().measure, free_within_s=0.5)
-    [blue] = await engine.observe()
     return container, engine, blue
 
 
@@ -58,15 +47,13 @@ async def test_a_sleeping_container_that_is_retired_is_removed(here: EngineRig) 
     await engine.retire(blue)
 
     assert await here.bench.client.inspect(container.id) is None
-    kept = snapshots.read_snapshot(here.site, blue.name)
+    kept = here.registry.kept(blue.name)
     assert kept is not None
     assert kept.gone
 
 
 async def test_a_server_without_sleep_mode_is_stopped(here: EngineRig) -> None:
-    await here.bench.serving("--max-num-seqs", "2")
-    engine = here.engine()
-    [blue] = await engine.observe()
+    _, engine, blue = await here.adopt()
 
     how = await engine.stop(blue)
 

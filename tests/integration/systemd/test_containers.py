@@ -15,7 +15,7 @@ from tests.e2e.docker_rig import FLAGS, SOME, DockerRig, DockerSiteConfig
 from tests.integration.systemd.machine import Machine
 from tests.integration.systemd.service import Service
 from tests.support.docker_images import Image
-from tests.support.docker_site import Bench, Container
+from tests.support.docker_site import Bench, RunningContainer
 from tests.support.rig import lost
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -62,7 +62,7 @@ def _seen_below(srv: Path, bind: str, after: ExitStack) -> str:
 
 
 @pytest.fixture
-async def blue(bench: Bench, image: Image) -> Container:
+async def blue(bench: Bench, image: Image) -> RunningContainer:
     fault = ("--sim-fault", "max_num_seqs=12:exit")
     return await bench.serving(*FLAGS, *fault, image=image, restart="unless-stopped")
 
@@ -83,7 +83,12 @@ def docker_machine(package: Path, read: list[str]) -> Iterator[Machine]:
 
 
 async def test_the_shipped_units_promote_a_change_and_roll_back_a_bad_one(
-    bench: Bench, blue: Container, image: Image, read: list[str], docker_machine: Machine, tmp_path: Path
+    bench: Bench,
+    blue: RunningContainer,
+    image: Image,
+    read: list[str],
+    docker_machine: Machine,
+    tmp_path: Path,
 ) -> None:
     rig = DockerService(
         home=tmp_path,

@@ -8,7 +8,7 @@ import pytest
 
 from flettner.actuators.process.engine import ProcessEngine
 from flettner.actuators.process.plugin import ProcessPlugin
-from flettner.actuators.vllm.sleep_mode import SleepMode
+from flettner.actuators.vllm.sleep import SleepMode
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from flettner.vllm_facts.dev_routes import DEV_MODE

@@ -6,13 +6,11 @@ from flettner.actuators.docker.capacity import (
     Holding,
     free_capacity,
     gpu_shortage,
-    is_local,
     measure_holding,
     measure_host,
 )
 from flettner.actuators.docker.client import DockerClient
-from flettner.actuators.docker.gpus import Gpus
-from flettner.actuators.docker.spec import ContainerSpec
+from flettner.actuators.docker.container import Container, Gpus
 from flettner.actuators.host.memory import GpuMemory, Host
 from flettner.actuators.vllm.gpu_demand import gpus_needed
 from flettner.vllm_facts.values import Setting
@@ -24,8 +22,8 @@ GIB = 1024**3
 NOTHING = Gpus()
 
 
-def parsed(**options: Any) -> ContainerSpec:  # noqa: ANN401
-    return ContainerSpec.parse(container(**options))
+def parsed(**options: Any) -> Container:  # noqa: ANN401
+    return Container.parse(container(**options))
 
 
 def gpu_request(count: int = 0, *ids: str) -> Json:
@@ -262,15 +260,15 @@ def test_gpus_are_too_few_only_where_they_are_known_to_be(options: Json) -> None
     ],
 )
 def test_measures_the_local_host_only(address: str, local: bool) -> None:
-    assert is_local(address) is local
+    assert DockerClient(host=address).is_local is local
 
 
 async def test_does_not_measure_gpus_that_no_server_has() -> None:
-    found = await measure_host("", [parsed()])
+    found = await measure_host(DockerClient(), [parsed()])
 
     assert found.gpus is None
     assert found.memory
-    assert (await measure_host("tcp://gpu7:2376", [parsed()])).memory is None
+    assert (await measure_host(DockerClient(host="tcp://gpu7:2376"), [parsed()])).memory is None
 
 
 async def test_a_memory_limit_is_the_need_of_a_server() -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from flettner.actuators.docker import labels as docker_labels
+from flettner.actuators.docker import registry as docker_labels
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
+from flettner.clients.docker.labels import SERVER
 
 SITE = Site(target="chat", state_dir=Path("/var/lib/flettner/chat"), epoch=3)
 
@@ -17,7 +18,7 @@ def test_labels_name_site_server_and_setting_digest() -> None:
     labels = docker_labels.server_labels(SITE, server)
 
     assert labels | docker_labels.site_labels(SITE) == labels
-    assert labels[docker_labels.SERVER] == "chat-r3"
+    assert labels[SERVER] == "chat-r3"
     assert labels[docker_labels.LIKE] == "chat-r2"
     assert labels[docker_labels.EPOCH] == "3"
     assert labels[docker_labels.SETTING].startswith("sha256:")

@@ -9,8 +9,8 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from flettner.actuators.docker.clone import CreateRequest, clone
+from flettner.actuators.docker.container import Container, Json
 from flettner.actuators.docker.dry_run import create_body
-from flettner.actuators.docker.spec import ContainerSpec, Json
 from flettner.agent.api.app import build_app
 from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
 from flettner.agent.domain.events import ChangeAsked, Event
@@ -67,7 +67,7 @@ class GuardedDaemonView(FakeDaemonView):
         return Machine(rules()).step(state, event)[0]
 
 
-def serving(spec: ContainerSpec) -> State:
+def serving(spec: Container) -> State:
     blue = Server(name="vllm", setting=spec.serve.setting, address="127.0.0.1:8000", ours=False)
     return State(target="chat", mode="approve", fleet=Fleet(servers=(blue,)))
 
@@ -80,7 +80,7 @@ def admitted(given: Rules, state: State, to: dict[str, Value]) -> dict[str, Valu
     return dict(pending[0].proposal.to) if pending else {}
 
 
-def like(spec: ContainerSpec, to: dict[str, Value]) -> CreateRequest:
+def like(spec: Container, to: dict[str, Value]) -> CreateRequest:
     return clone(spec, name="green", labels={}, setting={**spec.serve.setting, **to})
 
 
@@ -96,7 +96,7 @@ def kept(request: CreateRequest) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("kind", CONTAINERS)
 def test_no_value_of_any_flag_changes_more_than_the_flags_of_a_container(kind: str) -> None:
-    spec = ContainerSpec.parse(CONTAINERS[kind])
+    spec = Container.parse(CONTAINERS[kind])
     state, before = serving(spec), kept(like(spec, {}))
     unchanged = create_body(spec, "python3", [spec.serve.argv], {})
     taken = [to for asked in _changes() if (to := admitted(rules(), state, asked))]
@@ -118,7 +118,7 @@ def _changes() -> Iterator[dict[str, Value]]:
 
 @pytest.mark.parametrize("kind", CONTAINERS)
 def test_a_name_that_the_bounds_allow_is_a_flag_and_no_field_of_docker(kind: str) -> None:
-    spec = ContainerSpec.parse(CONTAINERS[kind])
+    spec = Container.parse(CONTAINERS[kind])
     bounds = {knob: Bound(allowed=(value,)) for knob, value in OF_DOCKER.items()}
     allowing = replace(rules(), guard=Guard(bounds=bounds))
 

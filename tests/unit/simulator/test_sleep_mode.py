@@ -6,7 +6,7 @@ import os
 import pytest
 from aiohttp import ClientSession
 
-from flettner.actuators.vllm.sleep_mode import SleepMode
+from flettner.actuators.vllm.sleep import SleepMode
 from flettner.agent.domain.errors import ActError
 from flettner.vllm_facts.dev_routes import DEV_MODE
 from tests.unit.simulator.running import running

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flettner.actuators.docker.spec import ContainerSpec, Json
+from flettner.actuators.docker.container import Container, Json
 from flettner.actuators.vllm.serve_command import ContainerCommand, ReadFile
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.values import Value
@@ -12,7 +12,7 @@ from tests.support.docker_documents import container, recorded
 
 
 def serve(document: Json, read_file: ReadFile | None = None) -> ContainerCommand:
-    return ContainerSpec.parse(document, read_file).serve
+    return Container.parse(document, read_file).serve
 
 
 API_SERVER = ("python3", "-m", "vllm.entrypoints.openai.api_server")
