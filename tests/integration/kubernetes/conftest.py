@@ -36,6 +36,12 @@ def cluster() -> Iterator[Cluster | BorrowedCluster]:
             yield own
 
 
+@pytest.fixture(autouse=True)
+def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the engines in the process of a test; a daemon waits as long as clients keep addresses."""
+    monkeypatch.setattr("flettner.actuators.kubernetes.scale._DNS_S", 0.2)
+
+
 @pytest.fixture
 async def here(cluster: Cluster | BorrowedCluster) -> AsyncIterator[Namespace | BorrowedNamespace]:
     """A namespace; in a cluster of the tests' own with a node of two GPUs."""

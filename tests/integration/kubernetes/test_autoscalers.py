@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from flettner.actuators.kubernetes.engine import KubernetesEngine
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.simulator.traffic import Load
 from tests.support.kubernetes.api import Json
-from tests.support.kubernetes.engines import FLAGS, GREEN, bind, names, serve
+from tests.support.kubernetes.engines import FLAGS, GREEN, bind, names, serve, with_green
 from tests.support.kubernetes.manifests import autoscaler, container, deployment
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.site import site_of
@@ -30,15 +29,6 @@ def _versions(here: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
     group, version = here.policy.split("/")
     budget = kubernetes._resource(group, version, "PodDisruptionBudget")
     monkeypatch.setattr(kubernetes, "POD_DISRUPTION_BUDGET", budget)
-    monkeypatch.setattr("flettner.actuators.kubernetes.scale._DNS_S", 0.2)
-
-
-async def with_green(here: Namespace, tmp_path: Path) -> KubernetesEngine:
-    """A promoted green; what is left is `retire(BLUE)`."""
-    engine = await bind(here, tmp_path)
-    await engine.observe()
-    await engine.launch(GREEN, 60)
-    return engine
 
 
 async def counts(here: Namespace) -> tuple[int, set[str]]:
@@ -71,8 +61,7 @@ async def test_a_daemon_waits_until_it_is_disabled_and_leaves_it_the_new_pods(
     here: Namespace, tmp_path: Path
 ) -> None:
     await here.add_node(gpus=1)
-    await here.create("deployments", deployment("vllm", container(*FLAGS, gpus=1), replicas=2))
-    await here.available("vllm")
+    await serve(here, replicas=2, gpus=1)
     await here.create("horizontalpodautoscalers", autoscaler("vllm", least=2))
     site = site_of(here, tmp_path / "s")
     site.patience_s = 600.0

@@ -7,7 +7,7 @@ import yaml
 
 from flettner.actuators.kubernetes.labels import object_name
 from flettner.actuators.kubernetes.plugin import KubernetesPlugin
-from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from tests.support.helm import manifests, of_kind
@@ -83,17 +83,6 @@ async def test_no_rights_at_all_are_a_problem_and_no_crash(here: Namespace, tmp_
     [problem] = await engine.problems()
 
     assert "forbids it" in problem
-
-
-async def test_an_older_daemon_is_fenced(here: Namespace, tmp_path: Path) -> None:
-    await serve(here)
-    older, newer = await bind(here, tmp_path, epoch=1), await bind(here, tmp_path, epoch=2)
-    green = await newer.launch(GREEN, 60)
-
-    with pytest.raises(FencedError):
-        await older.retire(green)
-
-    assert green in await newer.observe()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Server
 from flettner.clients.kubernetes.client import KubernetesClient
 from flettner.clients.kubernetes.errors import AwayError
+from tests.support.kubernetes import engines
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.engines import FLAGS, GREEN, bind, names, serve
 from tests.support.kubernetes.manifests import container, deployment
@@ -29,18 +30,9 @@ BLUE = Server(name="vllm", setting={})
 NEXT = Server(name="chat-r2", setting={**GREEN.setting, "max_num_seqs": 32}, like="chat-r1")
 
 
-@pytest.fixture(autouse=True)
-def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flettner.actuators.kubernetes.scale._DNS_S", 0.2)
-
-
 async def with_green(here: Namespace, tmp_path: Path) -> KubernetesEngine:
-    """A server of the operator's and a promoted green; what is left is `retire(BLUE)`."""
     await serve(here)
-    engine = await bind(here, tmp_path)
-    await engine.observe()
-    await engine.launch(GREEN, 60)
-    return engine
+    return await engines.with_green(here, tmp_path)
 
 
 async def args(here: Namespace) -> list[str]:
@@ -399,8 +391,7 @@ async def test_a_drained_node_is_not_counted_against_green(here: Namespace, tmp_
 async def test_a_deployment_that_a_person_scaled_to_0_is_started_again_with_as_many_pods_as_it_had(
     here: Namespace, tmp_path: Path
 ) -> None:
-    await here.create("deployments", deployment("vllm", container(*FLAGS), replicas=2))
-    await here.available("vllm")
+    await serve(here, replicas=2)
     engine = await bind(here, tmp_path)
     await engine.observe()
     await engine.launch(GREEN, 60)

@@ -12,7 +12,7 @@ from flettner.actuators.kubernetes.start import NoNodeError
 from flettner.agent.domain.model import Server
 from flettner.simulator.traffic import Load
 from tests.support.kubernetes.api import Json
-from tests.support.kubernetes.engines import FLAGS, GREEN, bind, names
+from tests.support.kubernetes.engines import GREEN, bind, names, serve
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.site import KubernetesSite, site_of
@@ -25,24 +25,13 @@ LONG = {"model": "tiny", "prompt": "one two three", "max_tokens": 100}
 SERVED = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")
 
 
-@pytest.fixture
-def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flettner.actuators.kubernetes.scale._DNS_S", 0.2)
-
-
-async def serve_two(here: Namespace, *flags: str) -> None:
-    await here.create("deployments", deployment("vllm", container(*FLAGS, *flags), replicas=2))
-    await here.available("vllm")
-
-
 async def pods_of(here: Namespace, app: str = "vllm") -> list[Json]:
     found = await here.list("pods")
     return [one for one in found if one["metadata"]["labels"].get("app") == app]
 
 
-@pytest.mark.usefixtures("_no_dns_cache")
 async def test_a_pod_that_leaves_ends_its_requests_first(here: Namespace, tmp_path: Path) -> None:
-    await serve_two(here, "--sim-speed", "1")
+    await serve(here, "--sim-speed", "1", replicas=2)
     engine = await bind(here, tmp_path)
     [blue] = await engine.observe()
     addresses = [f"http://{one['status']['podIP']}:8000" for one in await pods_of(here)]
@@ -68,9 +57,8 @@ async def _complete(session: aiohttp.ClientSession, address: str) -> int:
         return answer.status
 
 
-@pytest.mark.usefixtures("_no_dns_cache")
 async def test_a_pod_is_given_back(here: Namespace, tmp_path: Path) -> None:
-    await serve_two(here)
+    await serve(here, replicas=2)
     engine = await bind(here, tmp_path)
     await engine.observe()
     await engine.stop(BLUE, keep=1)
@@ -83,13 +71,11 @@ async def test_a_pod_is_given_back(here: Namespace, tmp_path: Path) -> None:
     assert "flettner.dev/replicas" not in (found["metadata"].get("annotations") or {})
 
 
-@pytest.mark.usefixtures("_no_dns_cache")
 async def test_a_growth_that_fails_leaves_what_serves(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flettner.actuators.kubernetes.start._NO_NODE_S", 1.0)
-    await here.create("deployments", deployment("vllm", container(*FLAGS, gpus=1)))
-    await here.available("vllm")
+    await serve(here, gpus=1)
     engine = await bind(here, tmp_path)
     [blue] = await engine.observe()
     green = await engine.launch(GREEN, 60)
@@ -106,7 +92,6 @@ async def test_a_growth_that_fails_leaves_what_serves(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_no_dns_cache")
 @pytest.mark.parametrize("spare", [0, 1])
 async def test_a_handover_needs_no_more_gpus_than_the_rollout(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int
@@ -114,8 +99,7 @@ async def test_a_handover_needs_no_more_gpus_than_the_rollout(
     monkeypatch.setattr("flettner.actuators.kubernetes.start._NO_NODE_S", 1.0)
     if spare:
         await here.add_node(gpus=spare)
-    await here.create("deployments", deployment("vllm", container(*FLAGS, gpus=1), replicas=2))
-    await here.available("vllm")
+    await serve(here, replicas=2, gpus=1)
     engine = await bind(here, tmp_path)
     await engine.observe()
     await engine.stop(BLUE, keep=1)

@@ -17,8 +17,8 @@ from flettner.agent.domain.model import Server
 from flettner.clients.kubernetes.client import KubernetesClient
 from tests.integration.kubernetes.test_lease import utc_now
 from tests.support.kubernetes.api import MERGE, Api, ApiError, Json
-from tests.support.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names
-from tests.support.kubernetes.manifests import container, deployment, statefulset
+from tests.support.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names, serve
+from tests.support.kubernetes.manifests import container, statefulset
 from tests.support.kubernetes.namespace import Namespace
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.any_cluster]
@@ -107,13 +107,11 @@ async def test_what_the_daemon_never_needs_is_forbidden(here: Namespace) -> None
     ],
 )
 async def test_a_missing_right_is_named_and_harms_nothing(
-    here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int, lacking: set[str]
+    here: Namespace, tmp_path: Path, index: int, lacking: set[str]
 ) -> None:
-    monkeypatch.setattr("flettner.actuators.kubernetes.scale._DNS_S", 0.2)
     rules = [dict(rule) for rule in ROLE]
     rules[index]["verbs"] = [one for one in rules[index]["verbs"] if one not in lacking]
-    await here.create("deployments", deployment("vllm", container(*FLAGS), replicas=2))
-    await here.available("vllm")
+    await serve(here, replicas=2)
     engine = await bind(here, tmp_path, *(rule for rule in rules if rule["verbs"]))
 
     await here.create("statefulsets", statefulset("set", container(*FLAGS)))

@@ -10,6 +10,7 @@ from flettner.actuators.kubernetes.engine import KubernetesEngine
 from flettner.actuators.kubernetes.plugin import KubernetesPlugin
 from flettner.agent.domain.model import Server
 from flettner.simulator.traffic import Load
+from tests.support.kubernetes import engines
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names
 from tests.support.kubernetes.manifests import claim, container, controlled_by, statefulset
@@ -24,11 +25,6 @@ BLUE = Server(name="vllm", setting={})
 CACHE = {"name": "cache", "mountPath": "/root/.cache/huggingface"}
 
 
-@pytest.fixture(autouse=True)
-def _no_dns_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flettner.actuators.kubernetes.scale._DNS_S", 0.2)  # of this process, not of a daemon
-
-
 async def serve(here: Namespace, **spec: Any) -> None:  # noqa: ANN401 - of the StatefulSet
     """A StatefulSet that keeps downloads on a claim of each pod."""
     server = container(*FLAGS, volumeMounts=[CACHE])
@@ -38,10 +34,7 @@ async def serve(here: Namespace, **spec: Any) -> None:  # noqa: ANN401 - of the 
 
 async def with_green(here: Namespace, tmp_path: Path, **spec: Any) -> KubernetesEngine:  # noqa: ANN401
     await serve(here, **spec)
-    engine = await bind(here, tmp_path, kind="statefulsets")
-    await engine.observe()
-    await engine.launch(GREEN, 60)
-    return engine
+    return await engines.with_green(here, tmp_path, kind="statefulsets")
 
 
 async def args_of_pods(here: Namespace) -> dict[str, str]:

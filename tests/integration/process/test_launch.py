@@ -14,7 +14,7 @@ import pytest
 
 from flettner.actuators.host import ownership_env
 from flettner.actuators.process.plugin import ProcessPlugin
-from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
@@ -213,18 +213,6 @@ async def test_kills_a_server_that_does_not_stop(bound: Bound, tmp_path: Path) -
     await engine.retire(server)
 
     assert pids(tmp_path) == set()
-
-
-async def test_a_fenced_daemon_starts_and_stops_nothing(bound: Bound) -> None:
-    server = await bound(epoch=7).launch(SERVER, 60)
-    older = bound(epoch=6)
-
-    with pytest.raises(FencedError, match="newer daemon"):
-        await older.launch(Server(name="chat-r2", setting={}), 60)
-    with pytest.raises(FencedError):
-        await older.retire(server)
-
-    assert list(await older.observe()) == [server]
 
 
 async def test_a_fenced_launch_keeps_the_server_that_the_newer_daemon_uses(

@@ -35,8 +35,16 @@ async def bind(
     return options.bind(Site(target="chat", state_dir=state_dir, epoch=epoch, acts=acts))
 
 
-async def serve(here: Namespace, replicas: int = 1, **of_container: object) -> None:
-    server = container(*FLAGS, **of_container)  # type: ignore[arg-type]
+async def with_green(here: Namespace, state_dir: Path, kind: str = "deployments") -> KubernetesEngine:
+    """An engine of a workload that serves, and a promoted green; what is left is to retire the old server."""
+    engine = await bind(here, state_dir, kind=kind)
+    await engine.observe()
+    await engine.launch(GREEN, 60)
+    return engine
+
+
+async def serve(here: Namespace, *flags: str, replicas: int = 1, **of_container: object) -> None:
+    server = container(*FLAGS, *flags, **of_container)  # type: ignore[arg-type]
     await here.create("deployments", deployment("vllm", server, replicas=replicas))
     await here.available("vllm")
 
