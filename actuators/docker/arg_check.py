@@ -96,13 +96,13 @@ def first_of(modules: Any, name: str) -> Any:  # noqa: ANN401
 
 
 def resolved(config: Any) -> Dict[str, Any]:  # noqa: ANN401, UP006
-    found = {}
+    values = {}
     for part, names in WANTED.items():
         for name in names.split():
             value = getattr(getattr(config, part, None), name, None)
             if value is not None:
-                found[name] = plain(value)
-    return found
+                values[name] = plain(value)
+    return values
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401

@@ -50,14 +50,14 @@ async def measure_host(client: DockerClient, blues: Sequence[Container]) -> Host
 
 async def measure_for(client: DockerClient, container: Container) -> Host:
     """As `measure_host`, with the GPUs of this container alone; none if one of them is unknown."""
-    found = await measure_host(client, [container])
-    own = _gpus_on_host(container.gpus, found.gpus or ())
+    host = await measure_host(client, [container])
+    own = _gpus_on_host(container.gpus, host.gpus or ())
     gpus = tuple(gpu for gpu in own.values() if gpu is not None)
     if container.gpus.unknown or len(gpus) < len(own) or any(gpu.free_mib is None for gpu in gpus):
         return replace(
-            found, gpus=None, why=container.gpus.unknown or "nvidia-smi does not report all of them"
+            host, gpus=None, why=container.gpus.unknown or "nvidia-smi does not report all of them"
         )
-    return replace(found, gpus=gpus)
+    return replace(host, gpus=gpus)
 
 
 async def measure_holding(blue: Container, client: DockerClient, setting: Setting) -> Holding:
@@ -102,13 +102,13 @@ def gpu_shortage(blue: Container, setting: Setting, host: Host) -> str:
 def _capacity_like(
     blue: Holding, held: Sequence[Holding], setting: Setting, host: Host
 ) -> list[HostCapacity]:
-    found = []
+    capacities = []
     if blue.cpus:
         why = f"a server like {blue.name} is pinned to its CPUs {blue.cpus}, which {blue.name} uses"
-        found.append(HostCapacity(free=False, why=why))
+        capacities.append(HostCapacity(free=False, why=why))
     if blue.gpus.any:
-        found += _gpu_capacity(blue, held, setting, host)
-    return [*found, _memory_capacity(blue, host)]
+        capacities += _gpu_capacity(blue, held, setting, host)
+    return [*capacities, _memory_capacity(blue, host)]
 
 
 def _memory_capacity(blue: Holding, host: Host) -> HostCapacity:
@@ -136,18 +136,18 @@ def _gpu_capacity(blue: Holding, held: Sequence[Holding], setting: Setting, host
     if missing or not taken:
         why = f"{blue.name} has GPU {', '.join(missing) or 'all'}, which nvidia-smi does not show"
         return [HostCapacity(free=None, why=why)]
-    found = [gpu for gpu in taken.values() if gpu is not None][: gpus_needed(setting)]
-    return [_one_gpu_capacity(gpu, held, utilization(setting), host.gpus) for gpu in found]
+    gpus = [gpu for gpu in taken.values() if gpu is not None][: gpus_needed(setting)]
+    return [_one_gpu_capacity(gpu, held, utilization(setting), host.gpus) for gpu in gpus]
 
 
 def _one_gpu_capacity(
-    gpu: GpuMemory, held: Sequence[Holding], share: float, known: Sequence[GpuMemory]
+    gpu: GpuMemory, held: Sequence[Holding], share: float, gpus: Sequence[GpuMemory]
 ) -> HostCapacity:
     """VLLM takes its share of the whole GPU at once, and refuses to start if that much is not free."""
     if gpu.free_mib is None or not gpu.total_mib or gpu.sliced:
         what = "is sliced (MIG)" if gpu.sliced else "does not report its free memory"
         return HostCapacity(free=None, why=f"GPU {gpu.index} {what}")
-    here_too = [blue for blue in held if gpu in _gpus_on_host(blue.gpus, known).values()]
+    here_too = [blue for blue in held if gpu in _gpus_on_host(blue.gpus, gpus).values()]
     claimed = sum(blue.utilization for blue in here_too)
     needed = share * gpu.total_mib
     why = (
@@ -160,11 +160,11 @@ def _one_gpu_capacity(
     return HostCapacity(free=needed <= gpu.free_mib, why=why)
 
 
-def _gpus_on_host(gpus: Gpus, known: Sequence[GpuMemory]) -> Mapping[str, GpuMemory | None]:
+def _gpus_on_host(gpus: Gpus, host_gpus: Sequence[GpuMemory]) -> Mapping[str, GpuMemory | None]:
     """Map to the GPUs of the host, in the order in which the container sees them."""
     if gpus.all:
-        return {str(gpu.index): gpu for gpu in known}
-    return {name: find_gpu(name, known) for name in gpus.ids}
+        return {str(gpu.index): gpu for gpu in host_gpus}
+    return {name: find_gpu(name, host_gpus) for name in gpus.ids}
 
 
 def _size(number: float) -> str:

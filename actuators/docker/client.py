@@ -139,8 +139,8 @@ class DockerClient:
         """Create a container of raw Engine JSON; return its id. Pulls and starts nothing."""
 
         async def made() -> str:
-            found = await self.inspect(name)
-            return found.id if found else ""
+            existing = await self.inspect(name)
+            return existing.id if existing else ""
 
         return str(
             await self._ensure(
@@ -192,8 +192,8 @@ class DockerClient:
         """`policy` as in HostConfig.RestartPolicy: {"Name": "no"}."""
 
         async def is_set() -> bool:
-            found = await self.inspect(container)
-            return found is not None and policy.items() <= found.restart_policy.items()
+            current = await self.inspect(container)
+            return current is not None and policy.items() <= current.restart_policy.items()
 
         await self._ensure(
             f"set the restart policy of {container}",
@@ -205,8 +205,8 @@ class DockerClient:
         """`endpoint` as in NetworkSettings.Networks: {"Aliases": […]}. No error if it is connected."""
 
         async def connected() -> bool:
-            found = await self._endpoint(network, container)
-            return found is not None and set(endpoint.get("Aliases") or ()) <= set(found.aliases)
+            joined = await self._endpoint(network, container)
+            return joined is not None and set(endpoint.get("Aliases") or ()) <= set(joined.aliases)
 
         body = {"Container": container, "EndpointConfig": endpoint}
         path = f"/networks/{network}/connect"
@@ -268,8 +268,8 @@ class DockerClient:
             if only_if_unanswered and not silent:
                 raise
             patience_s = self.timeout_s if silent or _IN_PROGRESS in error.why else 0.0
-            if found := await self._poll(is_done, patience_s + (longer_s if silent else 0.0)):
-                return found
+            if result := await self._poll(is_done, patience_s + (longer_s if silent else 0.0)):
+                return result
             raise
 
     async def _poll(self, is_done: Callable[[], Awaitable[Any]], patience_s: float) -> Any:  # noqa: ANN401
@@ -283,16 +283,16 @@ class DockerClient:
         return await poll_until(ask, _POLL_S, patience_s)
 
     async def _state(self, container: str) -> ContainerState:
-        found = await self.inspect(container)
-        return found.state if found else ContainerState()
+        inspected = await self.inspect(container)
+        return inspected.state if inspected else ContainerState()
 
     async def _ended(self, container: str) -> bool:
         return not (await self._state(container)).running
 
     async def _endpoint(self, network: str, container: str) -> Endpoint | None:
         """Return the connection to the network of this name or id; None: there is none."""
-        found = await self.inspect(container)
-        for name, endpoint in found.networks.items() if found else ():
+        inspected = await self.inspect(container)
+        for name, endpoint in inspected.networks.items() if inspected else ():
             if network in {name, endpoint.network_id}:
                 return endpoint
         return None
@@ -301,8 +301,8 @@ class DockerClient:
 def _stats(api: docker.APIClient, container: str) -> Json:
     """Take one sample; Engines before 20.10 need a second or two."""
     once = None if docker.utils.version_lt(str(api.api_version), _ONE_SHOT_SINCE) else True
-    found: Json = api.stats(container, stream=False, one_shot=once)
-    return found
+    stats: Json = api.stats(container, stream=False, one_shot=once)
+    return stats
 
 
 def _held_bytes(memory: Json) -> int | None:

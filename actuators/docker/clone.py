@@ -102,23 +102,23 @@ def mount_options(container: Container) -> list[Json]:
 
 
 def _config(container: Container, name: str, labels: Mapping[str, str]) -> Json:
-    kept = {
+    copied = {
         key: deepcopy(value)
         for key, value in container.document["Config"].items()
         if key not in _NOT_CONFIG and value is not None
     }
     own = {key: value for key, value in container.labels.items() if not foreign_label(key)}
-    return {**kept, **_hostname(container, name), "Labels": {**own, **labels}}
+    return {**copied, **_hostname(container, name), "Labels": {**own, **labels}}
 
 
 def _env(lines: list[str], name: str, scheduler: SchedulerFolders | None) -> list[str]:
     """Lines without a value stay as they are."""
     given = dict(line.split("=", 1) for line in lines if "=" in line)
     own = IN_CONTAINER.add_to(given, name) if scheduler else with_own_control(given, name)
-    kept = [
+    copied = [
         f"{line.partition('=')[0]}={own[line.partition('=')[0]]}" if "=" in line else line for line in lines
     ]
-    return [*kept, *(f"{key}={value}" for key, value in own.items() if key not in given)]
+    return [*copied, *(f"{key}={value}" for key, value in own.items() if key not in given)]
 
 
 def _hostname(container: Container, name: str) -> Json:
@@ -142,13 +142,13 @@ def _scheduler_mounts(scheduler: SchedulerFolders) -> list[Json]:
 
 
 def _host_config(container: Container, scheduler: SchedulerFolders | None) -> Json:
-    kept = {
+    copied = {
         key: deepcopy(value)
         for key, value in container.document["HostConfig"].items()
         if key not in _NOT_HOST and value is not None
     }
     return {
-        **kept,
+        **copied,
         "Binds": _binds(container),
         "Mounts": [*mount_options(container), *(_scheduler_mounts(scheduler) if scheduler else ())],
         "Links": [f"{other}:{alias}" for other, alias in container.links],
@@ -272,14 +272,14 @@ def _of_command(container: Container) -> list[str]:
     serve = container.serve
     if serve.error:
         return [f"its command cannot be read: {serve.error}"]
-    found = set(http_obstacles(serve.setting))
+    obstacles = set(http_obstacles(serve.setting))
     if container.has_own_ports and is_loopback(serve.host):
-        found.add(
+        obstacles.add(
             f"it listens on {serve.host} inside the container, where no client reaches it: remove --host"
         )
     if not serve.port:
-        found.add("--port 0 is no port to be reached on: name one")
-    return sorted(found)
+        obstacles.add("--port 0 is no port to be reached on: name one")
+    return sorted(obstacles)
 
 
 def _of_network(container: Container) -> list[str]:
@@ -320,32 +320,32 @@ def _notes_of_clients(container: Container) -> list[str]:
 def _notes_of_network(container: Container) -> list[str]:
     port = container.serve.port
     fixed = {name: endpoint.fixed_address for name, endpoint in container.networks.items()}
-    found = [
+    notes = [
         f"it keeps its fixed address {address} in {network}, the new one gets another: "
         "let clients ask the proxy"
         for network, address in fixed.items()
         if address
     ]
-    found += [
+    notes += [
         f"--link {other}:{alias} holds as long as {other} runs: a user-defined network outlives that"
         for other, alias in container.links
     ]
     if container.network_mode == "host":
-        found.append(f"it uses port {port} of the host's network: the new one gets another by --port")
+        notes.append(f"it uses port {port} of the host's network: the new one gets another by --port")
     elif f"{port}/tcp" not in container.bound_ports and not container.publish_all:
-        found.append(f"port {port} is not published: the new one publishes it, on the loopback address only")
+        notes.append(f"port {port} is not published: the new one publishes it, on the loopback address only")
     if container.has_own_ports and container.hostname:
-        found.append(
+        notes.append(
             f"its host name {container.hostname} is a name in its networks: the new one gets another"
         )
     if container.mac_address:
-        found.append("it keeps its fixed MAC address: the new one gets another")
+        notes.append("it keeps its fixed MAC address: the new one gets another")
     for kind, mode in (("PidMode", container.pid_mode), ("IpcMode", container.ipc_mode)):
         if mode.startswith("container:"):
-            found.append(
+            notes.append(
                 f"{kind} is that of another container and ends with it: start both again when it changes"
             )
-    return found
+    return notes
 
 
 def _names(container: Container) -> dict[str, list[str]]:
@@ -367,20 +367,20 @@ def _notes_of_volumes(container: Container) -> list[str]:
 
 
 def _notes_of_life(container: Container) -> list[str]:
-    found: list[str] = []
+    notes: list[str] = []
     if _pins_its_cores(container):
-        found.append(
+        notes.append(
             "vLLM for the CPU binds each server to the same cores, so two of them starve each other: set "
             "VLLM_CPU_OMP_THREADS_BIND=nobind in its environment, or give it a CPU set"
         )
     if container.auto_remove:
-        found.append(
+        notes.append(
             "it was started with --rm, so a stop removes it, and no rollback is possible: "
             "start it without --rm"
         )
     if container.log_driver in _UNREADABLE_LOGS:
-        found.append("it keeps no log (--log-driver none): a failed start is reported without its cause")
-    return found
+        notes.append("it keeps no log (--log-driver none): a failed start is reported without its cause")
+    return notes
 
 
 def _pins_its_cores(container: Container) -> bool:
@@ -393,16 +393,16 @@ def _pins_its_cores(container: Container) -> bool:
 
 def _notes_of_labels(container: Container) -> list[str]:
     labels = container.labels
-    found: list[str] = []
+    notes: list[str] = []
     if project := labels.get("com.docker.compose.project"):
         service = labels.get("com.docker.compose.service", "?")
-        found.append(
+        notes.append(
             f"compose owns it (project {project}, service {service}) and does not know the new one: after "
             f"the change, write the flags into the compose file; `up -d {service}` starts the old one again"
         )
     if any(key.startswith("traefik.") for key in labels):
-        found.append(
+        notes.append(
             "its traefik labels are copied, so Traefik would bypass the proxy for the new one: "
             "give those labels to the proxy instead"
         )
-    return found
+    return notes

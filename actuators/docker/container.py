@@ -359,14 +359,14 @@ def _for_gpus(request: Json) -> bool:
 
 
 def _from_requests(requests: Sequence[Json]) -> Gpus:
-    found: list[str] = []
+    devices: list[str] = []
     for request in requests:
         ids = [str(gpu).rpartition("=")[2] for gpu in request.get("DeviceIDs") or ()]  # nvidia.com/gpu=0
         count = int(request.get("Count") or 0)
         if count < 0 or _ALL_GPUS in ids:
             return Gpus(all=True)
-        found += ids or map(str, range(count))  # `--gpus 2` gives the first two
-    return _parse_ids(found)
+        devices += ids or map(str, range(count))  # `--gpus 2` gives the first two
+    return _parse_ids(devices)
 
 
 def _from_runtime(visible: str) -> Gpus:
@@ -397,9 +397,9 @@ def _filter_visible(gpus: Gpus, visible: str) -> Gpus:
     if gpus.all or gpus.unknown:
         visible_ids = _parse_ids(names)
         return replace(visible_ids, unknown=visible_ids.unknown or gpus.unknown)
-    kept = []
+    ids = []
     for name in names:
         if name.isdecimal() and int(name) >= len(gpus.ids):
             break  # CUDA ignores everything after a missing index
-        kept.append(gpus.ids[int(name)] if name.isdecimal() else name)
-    return _parse_ids(kept)
+        ids.append(gpus.ids[int(name)] if name.isdecimal() else name)
+    return _parse_ids(ids)

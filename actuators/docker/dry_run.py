@@ -90,7 +90,7 @@ def create_body(
 ) -> Json:
     """Return the create body: only image, environment, user, mounts and devices are those of `blue`."""
     config, host = blue.document["Config"], blue.document["HostConfig"]
-    kept = [*_KEPT, *(_KEPT_FOR_GPUS if blue.gpus.any else ())]
+    copied_keys = [*_KEPT, *(_KEPT_FOR_GPUS if blue.gpus.any else ())]
     return {
         "Image": blue.image,
         "Entrypoint": [python],
@@ -102,7 +102,7 @@ def create_body(
         "Healthcheck": {"Test": ["NONE"]},
         "NetworkDisabled": True,
         "HostConfig": {
-            **{name: host[name] for name in kept if host.get(name)},
+            **{name: host[name] for name in copied_keys if host.get(name)},
             "Mounts": mounts_of(blue),
             "NetworkMode": "none",
             "Memory": 4 * _GIB,
@@ -118,14 +118,14 @@ def create_body(
 
 def mounts_of(blue: Container) -> list[Json]:
     """Return all its mounts, read-only, without sockets: a socket gives access to a service."""
-    found = []
+    mounts = []
     for mount in blue.mounts:
         source = mount.name if mount.type == "volume" else mount.source
         if mount.type in {"bind", "volume"} and source and not source.endswith(".sock"):
-            found.append(
+            mounts.append(
                 {"Type": mount.type, "Source": source, "Target": mount.destination, "ReadOnly": True}
             )
-    return found
+    return mounts
 
 
 def script() -> str:
@@ -184,18 +184,18 @@ def parse_result(code: int, output: str) -> DryRunResult:
     return DryRunResult(why=f"vLLM's own check ended with code {code} and no answer{last}")
 
 
-def _checked(found: Json) -> DryRunResult:
-    if found["vllm"] is None:
+def _checked(result: Json) -> DryRunResult:
+    if result["vllm"] is None:
         return DryRunResult(why="its image has no vLLM to check with")
     answers = tuple(
         DryRunOutput(
-            ok=bool(one["ok"]),
-            kind=str(one.get("kind", "")),
-            error=mask(str(one.get("error", ""))),
-            resolved=dict(one.get("resolved") or {}),
-            hash=str(one.get("hash", "")),
-            compiles=bool(one.get("compiles", True)),
+            ok=bool(answer["ok"]),
+            kind=str(answer.get("kind", "")),
+            error=mask(str(answer.get("error", ""))),
+            resolved=dict(answer.get("resolved") or {}),
+            hash=str(answer.get("hash", "")),
+            compiles=bool(answer.get("compiles", True)),
         )
-        for one in found["answers"]
+        for answer in result["answers"]
     )
-    return DryRunResult(answers=answers, version=str(found["vllm"]), cache=str(found["cache"]))
+    return DryRunResult(answers=answers, version=str(result["vllm"]), cache=str(result["cache"]))

@@ -51,19 +51,19 @@ class DockerEngine(VllmEngine):
     async def problems(self) -> Sequence[str]:
         try:
             await self._client.version()
-            found = await self._registry.find()
-            serving = any(container.active for container in found.values())
+            containers = await self._registry.find()
+            serving = any(container.active for container in containers.values())
             wrong: list[str] = []
             for name in self._options.containers:
-                wrong += await self._find_problems(name, found.get(name), serving=serving)
+                wrong += await self._find_problems(name, containers.get(name), serving=serving)
         except ActError as error:
             return [error.why]
         return wrong
 
     async def _find_problems(self, name: str, container: Container | None, *, serving: bool) -> list[str]:
         if container is not None and container.active:
-            found = find_obstacles(container, await self._client.image(container.image))
-            return [f"containers: {name}: {problem}" for problem in found]
+            obstacles = find_obstacles(container, await self._client.image(container.image))
+            return [f"containers: {name}: {problem}" for problem in obstacles]
         if serving or self._registry.was_ended(name):
             return []
         state = "there is no such container" if container is None else "it does not run"
@@ -71,8 +71,8 @@ class DockerEngine(VllmEngine):
 
     async def observe(self) -> Sequence[Server]:
         """Return our servers first. Each new container gets a record, to make it again when it is gone."""
-        found = (await self._registry.find()).values()
-        running = [container for container in found if container.active and not container.asleep]
+        containers = (await self._registry.find()).values()
+        running = [container for container in containers if container.active and not container.asleep]
         for container in running:
             with suppress(OSError):  # `flettner check` may have no permission to write
                 await self._registry.keep(container)
@@ -82,11 +82,11 @@ class DockerEngine(VllmEngine):
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:
-        found = await self._registry.find()
-        missing = [server.name for server in servers if server.name not in found]
+        containers = await self._registry.find()
+        missing = [server.name for server in servers if server.name not in containers]
         if missing or not servers:
             raise ActError(f"there is no container of {', '.join(missing) or 'this target'} to ask")
-        blues = [found[server.name] for server in servers]
+        blues = [containers[server.name] for server in servers]
         asked = Preflight(sleeper=self.sleeper, blues=blues, servers=servers, setting=setting)
         result = await asked.predict(wanted)
         return replace(result, notes=(*result.notes, *note_on_live_limits(servers, setting)))
@@ -94,14 +94,14 @@ class DockerEngine(VllmEngine):
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """A second launch of the same server finds the one that the first has started."""
         async with self._lock(server.name):
-            found = await self._registry.find_fenced()
-            await self._sweep(found)
-            if server.name in found:
-                await self._wake(found[server.name])
-            container = await self._lifecycle.launch(server, found, deadline_s)
-        template = (
-            (found.get(container.like) or self._registry.kept(container.like)) if container.like else None
-        )
+            containers = await self._registry.find_fenced()
+            await self._sweep(containers)
+            if server.name in containers:
+                await self._wake(containers[server.name])
+            container = await self._lifecycle.launch(server, containers, deadline_s)
+        template = None
+        if container.like:
+            template = containers.get(container.like) or self._registry.load(container.like)
         differs = differences(template, container) if template else ()
         launched = replace(container.to_server(), like=container.like or server.like, differs=differs)
         return (await self._with_hot_knobs([launched]))[0]
@@ -143,16 +143,16 @@ class DockerEngine(VllmEngine):
 
     async def retire(self, server: Server) -> None:
         async with self._lock(server.name):
-            found, control = await self._registry.find_fenced(), await self._control(server)
-            await self._lifecycle.retire(server.name, found, self._options.stop_s)
+            containers, control = await self._registry.find_fenced(), await self._control(server)
+            await self._lifecycle.retire(server.name, containers, self._options.stop_s)
             remove_own_socket(control, server)
-            await self._sweep({name: other for name, other in found.items() if name != server.name})
+            await self._sweep({name: other for name, other in containers.items() if name != server.name})
 
-    async def _sweep(self, found: Mapping[str, Container]) -> None:
+    async def _sweep(self, containers: Mapping[str, Container]) -> None:
         """Remove leftovers. An error is ignored: the next launch or retirement tries again."""
         at_work = [name for name, lock in self._locks.items() if lock.locked()]
         with suppress(ActError):
-            await self._lifecycle.sweep(found, at_work)
+            await self._lifecycle.sweep(containers, at_work)
             await dry_run.remove_leftovers(self._client, self._site)
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
@@ -176,23 +176,23 @@ class DockerEngine(VllmEngine):
             adopted=not server.ours,
             was_ended=was_ended,
         )
-        found, log = await watch.until_gone()
+        loss, log = await watch.until_gone()
         if not was_ended() and self._site.acts:
             await self._transfer_restart_policy(server.name)
-        report(Fault("was ended by flettner") if was_ended() else found, log, gone=True)
+        report(Fault("was ended by flettner") if was_ended() else loss, log, gone=True)
 
     async def _transfer_restart_policy(self, name: str) -> None:
         """For a container that a third party removed: `retire` is never called for it."""
         with suppress(ActError):
-            found = await self._registry.find_fenced()
-            if name not in found:
-                await self._lifecycle.transfer_restart_policy(name, found)
+            containers = await self._registry.find_fenced()
+            if name not in containers:
+                await self._lifecycle.transfer_restart_policy(name, containers)
 
     async def newest_epoch(self) -> int:
-        found = (await self._registry.find()).values()
-        running = [container.to_server() for container in found if container.active]
+        containers = (await self._registry.find()).values()
+        running = [container.to_server() for container in containers if container.active]
         changed = control.newest_epoch(await self._with_hot_knobs(running))
-        return max(self._registry.newest_epoch(found), changed)
+        return max(self._registry.newest_epoch(containers), changed)
 
     async def _find(self, server: Server) -> Container | None:
         return (await self._registry.find()).get(server.name)

@@ -57,10 +57,12 @@ class Lifecycle:
 
     # Start.
 
-    async def launch(self, server: Server, found: Mapping[str, Container], deadline_s: float) -> Container:
+    async def launch(
+        self, server: Server, containers: Mapping[str, Container], deadline_s: float
+    ) -> Container:
         """Return the container of the server once it is healthy. Raises ActError; it is then as before."""
-        container = found.get(server.name)
-        others = {name: other for name, other in found.items() if name != server.name}
+        container = containers.get(server.name)
+        others = {name: other for name, other in containers.items() if name != server.name}
         undo = _choose_undo(container)
         if container is not None and undo == "remove" and not container.active:
             await self.client.remove(container.id)
@@ -107,9 +109,9 @@ class Lifecycle:
     def _choose_template(self, server: Server, others: Mapping[str, Container]) -> Container:
         """Return the container of `server.like`, as it is or as it is kept; else any, adopted ones first."""
         existing = sorted(others.values(), key=lambda container: (container.ours, not container.active))
-        kept = sorted(self.registry.all_kept(), key=lambda container: container.ours)
-        for name in (server.like, *(container.server for container in (*existing, *kept))):
-            if template := others.get(name) or self.registry.kept(name):
+        recorded = sorted(self.registry.load_all(), key=lambda container: container.ours)
+        for name in (server.like, *(container.server for container in (*existing, *recorded))):
+            if template := others.get(name) or self.registry.load(name):
                 return template
         raise ActError(
             f"{server.name} cannot be made: the target has neither a container nor a record of one: "
@@ -231,28 +233,28 @@ class Lifecycle:
         await self.end(container, grace_s)
         self.registry.update(container.server, asleep_since="")
 
-    async def retire(self, server: str, found: Mapping[str, Container], grace_s: float) -> None:
+    async def retire(self, server: str, containers: Mapping[str, Container], grace_s: float) -> None:
         """Remove the container; the one that was made like it inherits its restart policy.
 
         A container of docker compose is stopped only: compose fails if one of its containers is missing.
         """
-        container = found.get(server)
+        container = containers.get(server)
         if container is None:
-            await self.transfer_restart_policy(server, found)
+            await self.transfer_restart_policy(server, containers)
             self.registry.update(server, gone=True, epoch=self.site.epoch)
             return
         await self.registry.keep(container)
-        await self.transfer_restart_policy(server, found)
+        await self.transfer_restart_policy(server, containers)
         self.registry.update(server, stopped=True, epoch=self.site.epoch)
         await self.end(container, grace_s)
         if container.ours or not container.compose_project:
             await self.client.remove(container.id)
             self.registry.update(server, stopped=False, gone=True)
 
-    async def transfer_restart_policy(self, server: str, found: Mapping[str, Container]) -> None:
+    async def transfer_restart_policy(self, server: str, containers: Mapping[str, Container]) -> None:
         """Give the restart policy of this server to the running containers that were made like it."""
-        if (retired := found.get(server) or self.registry.kept(server)) is not None:
-            for successor in found.values():
+        if (retired := containers.get(server) or self.registry.load(server)) is not None:
+            for successor in containers.values():
                 if successor.like == server and successor.active:
                     await self._apply_restart_policy(successor, retired.policy)
 
@@ -288,11 +290,11 @@ class Lifecycle:
         if container.restarts and not container.auto_remove:
             await self.client.restart_policy(container.id, dict(NEVER))
 
-    async def sweep(self, found: Mapping[str, Container], wanted: Collection[str]) -> None:
+    async def sweep(self, containers: Mapping[str, Container], wanted: Collection[str]) -> None:
         """Remove containers of ours that do not run, and are neither wanted nor kept for a rollback."""
-        for name, container in found.items():
+        for name, container in containers.items():
             if container.ours and not container.active and name not in wanted and not container.stopped:
-                if (kept := self.registry.kept(name)) is not None and kept.id == container.id:
+                if (record := self.registry.load(name)) is not None and record.id == container.id:
                     self.registry.update(name, gone=True)
                 await self.client.remove(container.id)
         self.registry.prune()

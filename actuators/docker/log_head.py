@@ -69,10 +69,10 @@ def describe_start(lines: Iterable[bytes]) -> list[str]:
     """Return a note on the parts of a start, by vLLM's own log; [] if it names none. Ranks work at once."""
     loaded, ready, compiled = 0.0, 0.0, 0.0
     for line in lines:
-        if found := _LOADED.search(line):
-            loaded = max(loaded, float(found[1]))
-        if found := _READY.search(line):
-            ready, compiled = max(ready, float(found[1])), max(compiled, float(found[2] or 0))
+        if match := _LOADED.search(line):
+            loaded = max(loaded, float(match[1]))
+        if match := _READY.search(line):
+            ready, compiled = max(ready, float(match[1])), max(compiled, float(match[2] or 0))
     if not loaded or not ready:
         return []
     rest = f"{ready - compiled:.0f} s for the KV cache and graphs"

@@ -66,9 +66,9 @@ def find_socket(mounts: Sequence[Mount], path: Path) -> Path | None:
         if mount.source and path.is_relative_to(mount.destination):
             with suppress(OSError):
                 source = Path(mount.source).resolve(strict=True)
-                found = source / path.relative_to(mount.destination)
-                if found.resolve(strict=True) == found and stat.S_ISSOCK(found.stat().st_mode):
-                    return found
+                socket = source / path.relative_to(mount.destination)
+                if socket.resolve(strict=True) == socket and stat.S_ISSOCK(socket.stat().st_mode):
+                    return socket
             return None
     return None
 

@@ -65,8 +65,8 @@ class Preflight:
         for blue in self.blues:
             if blue.image not in images:
                 images[blue.image] = await self._lifecycle.client.image(blue.image)
-            if found := find_obstacles(blue, images[blue.image]):
-                return f"{blue.name} cannot be made again: {'; '.join(found)}"
+            if obstacles := find_obstacles(blue, images[blue.image]):
+                return f"{blue.name} cannot be made again: {'; '.join(obstacles)}"
         return ""
 
     async def _choose_strategy(self, wanted: Strategy | Literal["auto"]) -> tuple[StrategyChoice, str]:

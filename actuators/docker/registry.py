@@ -54,20 +54,20 @@ class Registry:
         """Return the containers that exist, running or not, by the name of their server."""
         summaries = await self.client.list_containers(site_labels(self.site))
         ours = await asyncio.gather(*(self.client.inspect(str(summary["Id"])) for summary in summaries))
-        found: dict[str, Container] = {}
+        containers: dict[str, Container] = {}
         for container in map(_as_ours, filter(None, ours)):
-            if container.server not in found or container.active:
-                found[container.server] = container
+            if container.server not in containers or container.active:
+                containers[container.server] = container
         for name in self.names:
             if (adopted := await self._find_adopted(name)) is not None:
-                found[name] = adopted
-        return {name: self._with_record(container) for name, container in found.items()}
+                containers[name] = adopted
+        return {name: self._with_record(container) for name, container in containers.items()}
 
     async def find_fenced(self) -> dict[str, Container]:
         """Raises FencedError if a newer daemon has made or kept a container here."""
-        found = await self.find()
-        refuse_older_daemon(self.site, self.newest_epoch(found.values()))
-        return found
+        containers = await self.find()
+        refuse_older_daemon(self.site, self.newest_epoch(containers.values()))
+        return containers
 
     async def find_id(self, server: str) -> str:
         """Return the id of its container; empty: there is none. By the record while the Engine is away."""
@@ -85,10 +85,10 @@ class Registry:
         finding = AsyncRetrying(retry=retry_if_exception_type(ActError), wait=wait_fixed(_RETRY_S))
         return await retry(finding, find)
 
-    def newest_epoch(self, found: Iterable[Container]) -> int:
+    def newest_epoch(self, containers: Iterable[Container]) -> int:
         """Return the newest epoch of the daemons that have made or kept a container here."""
-        kept = (int(record["epoch"]) for record in self._read_all())
-        return max([0, *kept, *(container.epoch for container in found)])
+        recorded = (int(record["epoch"]) for record in self._read_all())
+        return max([0, *recorded, *(container.epoch for container in containers)])
 
     async def _find_adopted(self, name: str) -> Container | None:
         """Return the container that was adopted by this name, even if renamed; else the one that has it."""
@@ -123,12 +123,12 @@ class Registry:
         elif not record["stopped"]:  # an operator may have changed it
             self.update(container.server, policy=container.restart_policy)
 
-    def kept(self, server: str) -> Container | None:
+    def load(self, server: str) -> Container | None:
         """Return the container as its record has it; None: there is no record that can be read."""
         record = self._read(server)
         return _of_record(record) if record else None
 
-    def all_kept(self) -> list[Container]:
+    def load_all(self) -> list[Container]:
         """Return the containers of all records, the latest written first."""
         return [_of_record(record) for record in self._read_all()]
 
@@ -175,9 +175,9 @@ def document_to_keep(container: Container, image: Json | None) -> Json:
     """
     inspect = container.document
     digests = (image or {}).get("RepoDigests") or [container.image_digest]
-    kept = {key: deepcopy(inspect[key]) for key in _DOCUMENT if key in inspect}
+    document = {key: deepcopy(inspect[key]) for key in _DOCUMENT if key in inspect}
     networks = (inspect.get("NetworkSettings") or {}).get("Networks") or {}
-    return {**kept, "NetworkSettings": {"Networks": deepcopy(networks)}, "ImageDigest": digests[0]}
+    return {**document, "NetworkSettings": {"Networks": deepcopy(networks)}, "ImageDigest": digests[0]}
 
 
 def server_labels(site: Site, server: Server) -> dict[str, str]:

@@ -60,9 +60,9 @@ class Watch:
         while True:
             observed.changed.clear()
             try:
-                if (found := await self._check(observed)) is not None:
-                    away = Fault(f"{found.why} (the Docker daemon was away meanwhile)", external=True)
-                    return away if self._away else found, self._log
+                if (fault := await self._check(observed)) is not None:
+                    away = Fault(f"{fault.why} (the Docker daemon was away meanwhile)", external=True)
+                    return away if self._away else fault, self._log
                 self._away = False
             except ActError:
                 self._away = True
@@ -85,8 +85,8 @@ class Watch:
         if self._was_restarted(now):
             why = describe_restart(now, observed, self._log, self._first.restart_count)
             by_policy = now.restart_count > self._first.restart_count
-            found = Fault(why, external=not by_policy)
-            return None if self._recovers(now, found) else found
+            fault = Fault(why, external=not by_policy)
+            return None if self._recovers(now, fault) else fault
         if not _up(now):
             return self._exit_of(now, observed)
         if now.address and now.address != self.address:
@@ -141,14 +141,14 @@ class Watch:
             now = await self.client.inspect(self.container)
         return now
 
-    def _recovers(self, now: Container, found: Fault) -> bool:
+    def _recovers(self, now: Container, fault: Fault) -> bool:
         """Whether it serves again, or will: only its open requests are lost. Reported once it runs."""
-        crashed = not self.adopted and not found.external
+        crashed = not self.adopted and not fault.external
         if crashed or not self._may_restart(now) or now.address not in {"", self.address}:
             return False
         if _up(now) and not now.state.restarting:
             self._started = now.state.started_at
-            self.report(found, self._log, gone=False)
+            self.report(fault, self._log, gone=False)
         return True
 
     def _may_restart(self, now: Container) -> bool:

@@ -37,22 +37,24 @@ _V2 = _Names(folder="", limit="memory.max", used="memory.current", cache="inacti
 
 def find_room(pid: int | str = "self", *, proc: Path = _PROC, root: Path = _ROOT) -> CgroupRoom | None:
     """Return what the tightest of its groups leaves; None: none of them has a limit."""
-    found = []
+    rooms = []
     with suppress(OSError):
         for line in (proc / str(pid) / "cgroup").read_text(encoding="utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers in {"", "memory"}:
                 names = _V1 if controllers else _V2
                 group = root / names.folder / path.lstrip("/")
-                found += [_room(one, names) for one in (group, *group.parents) if one.is_relative_to(root)]
-    return min((one for one in found if one is not None), key=lambda one: one.free, default=None)
+                rooms += [
+                    _room(folder, names) for folder in (group, *group.parents) if folder.is_relative_to(root)
+                ]
+    return min((room for room in rooms if room is not None), key=lambda room: room.free, default=None)
 
 
 def find_container_of(pid: int, *, proc: Path = _PROC) -> str:
     """Return the id of the container that a process runs in; empty: in none, or that cannot be seen."""
     with suppress(OSError):
-        if found := _CONTAINER.search((proc / str(pid) / "cgroup").read_text(encoding="utf-8")):
-            return found[0]
+        if match := _CONTAINER.search((proc / str(pid) / "cgroup").read_text(encoding="utf-8")):
+            return match[0]
     return ""
 
 

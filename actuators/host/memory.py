@@ -55,10 +55,10 @@ def expected_memory(limit: int, memory: float) -> float:
     return limit or memory * _GROWTH
 
 
-def find_gpu(name: str, known: Sequence[GpuMemory]) -> GpuMemory | None:
+def find_gpu(name: str, gpus: Sequence[GpuMemory]) -> GpuMemory | None:
     """By index, or by the beginning of the UUID."""
-    found = [gpu for gpu in known if name == str(gpu.index) or (len(name) > 4 and gpu.uuid.startswith(name))]  # noqa: PLR2004 - "GPU-"
-    return found[0] if len(found) == 1 else None
+    matches = [gpu for gpu in gpus if name == str(gpu.index) or (len(name) > 4 and gpu.uuid.startswith(name))]  # noqa: PLR2004 - "GPU-"
+    return matches[0] if len(matches) == 1 else None
 
 
 async def free_memory() -> int | None:
@@ -108,8 +108,8 @@ async def until_freed(every_s: float = 1.0, within_s: float = 30.0) -> None:
                 before = now
 
 
-def _free_by_gpu(found: Sequence[GpuMemory]) -> dict[str, float]:
-    return {gpu.uuid: gpu.free_mib for gpu in found if gpu.free_mib is not None}
+def _free_by_gpu(gpus: Sequence[GpuMemory]) -> dict[str, float]:
+    return {gpu.uuid: gpu.free_mib for gpu in gpus if gpu.free_mib is not None}
 
 
 async def _run(command: str, fields: Sequence[str], within_s: float) -> tuple[int, str]:
@@ -162,11 +162,11 @@ def _gpu(line: str, fields: Sequence[str], command: str) -> GpuMemory:
     if len(row) != len(fields) or not row["index"].isdecimal() or len(row["index"]) > _INDEX_DIGITS:
         raise ActError(f"{command}: cannot read this row: {line.strip()[:_SHOWN]}")
     used, total = _number(row["memory.used"]), _number(row["memory.total"])
-    kept = _number(row.get("memory.reserved", "0")) or 0.0
+    reserved = _number(row.get("memory.reserved", "0")) or 0.0
     return GpuMemory(
         index=int(row["index"]),
         uuid=row["uuid"],
-        free_mib=None if used is None or total is None else max(0.0, total - used - kept),
+        free_mib=None if used is None or total is None else max(0.0, total - used - reserved),
         total_mib=total,
         sliced=row.get("mig.mode.current") == "Enabled",
     )

@@ -41,10 +41,10 @@ class Origin:
         value is masked stays as it is here. Raises FlagError.
         """
         left_out = parse_setting(self.argv).keys() - setting.keys() - _KEPT if setting else ()
-        known = {
+        settings = {
             knob: value for knob, value in setting.items() if not (isinstance(value, str) and MASK in value)
         }
-        return edit_flags(self.argv, {**dict.fromkeys(left_out), **known, "port": port})
+        return edit_flags(self.argv, {**dict.fromkeys(left_out), **settings, "port": port})
 
     @property
     def api_key(self) -> str:
@@ -82,15 +82,16 @@ def build_origin(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> Origi
     return Origin(argv=tuple(argv), env={**inherited(os.environ), **env}, cwd=cwd or str(Path.cwd()))
 
 
-def adopted(one: Process) -> Origin | None:
+def adopted(process: Process) -> Origin | None:
     """Return the origin of a running server; None if its command line is not readable."""
-    argv = tuple(words(one.pid))
-    return Origin(argv=argv, env=inherited(environment(one.pid)), cwd=directory(one.pid)) if argv else None
+    if not (argv := tuple(words(process.pid))):
+        return None
+    return Origin(argv=argv, env=inherited(environment(process.pid)), cwd=directory(process.pid))
 
 
 def inherited(env: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in env.items() if name not in _NOT_INHERITED}
-    return {**_SHARES_THE_HOST, **kept}
+    copied = {name: value for name, value in env.items() if name not in _NOT_INHERITED}
+    return {**_SHARES_THE_HOST, **copied}
 
 
 def remember(state_dir: Path, origin: Origin) -> None:

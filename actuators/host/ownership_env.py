@@ -50,10 +50,10 @@ def marks(site: Site, name: str) -> dict[str, str]:
 
 def any_marked() -> Iterator[tuple[Process, Mapping[str, str]]]:
     """Yield the visible processes of all servers of all daemons on this host."""
-    for one in processes():
-        env = environment(one.pid)
+    for process in processes():
+        env = environment(process.pid)
         if _SERVER in env:
-            yield one, env
+            yield process, env
 
 
 def epoch_in(text: str) -> int:
@@ -67,44 +67,48 @@ def describe(pid: int) -> str:
     return f"{server or 'another server'} (process {pid}, {name_of(pid)})"
 
 
-def is_marked(one: Process) -> bool:
-    return _SERVER in environment(one.pid)
+def is_marked(process: Process) -> bool:
+    return _SERVER in environment(process.pid)
 
 
 def marked(site: Site) -> dict[str, MarkedProcess]:
     """Return the servers of the site whose first process, the leader of its session, runs."""
-    found: dict[str, MarkedProcess] = {}
-    for one, env in any_marked():
+    newest: dict[str, MarkedProcess] = {}
+    for process, env in any_marked():
         target, _, name = env[_SERVER].rpartition("/")
-        older = found.get(name)
-        if target != site.target or env.get(_STATE) != _state(site) or one.session != one.pid:
+        older = newest.get(name)
+        if target != site.target or env.get(_STATE) != _state(site) or process.session != process.pid:
             continue
-        if older and older.process.started <= one.started:
+        if older and older.process.started <= process.started:
             continue  # a child of the server in a session of its own
         note = read_note(site, name)
-        known = note is not None and note.pid == one.pid and note.started == one.started
-        argv = note.argv if note and known else tuple(words(one.pid))
-        found[name] = MarkedProcess(name=name, process=one, argv=argv, epoch=epoch_in(env.get(_EPOCH, "")))
-    return found
+        is_noted = note is not None and note.pid == process.pid and note.started == process.started
+        argv = note.argv if note and is_noted else tuple(words(process.pid))
+        newest[name] = MarkedProcess(
+            name=name, process=process, argv=argv, epoch=epoch_in(env.get(_EPOCH, ""))
+        )
+    return newest
 
 
 def members(site: Site, name: str) -> list[Process]:
     """Return all processes with the mark of the server and all of their sessions, even without a leader."""
     mark = marks(site, name)
     running = list(processes())
-    marked_ones = []
-    for one in running:
-        env = environment(one.pid)
+    marked_processes = []
+    for process in running:
+        env = environment(process.pid)
         if env.get(_SERVER) == mark[_SERVER] and env.get(_STATE) == mark[_STATE]:
-            marked_ones.append(one)
-    sessions = {one.session for one in marked_ones}
-    return marked_ones + [one for one in running if one.session in sessions and one not in marked_ones]
+            marked_processes.append(process)
+    sessions = {process.session for process in marked_processes}
+    return marked_processes + [
+        process for process in running if process.session in sessions and process not in marked_processes
+    ]
 
 
 def newest_epoch(site: Site, running: Mapping[str, MarkedProcess]) -> int:
     """Return the newest epoch of the daemons that started a server here."""
     notes = map(_parse, _notes(site).read_all())
-    return max([0, *(one.epoch for one in running.values()), *(note.epoch for note in notes if note)])
+    return max([0, *(process.epoch for process in running.values()), *(note.epoch for note in notes if note)])
 
 
 def log_of(site: Site, name: str) -> Path:

@@ -36,14 +36,14 @@ def spawn(argv: Sequence[str], *, env: Mapping[str, str], cwd: str, log: Path) -
         )
     finally:
         os.close(opened)
-    found = process(child.pid)
-    if found is None:
+    spawned = process(child.pid)
+    if spawned is None:
         raise ProcessLookupError(f"{argv[0]} ended as it was started")
-    _children[found.pid, found.started] = child
-    _expose_to_oom(found.pid)
-    while runs(found) and not words(found.pid):
+    _children[spawned.pid, spawned.started] = child
+    _expose_to_oom(spawned.pid)
+    while runs(spawned) and not words(spawned.pid):
         time.sleep(_EXEC_S)  # the kernel shows command line and environment a moment after exec
-    return found
+    return spawned
 
 
 def _expose_to_oom(pid: int) -> None:
@@ -54,9 +54,9 @@ def _expose_to_oom(pid: int) -> None:
             score.write_text("0", encoding="ascii")
 
 
-def exit_code(known: Process) -> int | None:
+def exit_code(process: Process) -> int | None:
     """Return the exit code, negative for a signal. None: it runs, or is no child of this process."""
-    child = _children.get((known.pid, known.started))
+    child = _children.get((process.pid, process.started))
     return child.poll() if child else None
 
 
@@ -91,9 +91,9 @@ def group_of(leader: Process) -> Callable[[], list[Process]]:
     family = with_descendants([leader])
 
     def members() -> list[Process]:
-        left = with_descendants([one for one in family if runs(one)])
-        if leader.group == leader.pid and any(one.group == leader.group for one in left):
-            left += [one for one in processes() if one.group == leader.group and one not in left]
+        left = with_descendants([member for member in family if runs(member)])
+        if leader.group == leader.pid and any(member.group == leader.group for member in left):
+            left += [member for member in processes() if member.group == leader.group and member not in left]
         return left
 
     return members
@@ -115,35 +115,35 @@ async def end(leader: Process | None, members: Callable[[], list[Process]], grac
     async def none_is_left() -> bool:
         nonlocal left
         left = await asyncio.to_thread(members)
-        for one in left:
-            _signal(one, signal.SIGKILL)
+        for survivor in left:
+            _signal(survivor, signal.SIGKILL)
         return not left
 
     if not await poll_until(none_is_left, _POLL_S, _KILLED_WITHIN_S):
-        pids = ", ".join(str(one.pid) for one in left)
+        pids = ", ".join(str(survivor.pid) for survivor in left)
         raise ActError(f"process {pids} still runs {_KILLED_WITHIN_S:g} s after SIGKILL: look at the driver")
     if leader:
         exit_code(leader)  # reap it
 
 
-async def ended(known: Process, every_s: float = _POLL_S) -> None:
+async def ended(process: Process, every_s: float = _POLL_S) -> None:
     """Return when the process has ended."""
 
     async def is_over() -> bool:
-        exit_code(known)  # reap it
-        return not runs(known)
+        exit_code(process)  # reap it
+        return not runs(process)
 
     await poll_until(is_over, every_s)
 
 
-def _signal(one: Process, number: signal.Signals) -> bool:
+def _signal(process: Process, number: signal.Signals) -> bool:
     """Return whether the signal was delivered."""
-    if not runs(one):
+    if not runs(process):
         return False
     try:
-        os.kill(one.pid, number)
+        os.kill(process.pid, number)
     except ProcessLookupError:
         return False
     except PermissionError as error:
-        raise ActError(f"not permitted to stop process {one.pid}: it belongs to another user") from error
+        raise ActError(f"not permitted to stop process {process.pid}: it belongs to another user") from error
     return True

@@ -40,14 +40,14 @@ def process(pid: int) -> Process | None:
 def processes() -> Iterator[Process]:
     """Yield all running processes, without zombies."""
     for entry in _PROC.iterdir():
-        if entry.name.isdecimal() and (found := process(int(entry.name))) and not found.zombie:
-            yield found
+        if entry.name.isdecimal() and (running := process(int(entry.name))) and not running.zombie:
+            yield running
 
 
-def runs(known: Process) -> bool:
+def runs(earlier: Process) -> bool:
     """Return whether this process still runs, not another one of the same pid."""
-    now = process(known.pid)
-    return now is not None and not now.zombie and now.started == known.started
+    now = process(earlier.pid)
+    return now is not None and not now.zombie and now.started == earlier.started
 
 
 def words(pid: int) -> list[str]:
@@ -64,11 +64,11 @@ def environment(pid: int) -> dict[str, str]:
 def memory_of_family(root: Process) -> int | None:
     """Return the bytes that it and its descendants hold, shared ones once; None: not readable."""
     held = 0
-    for one in with_descendants([root]):
+    for member in with_descendants([root]):
         try:
-            lines = (_PROC / str(one.pid) / "smaps_rollup").read_text(encoding="ascii").splitlines()
+            lines = (_PROC / str(member.pid) / "smaps_rollup").read_text(encoding="ascii").splitlines()
         except OSError:  # ended, or of another user
-            if one.pid == root.pid:
+            if member.pid == root.pid:
                 return None
             continue
         held += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
@@ -96,8 +96,8 @@ def find_listener(port: int) -> Process | None:
     sockets = {f"socket:[{inode}]" for inode, _ in _listening(port)}
     if not sockets:
         return None
-    owners = (one for one in processes() if _holds(one.pid, sockets))
-    return min(owners, key=lambda one: one.started, default=None)
+    owners = (owner for owner in processes() if _holds(owner.pid, sockets))
+    return min(owners, key=lambda owner: owner.started, default=None)
 
 
 def listening_user(port: int) -> int | None:
@@ -108,15 +108,15 @@ def listening_user(port: int) -> int | None:
 def with_descendants(roots: Iterable[Process]) -> list[Process]:
     """Return these processes and all their descendants."""
     children: dict[int, list[Process]] = {}
-    for one in processes():
-        children.setdefault(one.parent, []).append(one)
+    for running in processes():
+        children.setdefault(running.parent, []).append(running)
     family: dict[int, Process] = {}
     new = list(roots)
     while new:
-        one = new.pop()
-        if one.pid not in family:
-            family[one.pid] = one
-            new += children.get(one.pid, [])
+        member = new.pop()
+        if member.pid not in family:
+            family[member.pid] = member
+            new += children.get(member.pid, [])
     return list(family.values())
 
 
@@ -125,12 +125,12 @@ def descends_from(pid: int, root: int) -> bool | None:
     if process(root) is None:
         return None
     while pid != root:
-        one = process(pid)
-        if one is None:
+        ancestor = process(pid)
+        if ancestor is None:
             return None
-        if one.parent == 0:
+        if ancestor.parent == 0:
             return False
-        pid = one.parent
+        pid = ancestor.parent
     return True
 
 

@@ -52,8 +52,8 @@ def cause_in(log: Sequence[str]) -> str:
 def _full_error(lines: Sequence[str], at: int) -> str:
     pydantic = _PYDANTIC.search(lines[at])
     more = int(pydantic[1]) * _PYDANTIC_LINES if pydantic else 0
-    kept = (line.strip() for line in lines[at : at + more + 1] if "For further information" not in line)
-    return " ".join(kept)[:_LONGEST]
+    relevant = (line.strip() for line in lines[at : at + more + 1] if "For further information" not in line)
+    return " ".join(relevant)[:_LONGEST]
 
 
 def log_lines(log: Path, start: int = 0, hidden: Collection[str] = ()) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ class Autoscaler:
             name=metadata["name"],
             least=spec.get("minReplicas", 1),
             disabled=all(rule.get("selectpolicy") == "disabled" for rule in rules),
-            scaled_object=next((one["name"] for one in owners if one["kind"] == _KEDA), ""),
+            scaled_object=next((owner["name"] for owner in owners if owner["kind"] == _KEDA), ""),
         )
 
     def find_conflict(self, workload: Workload, keep: int = 1) -> str:
@@ -66,7 +66,9 @@ async def find_conflict(client: KubernetesClient, workloads: Sequence[Workload],
 
     `keep`: how many pods of each the rollout leaves.
     """
-    targets = {(one.resource.__name__, one.name): one for one in workloads if not one.ours}
+    targets = {
+        (workload.resource.__name__, workload.name): workload for workload in workloads if not workload.ours
+    }
     if not targets:
         return ""
     for document in await client.find(kubernetes.HORIZONTAL_POD_AUTOSCALER):

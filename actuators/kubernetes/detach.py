@@ -8,7 +8,7 @@ each, and raises ActError; what is done then stays done.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flettner.actuators.kubernetes.discovery import FoundServer, find_servers, read_workload
+from flettner.actuators.kubernetes.discovery import ServerEntry, find_servers, read_workload
 from flettner.actuators.kubernetes.handover import Handover
 from flettner.actuators.kubernetes.labels import PREFIX, REPLICAS, SERVES_AS, site_labels
 from flettner.actuators.kubernetes.start import Starter, remove_server
@@ -26,9 +26,9 @@ class Detachment:
     async def give_back(self) -> list[str]:
         """Let people's workloads serve alone; the names of flettner's Services resolve to their pods."""
         said: list[str] = []
-        homes = [await self._serve(one, said) for one in self.starter.adopted]
-        found = await find_servers(self.starter.client, self.starter.site, self.starter.adopted)
-        for green in (one for one in found.values() if one.workload.ours):
+        homes = [await self._serve(name, said) for name in self.starter.adopted]
+        servers = await find_servers(self.starter.client, self.starter.site, self.starter.adopted)
+        for green in (server for server in servers.values() if server.workload.ours):
             await self._end(green, _home_of(green, homes))
             said.append(f"the Deployment {green.workload.name} is removed")
         return said
@@ -36,14 +36,14 @@ class Detachment:
     async def clear(self) -> list[str]:
         """Remove the annotations and the Services, which no client may use any more."""
         said: list[str] = []
-        for one in self.starter.adopted:
-            await self._clean(one)
+        for name in self.starter.adopted:
+            await self._clean(name)
         for service in await self.starter.client.find(kubernetes.SERVICE, site_labels(self.starter.site)):
             await self.starter.client.delete(kubernetes.SERVICE, service["metadata"]["name"])
             said.append(f"the Service {service['metadata']['name']} is removed")
         return said
 
-    async def _end(self, green: FoundServer, home: Workload) -> None:
+    async def _end(self, green: ServerEntry, home: Workload) -> None:
         """Remove a Deployment of flettner's; if it serves, its name resolves to the pods of `home` before."""
         if not (green.active and green.service):
             await remove_server(self.starter.client, self.starter.site, green)
@@ -90,10 +90,10 @@ async def _no_warm_up(_: str) -> None:
     """The pods of the operator's workload have served before."""
 
 
-def _home_of(green: FoundServer, homes: Sequence[Workload]) -> Workload:
+def _home_of(green: ServerEntry, homes: Sequence[Workload]) -> Workload:
     """Return the operator's workload that a server of flettner's stands in for."""
-    known = {green.server, green.like}
-    named = (one for one in homes if one.name in known or one.annotations.get(SERVES_AS) in known)
+    names = {green.server, green.like}
+    named = (home for home in homes if home.name in names or home.annotations.get(SERVES_AS) in names)
     home = next(named, homes[0])
     if not home.replicas:
         raise ActError(

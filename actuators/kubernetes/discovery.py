@@ -26,8 +26,8 @@ _Listed = TypeVar("_Listed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundServer:
-    """One server. `service`: the name of its Service; empty: it has none yet."""
+class ServerEntry:
+    """A server and its workload. `service`: the name of its Service; empty: it has none yet."""
 
     server: str
     workload: Workload
@@ -64,69 +64,70 @@ class FoundServer:
         )
 
 
-async def find_servers(reader: Reader, site: Site, adopted: Iterable[WorkloadName]) -> dict[str, FoundServer]:
+async def find_servers(reader: Reader, site: Site, adopted: Iterable[WorkloadName]) -> dict[str, ServerEntry]:
     """Return the servers by name, running or stopped. Raises ActError."""
     namespace = await reader.own_namespace()
     services = await reader.find(kubernetes.SERVICE, site_labels(site))
     documents = {
-        one["metadata"]["name"]: one for one in await reader.find(kubernetes.DEPLOYMENT, site_labels(site))
+        document["metadata"]["name"]: document
+        for document in await reader.find(kubernetes.DEPLOYMENT, site_labels(site))
     }
     for wanted in adopted:
         if document := await reader.get(wanted.resource, wanted.name):
             documents[wanted.name] = document
-    workloads = {name: await read_workload(reader, one) for name, one in documents.items()}
-    found: dict[str, FoundServer] = {}
+    workloads = {name: await read_workload(reader, document) for name, document in documents.items()}
+    servers: dict[str, ServerEntry] = {}
     for service in services:
-        one = _of_service(service, workloads, namespace)
-        if one is not None:
-            found[one.server] = one
-    taken = {one.workload.name for one in found.values()}
+        entry = _of_service(service, workloads, namespace)
+        if entry is not None:
+            servers[entry.server] = entry
+    taken = {entry.workload.name for entry in servers.values()}
     for workload in workloads.values():
         name = _name_of(workload, workloads.values())
-        if workload.name in taken or name in found:  # green's own, after its server has moved
+        if workload.name in taken or name in servers:  # green's own, after its server has moved
             continue
-        found[name] = FoundServer(
+        servers[name] = ServerEntry(
             server=name,
             workload=workload,
             like=workload.like if workload.ours else "",
             epoch=workload.epoch if workload.ours else 0,
             namespace=namespace,
         )
-    return found
+    return servers
 
 
 def find_home(
-    one: FoundServer, successor: FoundServer | None, found: Mapping[str, FoundServer]
-) -> FoundServer | None:
+    entry: ServerEntry, successor: ServerEntry | None, servers: Mapping[str, ServerEntry]
+) -> ServerEntry | None:
     """Return the server whose workload people own, and to which the successor of `one` belongs.
 
     It is `one` itself, or, if green has gone on to serve because that workload did not become available,
     the idle one that `one` was to become.
     """
-    if not one.workload.ours:
-        return one
+    if not entry.workload.ours:
+        return entry
     if successor is not None and not successor.workload.ours:  # it has moved already
         return successor
-    names = {one.server, successor.server if successor else ""}
-    idle = (other for other in found.values() if not other.workload.ours and not other.active)
+    names = {entry.server, successor.server if successor else ""}
+    idle = (other for other in servers.values() if not other.workload.ours and not other.active)
     return next((other for other in idle if other.workload.annotations.get(SERVES_AS, "") in names), None)
 
 
-def newest_epoch(found: Mapping[str, FoundServer]) -> int:
+def newest_epoch(servers: Mapping[str, ServerEntry]) -> int:
     """Return the newest epoch of the daemons that have written an object here."""
-    return max([0, *(one.epoch for one in found.values())])
+    return max([0, *(server.epoch for server in servers.values())])
 
 
-def check_fence(site: Site, found: Mapping[str, FoundServer]) -> None:
+def check_fence(site: Site, servers: Mapping[str, ServerEntry]) -> None:
     """Raises FencedError if a newer daemon has written an object here."""
-    refuse_older_daemon(site, newest_epoch(found))
+    refuse_older_daemon(site, newest_epoch(servers))
 
 
 async def find_pods(reader: Reader, workload: Workload) -> list[Pod]:
     """Return the pods of a workload, also those that end."""
     container = str(workload.container_document["name"])
     documents = await reader.find(kubernetes.POD, workload.selector)
-    return [Pod.parse(one, container) for one in documents]
+    return [Pod.parse(document, container) for document in documents]
 
 
 def _name_of(workload: Workload, others: Iterable[Workload]) -> str:
@@ -137,18 +138,18 @@ def _name_of(workload: Workload, others: Iterable[Workload]) -> str:
     if workload.ours:
         return workload.server
     serves_as = workload.annotations.get(SERVES_AS, "")
-    starts = any(one.server == serves_as for one in others)  # beside green's
+    starts = any(other.server == serves_as for other in others)  # beside green's
     return workload.name if starts or not serves_as else serves_as
 
 
-def _of_service(service: Json, workloads: Mapping[str, Workload], namespace: str) -> FoundServer | None:
+def _of_service(service: Json, workloads: Mapping[str, Workload], namespace: str) -> ServerEntry | None:
     metadata = service["metadata"]
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     workload = workloads.get(notes.get(DEPLOYMENT, ""))
     server = server_of(metadata)
     if workload is None or not server:
         return None
-    return FoundServer(
+    return ServerEntry(
         server=server,
         workload=workload,
         like=notes.get(LIKE, workload.like),
@@ -169,7 +170,9 @@ async def read_workload(reader: Reader, document: Json) -> Workload:
 
 async def _read_config_maps(reader: Reader, pod: Json, container: int) -> dict[str, str]:
     """Return the files that ConfigMaps mount into a container, by their absolute paths in it."""
-    maps = {one["name"]: one["configMap"] for one in pod.get("volumes") or () if "configMap" in one}
+    maps = {
+        volume["name"]: volume["configMap"] for volume in pod.get("volumes") or () if "configMap" in volume
+    }
     files: dict[str, str] = {}
     for mount in pod["containers"][container].get("volumeMounts") or ():
         source = maps.get(mount["name"])
@@ -177,7 +180,9 @@ async def _read_config_maps(reader: Reader, pod: Json, container: int) -> dict[s
             continue
         document = await reader.get(kubernetes.CONFIG_MAP, source["name"]) or {}
         data = document.get("data") or {}
-        chosen = {one["key"]: one["path"] for one in source.get("items") or ()} or {key: key for key in data}
+        chosen = {item["key"]: item["path"] for item in source.get("items") or ()} or {
+            key: key for key in data
+        }
         for key, path in chosen.items():
             if key in data and mount.get("subPath", path) == path:
                 whole = (
@@ -206,25 +211,27 @@ async def find_unmanaged_servers() -> FoundServers:
             return []
 
     namespace = await client.own_namespace()
-    documents = [one for resource in OPTIONS for one in await list_if_allowed(client.find(resource))]
-    found = []
-    for one in map(Workload.parse, documents):
-        if one.problem and one.names_vllm and not one.ours:
-            skipped[f"{one.full_name}: {one.problem}"] = None
-        if not one.replicas or one.ours or one.problem:
+    documents = [
+        document for resource in OPTIONS for document in await list_if_allowed(client.find(resource))
+    ]
+    servers = []
+    for workload in map(Workload.parse, documents):
+        if workload.problem and workload.names_vllm and not workload.ours:
+            skipped[f"{workload.full_name}: {workload.problem}"] = None
+        if not workload.replicas or workload.ours or workload.problem:
             continue
-        pods = await list_if_allowed(find_pods(client, one))
-        address = join_addresses(pods, one.serve.port).partition(", ")[0]
-        server = Server(name=one.name, setting=one.serve.setting, address=address, ours=False)
-        found.append((server, {OPTIONS[one.resource]: [one.name], "namespace": namespace}))
-    return FoundServers(servers=found, skipped=tuple(skipped))
+        pods = await list_if_allowed(find_pods(client, workload))
+        address = join_addresses(pods, workload.serve.port).partition(", ")[0]
+        server = Server(name=workload.name, setting=workload.serve.setting, address=address, ours=False)
+        servers.append((server, {OPTIONS[workload.resource]: [workload.name], "namespace": namespace}))
+    return FoundServers(servers=servers, skipped=tuple(skipped))
 
 
-async def read_server(reader: Reader, one: FoundServer) -> Server:
+async def read_server(reader: Reader, entry: ServerEntry) -> Server:
     """Return it at the name of its Service, without one at the addresses of its pods, with their flags."""
-    workload = one.workload
-    address = one.address or join_addresses(await find_pods(reader, workload), workload.serve.port)
-    return one.to_server(address, await _find_setting(reader, workload))
+    workload = entry.workload
+    address = entry.address or join_addresses(await find_pods(reader, workload), workload.serve.port)
+    return entry.to_server(address, await _find_setting(reader, workload))
 
 
 async def _find_setting(reader: Reader, workload: Workload) -> Setting:
@@ -237,10 +244,11 @@ async def _find_setting(reader: Reader, workload: Workload) -> Setting:
     pods = await reader.find(kubernetes.POD, workload.selector)
     container = str(workload.container_document["name"])
     ready = [pod for pod in pods if (parsed := Pod.parse(pod, container)).ready and parsed.active]
-    found = [
+    settings = [
         (await read_workload(reader, workload.document_with(pod["spec"]))).serve.setting for pod in ready
     ]
-    return found[0] if found and all(other == found[0] for other in found) else workload.serve.setting
+    is_common = settings and all(other == settings[0] for other in settings)
+    return settings[0] if is_common else workload.serve.setting
 
 
 def join_addresses(pods: Iterable[Pod], port: int) -> str:

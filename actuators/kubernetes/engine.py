@@ -11,7 +11,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 from flettner.actuators.kubernetes.autoscaler import find_conflict
 from flettner.actuators.kubernetes.detach import Detachment
 from flettner.actuators.kubernetes.discovery import (
-    FoundServer,
+    ServerEntry,
     check_fence,
     find_pods,
     find_servers,
@@ -76,15 +76,15 @@ class KubernetesEngine(VllmEngine):
             return [error.why]
 
     async def _find_problems(self) -> Sequence[str]:
-        found = await self._find_cached()
+        servers = await self._find_cached()
         wrong: list[str] = []
-        named = {one.workload.name: one.workload for one in found.values()}
-        for one in self._options.adopted:
-            option, workload = OPTIONS[one.resource], named.get(one.name)
+        named = {server.workload.name: server.workload for server in servers.values()}
+        for name in self._options.adopted:
+            option, workload = OPTIONS[name.resource], named.get(name.name)
             if workload is None:
-                wrong.append(f"{option}: {await self._explain_missing(one)}")
+                wrong.append(f"{option}: {await self._explain_missing(name)}")
             else:
-                wrong += [f"{option}: {one.name}: {problem}" for problem in obstacles(workload)]
+                wrong += [f"{option}: {name.name}: {problem}" for problem in obstacles(workload)]
         return wrong
 
     async def _explain_missing(self, wanted: WorkloadName) -> str:
@@ -93,22 +93,25 @@ class KubernetesEngine(VllmEngine):
                 workload = Workload.parse(document)
                 why = workload.problem or f"name it in {OPTIONS[other]}"
                 return f"{wanted.name}: there is a {other.__name__} of this name: {why}"
-        found = [one["metadata"]["name"] for one in await self._client.cached.find(wanted.resource)]
-        namespace, known = await self._client.own_namespace(), ", ".join(sorted(found)) or "none"
-        return f"{wanted.name}: there is none in the namespace {namespace} (there are: {known})"
+        names = [document["metadata"]["name"] for document in await self._client.cached.find(wanted.resource)]
+        namespace, existing = await self._client.own_namespace(), ", ".join(sorted(names)) or "none"
+        return f"{wanted.name}: there is none in the namespace {namespace} (there are: {existing})"
 
     async def observe(self) -> Sequence[Server]:
         """Return our servers first. An adopted workload gets a headless Service, unless in advise mode."""
-        found = await self._find_cached()
-        running = [one for one in found.values() if one.active]
-        if self._site.acts and not all(one.service for one in running):
+        servers = await self._find_cached()
+        running = [server for server in servers.values() if server.active]
+        if self._site.acts and not all(server.service for server in running):
             check_fence(self._site, await self._find())
             running = [
-                one if one.service else await create_service(self._client, self._site, one) for one in running
+                server if server.service else await create_service(self._client, self._site, server)
+                for server in running
             ]
         return [
-            await read_server(self._client.cached, one)
-            for one in sorted(running, key=lambda one: (not one.ours, one.server if one.ours else ""))
+            await read_server(self._client.cached, server)
+            for server in sorted(
+                running, key=lambda server: (not server.ours, server.server if server.ours else "")
+            )
         ]
 
     async def newest_epoch(self) -> int:
@@ -117,11 +120,11 @@ class KubernetesEngine(VllmEngine):
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:
-        found = await self._find_cached()
-        missing = [server.name for server in servers if server.name not in found]
+        by_name = await self._find_cached()
+        missing = [server.name for server in servers if server.name not in by_name]
         if missing or not servers:
             raise ActError(f"there is no workload of {', '.join(missing) or 'this target'} to ask")
-        blues = [found[server.name] for server in servers]
+        blues = [by_name[server.name] for server in servers]
         no_node = self._no_node or await find_waiting_pod(self._client.cached, blues[-1].workload)
         choice = choose_pod_strategy(wanted, sum(server.replicas for server in servers), no_node)
         return await preflight(self._client, self._site, blues, setting, choice, self._times)
@@ -129,16 +132,16 @@ class KubernetesEngine(VllmEngine):
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """A second launch of the same server finds the one that the first has started."""
         async with self._lock(server.name):
-            found = await self._find_fenced()
+            servers = await self._find_fenced()
             began = asyncio.get_running_loop().time()
-            known = server.name in found and found[server.name].active
+            was_active = server.name in servers and servers[server.name].active
             try:
-                launched = await self._starter.launch(server, found, deadline_s)
+                launched = await self._starter.launch(server, servers, deadline_s)
             except NoNodeError as error:
                 self._no_node = error.why
                 raise
             self._no_node = ""
-            if not known:
+            if not was_active:
                 workload = (await self._find())[server.name].workload
                 took_s = asyncio.get_running_loop().time() - began
                 self._times.record(start_key(workload), took_s, None)
@@ -148,47 +151,47 @@ class KubernetesEngine(VllmEngine):
         self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
     ) -> None:
         """Warm up each pod: a name in DNS would reach one of them."""
-        one, pods = await self._pods_of(server, self._client)
-        for address in _addresses(one, pods):
-            probe = OpenAiProbe(address=address, api_key=one.workload.serve.api_key)
+        entry, pods = await self._pods_of(server, self._client)
+        for address in _addresses(entry, pods):
+            probe = OpenAiProbe(address=address, api_key=entry.workload.serve.api_key)
             await probe.warm_up(requests, deadline_s, prompts, lambda: self._recent_log(server))
 
     async def answers(
         self, server: Server, prompts: Sequence[str], deadline_s: float
     ) -> tuple[GoldenAnswer, ...]:
-        one, pods = await self._pods_of(server, self._client)
-        probe = OpenAiProbe(address=_addresses(one, pods)[0], api_key=one.workload.serve.api_key)
+        entry, pods = await self._pods_of(server, self._client)
+        probe = OpenAiProbe(address=_addresses(entry, pods)[0], api_key=entry.workload.serve.api_key)
         return await probe.answers(prompts, deadline_s)
 
     async def busy(self, server: Server) -> int | None:
         """Requests of all its pods; None if one of them does not answer."""
         try:
-            one, pods = await self._pods_of(server, self._client.cached)
+            entry, pods = await self._pods_of(server, self._client.cached)
         except ActError:
             return None
-        counts = [await OpenAiProbe(address=address).busy() for address in _addresses(one, pods)]
+        counts = [await OpenAiProbe(address=address).busy() for address in _addresses(entry, pods)]
         return None if None in counts else sum(count or 0 for count in counts)
 
     async def log(self, server: Server) -> tuple[str, ...]:
-        one = (await self._find_cached()).get(server.name)
-        pods = newest_first(await find_pods(self._client.cached, one.workload)) if one else []
-        return (await read_log(self._client, one.workload, pods[0]))[-40:] if one and pods else ()
+        entry = (await self._find_cached()).get(server.name)
+        pods = newest_first(await find_pods(self._client.cached, entry.workload)) if entry else []
+        return (await read_log(self._client, entry.workload, pods[0]))[-40:] if entry and pods else ()
 
     async def stop(self, server: Server, keep: int = 0) -> None:
         async with self._lock(server.name):
-            one = (await self._find_fenced()).get(server.name)
-            if one is None:
+            entry = (await self._find_fenced()).get(server.name)
+            if entry is None:
                 raise ActError(
                     f"{server.name} has no workload any more: it cannot be stopped and started again"
                 )
-            if conflict := await find_conflict(self._client, [one.workload], keep):
+            if conflict := await find_conflict(self._client, [entry.workload], keep):
                 raise ActError(conflict, external=True)
             if keep:
-                await self._starter.scaler.shrink(one, keep)
+                await self._starter.scaler.shrink(entry, keep)
                 return
-            with self._times.timed(start_key(one.workload) if one.active else "", "stop"):
-                await self._starter.scaler.scale_down(one.workload)
-                await self._starter.scaler.finish(one)
+            with self._times.timed(start_key(entry.workload) if entry.active else "", "stop"):
+                await self._starter.scaler.scale_down(entry.workload)
+                await self._starter.scaler.finish(entry)
 
     async def retire(self, server: Server) -> str | None:
         """End a server for good. If people own its workload, the server that replaces it moves there.
@@ -196,16 +199,16 @@ class KubernetesEngine(VllmEngine):
         If that server exits meanwhile, it is no loss to act on unless the handover fails.
         """
         async with self._retirements.turn(), self._lock(server.name):
-            one, home, successor = self._retirements.choose(server.name, await self._find_fenced())
+            entry, home, successor = self._retirements.choose(server.name, await self._find_fenced())
             moved = ""
-            if one is not None:
-                if home is not one or successor is None:
-                    await self._starter.scaler.scale_down(one.workload)
-                await self._starter.scaler.finish(one)
+            if entry is not None:
+                if home is not entry or successor is None:
+                    await self._starter.scaler.scale_down(entry.workload)
+                await self._starter.scaler.finish(entry)
                 if home and successor and await self._hand_over(home, successor):
                     moved = successor.server
-                if one.workload.ours:
-                    await remove_server(self._client, self._site, one)
+                if entry.workload.ours:
+                    await remove_server(self._client, self._site, entry)
             await self._client.delete(kubernetes.SERVICE, object_name(self._site, server.name))
             return moved
 
@@ -225,25 +228,25 @@ class KubernetesEngine(VllmEngine):
         self._retirements.gone.discard(server.name)
         keeping = asyncio.create_task(self._keep_service(server))
         try:
-            found, log = await self._watch_until_gone(server, report)
+            loss, log = await self._watch_until_gone(server, report)
         finally:
             keeping.cancel()
-        if found is not None:
+        if loss is not None:
             self._retirements.gone.add(server.name)
-            report(found, log, gone=True)
+            report(loss, log, gone=True)
 
     async def _watch_until_gone(self, server: Server, report: Report) -> tuple[Fault | None, tuple[str, ...]]:
         """Return how it ended, and its last log lines; None: its owner has changed it."""
-        found: Fault | None = Fault("has no workload any more", external=True)
+        loss: Fault | None = Fault("has no workload any more", external=True)
         log, watched = tuple[str, ...](), ""
-        while (one := await self._find_patiently(server)) is not None and one.active:
-            if one.workload.name == watched:
+        while (entry := await self._find_patiently(server)) is not None and entry.active:
+            if entry.workload.name == watched:
                 break
-            watched = one.workload.name  # another one after a promotion: the operator's
+            watched = entry.workload.name  # another one after a promotion: the operator's
             watch = Watch(
                 client=self._client,
                 server=server.name,
-                workload=one.workload,
+                workload=entry.workload,
                 every_s=self._options.health_every_s,
                 timeout_s=self._options.health_timeout_s,
                 misses=self._options.lost_after,
@@ -252,22 +255,22 @@ class KubernetesEngine(VllmEngine):
                 address="" if self._site.acts else server.address,
                 report=report,
             )
-            found, log = await watch.until_gone()
-            if found is None:
+            loss, log = await watch.until_gone()
+            if loss is None:
                 return None, ()
             if await self._has_moved(server, watched):
                 continue
             if await self._retirements.moves(server.name):
-                report(found, log, gone=False)  # the operator's workload starts in its place
+                report(loss, log, gone=False)  # the operator's workload starts in its place
                 await self._retirements.wait()
-        if one is not None and not watched:
-            found = fault_of_none(one.workload.annotations)
-        return found, log
+        if entry is not None and not watched:
+            loss = fault_of_none(entry.workload.annotations)
+        return loss, log
 
     async def _has_moved(self, server: Server, workload: str) -> bool:
         """Whether it runs by another workload now: a handover ends green's Deployment last."""
-        one = await self._find_patiently(server)
-        return one is not None and one.active and one.workload.name != workload
+        entry = await self._find_patiently(server)
+        return entry is not None and entry.active and entry.workload.name != workload
 
     async def _keep_service(self, server: Server) -> None:
         if self._site.acts:
@@ -276,53 +279,55 @@ class KubernetesEngine(VllmEngine):
 
     async def _restore_service(self, server: Server) -> None:
         async with self._lock(server.name):
-            one = (await self._find_fenced()).get(server.name)
-            if one and one.active and not one.service:
+            entry = (await self._find_fenced()).get(server.name)
+            if entry and entry.active and not entry.service:
                 logger.warning("kubernetes.service_restored", server=server.name)
-                await create_service(self._client, self._site, one)
+                await create_service(self._client, self._site, entry)
 
     async def _api_key(self, server: Server) -> str:
-        one = (await self._find_cached()).get(server.name)
-        return one.workload.serve.api_key if one else ""
+        entry = (await self._find_cached()).get(server.name)
+        return entry.workload.serve.api_key if entry else ""
 
     async def _recent_log(self, server: Server, lines: int = 40) -> Sequence[str]:
         with suppress(ActError):
-            one = (await self._find_cached()).get(server.name)
-            pods = newest_first(await find_pods(self._client.cached, one.workload)) if one else []
+            entry = (await self._find_cached()).get(server.name)
+            pods = newest_first(await find_pods(self._client.cached, entry.workload)) if entry else []
             if pods:
                 return (await self._client.log(pods[0].name, pods[0].container, lines)).splitlines()
         return ()
 
-    async def _find(self) -> Mapping[str, FoundServer]:
+    async def _find(self) -> Mapping[str, ServerEntry]:
         return await find_servers(self._client, self._site, self._options.adopted)
 
-    async def _find_cached(self) -> Mapping[str, FoundServer]:
+    async def _find_cached(self) -> Mapping[str, ServerEntry]:
         return await find_servers(self._client.cached, self._site, self._options.adopted)
 
-    async def _find_fenced(self) -> Mapping[str, FoundServer]:
-        found = await self._find()
-        check_fence(self._site, found)
-        return found
+    async def _find_fenced(self) -> Mapping[str, ServerEntry]:
+        servers = await self._find()
+        check_fence(self._site, servers)
+        return servers
 
-    async def _find_patiently(self, server: Server) -> FoundServer | None:
+    async def _find_patiently(self, server: Server) -> ServerEntry | None:
         """Return the server; before it is said to be gone or idle, the objects are read."""
 
-        async def find() -> FoundServer | None:
+        async def find() -> ServerEntry | None:
             cached = (await self._find_cached()).get(server.name)
             return cached if cached and cached.active else (await self._find()).get(server.name)
 
         finding = AsyncRetrying(retry=retry_if_exception_type(ActError), wait=wait_fixed(_RETRY_S))
         return await retry(finding, find)
 
-    async def _pods_of(self, server: Server, reader: Reader) -> tuple[FoundServer, list[Pod]]:
+    async def _pods_of(self, server: Server, reader: Reader) -> tuple[ServerEntry, list[Pod]]:
         """Return the server with its running pods. Raises ActError if there is none."""
-        one = (await find_servers(reader, self._site, self._options.adopted)).get(server.name)
-        pods = [pod for pod in await find_pods(reader, one.workload) if pod.ip and pod.active] if one else []
-        if one is None or not pods:
+        entry = (await find_servers(reader, self._site, self._options.adopted)).get(server.name)
+        pods = (
+            [pod for pod in await find_pods(reader, entry.workload) if pod.ip and pod.active] if entry else []
+        )
+        if entry is None or not pods:
             raise ActError(f"{server.name} has no running pod")
-        return one, pods
+        return entry, pods
 
-    async def _hand_over(self, old: FoundServer, new: FoundServer) -> bool:
+    async def _hand_over(self, old: ServerEntry, new: ServerEntry) -> bool:
         """Return whether the new server has moved."""
         key = start_key(old.workload)
 
@@ -340,5 +345,5 @@ class KubernetesEngine(VllmEngine):
         return await handover.perform()
 
 
-def _addresses(one: FoundServer, pods: Sequence[Pod]) -> list[str]:
-    return [pod.address(one.workload.serve.port) for pod in pods]
+def _addresses(entry: ServerEntry, pods: Sequence[Pod]) -> list[str]:
+    return [pod.address(entry.workload.serve.port) for pod in pods]

@@ -35,9 +35,9 @@ def make_deployment(
     """Return the Deployment of `server`. `selectors`: see `find_selectors`. Raises FlagError."""
     template = deepcopy(pattern.template)
     metadata = template.setdefault("metadata", {})
-    kept, _ = keep_labels(pattern, selectors)
+    copied_labels, _ = keep_labels(pattern, selectors)
     metadata["labels"] = {
-        **kept,
+        **copied_labels,
         **server_labels(site, server.name),
         **service_labels(site, server.name),
     }
@@ -72,12 +72,12 @@ def keep_labels(
     """Return the pod labels that green keeps, and the keys of those it must not have."""
     labels = dict((pattern.template.get("metadata") or {}).get("labels") or {})
     dropped = {"pod-template-hash", *pattern.selector}
-    kept = {key: value for key, value in labels.items() if key not in dropped}
+    copied = {key: value for key, value in labels.items() if key not in dropped}
     for selector in selectors:
-        if selector and selector.items() <= kept.items():
+        if selector and selector.items() <= copied.items():
             dropped |= selector.keys()
-            kept = {key: value for key, value in kept.items() if key not in dropped}
-    return kept, tuple(sorted(dropped & labels.keys()))
+            copied = {key: value for key, value in copied.items() if key not in dropped}
+    return copied, tuple(sorted(dropped & labels.keys()))
 
 
 async def find_selectors(client: KubernetesClient, workload: Workload) -> list[Mapping[str, str]]:
@@ -85,20 +85,20 @@ async def find_selectors(client: KubernetesClient, workload: Workload) -> list[M
 
     Raises ActError.
     """
-    found = [one["spec"].get("selector") or {} for one in await client.find(kubernetes.SERVICE)]
+    selectors = [service["spec"].get("selector") or {} for service in await client.find(kubernetes.SERVICE)]
     with suppress(MissingError):  # policy/v1 came with Kubernetes 1.21
         labels = (workload.template.get("metadata") or {}).get("labels") or {}
         budgets = await client.find(kubernetes.POD_DISRUPTION_BUDGET)
-        found += [_needed_labels(one["spec"].get("selector") or {}, labels) for one in budgets]
-    return found
+        selectors += [_needed_labels(budget["spec"].get("selector") or {}, labels) for budget in budgets]
+    return selectors
 
 
 def _needed_labels(selector: Json, labels: Mapping[str, str]) -> dict[str, str]:
     """Return the labels without which the selector does not take such a pod; empty: it takes none anyway."""
     needed = dict(selector.get("matchLabels") or {})
-    for one in selector.get("matchExpressions") or ():
-        if one["operator"] == "In" and labels.get(one["key"]) not in one["values"]:
+    for expression in selector.get("matchExpressions") or ():
+        if expression["operator"] == "In" and labels.get(expression["key"]) not in expression["values"]:
             return {}
-        if one["operator"] in {"In", "Exists"} and one["key"] in labels:
-            needed[one["key"]] = labels[one["key"]]
+        if expression["operator"] in {"In", "Exists"} and expression["key"] in labels:
+            needed[expression["key"]] = labels[expression["key"]]
     return needed

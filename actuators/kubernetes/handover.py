@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from flettner.actuators.kubernetes.autoscaler import find_conflict
-from flettner.actuators.kubernetes.discovery import FoundServer, find_pods, read_workload
+from flettner.actuators.kubernetes.discovery import ServerEntry, find_pods, read_workload
 from flettner.actuators.kubernetes.labels import (
     CHANGE,
     DEPLOYMENT,
@@ -47,8 +47,8 @@ class Handover:
     """`old`: the server whose workload people own. `new`: the server that replaces it."""
 
     starter: Starter
-    old: FoundServer
-    new: FoundServer
+    old: ServerEntry
+    new: ServerEntry
     start_s: float  # deadline of the start of a pod
     warm_up: WarmUp
 
@@ -116,8 +116,8 @@ class Handover:
     async def _join(self, workload: Workload) -> None:
         """Warm up the pods that are new, and let the name of the new server resolve to them, too."""
         serving = service_labels(self.starter.site, self.new.server)
-        found = await patiently(lambda: find_pods(self.client, workload))
-        new = [pod for pod in found if pod.active and pod.ip and not serving.items() <= pod.labels.items()]
+        pods = await patiently(lambda: find_pods(self.client, workload))
+        new = [pod for pod in pods if pod.active and pod.ip and not serving.items() <= pod.labels.items()]
         await asyncio.gather(*(self.warm_up(pod.address(workload.serve.port)) for pod in new))
         for pod in new:
             await self.client.patch(kubernetes.POD, pod.name, {"metadata": {"labels": serving}})
@@ -125,8 +125,8 @@ class Handover:
     async def _read_green(self) -> Workload | None:
         """Return green's Deployment; None: a third party has removed it, and the handover goes on."""
         name = self.new.workload.name
-        found = await patiently(lambda: self.client.get(kubernetes.DEPLOYMENT, name))
-        return Workload.parse(found) if found else None
+        document = await patiently(lambda: self.client.get(kubernetes.DEPLOYMENT, name))
+        return Workload.parse(document) if document else None
 
     async def _shrink_green(self, keep: int) -> None:
         green = await self._read_green()
@@ -135,20 +135,20 @@ class Handover:
 
     async def _give_back(self) -> None:
         """After a failure: the operator's pods end their requests, and green has all its pods again."""
-        if found := await patiently(
+        if document := await patiently(
             lambda: self.client.get(self.old.workload.resource, self.old.workload.name)
         ):
-            home = replace(self.old, workload=Workload.parse(found))
+            home = replace(self.old, workload=Workload.parse(document))
             await self.starter.scaler.shrink(home, 0)
         if (green := await self._read_green()) is not None:
             await self.starter.scaler.scale(green, green.usual_replicas)
 
     async def _read(self) -> Workload:
         name = self.old.workload.full_name
-        found = await patiently(lambda: self.client.get(name.resource, name.name))
-        if found is None:
+        document = await patiently(lambda: self.client.get(name.resource, name.name))
+        if document is None:
             raise ActError(f"{name} was removed by a third party", external=True)
-        return await patiently(lambda: read_workload(self.client, found))
+        return await patiently(lambda: read_workload(self.client, document))
 
     def _is_written(self, workload: Workload) -> bool:
         """Whether an interrupted handover has got so far."""
@@ -164,8 +164,8 @@ class Handover:
 
         async def to_wanted(document: Json) -> list[Json]:
             workload = await read_workload(self.client, document)
-            if found := obstacles(workload):
-                raise ActError(f"{workload.name}: {'; '.join(found)}", external=True)
+            if problems := obstacles(workload):
+                raise ActError(f"{workload.name}: {'; '.join(problems)}", external=True)
             return self._make_change(workload)
 
         name = self.old.workload.full_name
@@ -223,10 +223,10 @@ def json_patch(
 ) -> list[Json]:
     """Return the one change of the operator's workload; refused if it has changed since it was read."""
     container = f"/spec/template/spec/containers/{workload.container}"
-    kept = {name: value for name, value in workload.annotations.items() if name != REPLICAS}
+    copied = {name: value for name, value in workload.annotations.items() if name != REPLICAS}
     return [
         {"op": "add", "path": "/metadata/resourceVersion", "value": workload.version},
-        {"op": "add", "path": "/metadata/annotations", "value": {**kept, **annotations}},
+        {"op": "add", "path": "/metadata/annotations", "value": {**copied, **annotations}},
         {"op": "add", "path": "/spec/replicas", "value": 1},
         *({"op": "add", "path": f"{container}/{name}", "value": value} for name, value in fields.items()),
     ]

@@ -43,8 +43,8 @@ class LeaseLock:
     name: str
 
     async def problems(self, state_dir: Path) -> Sequence[str]:
-        found = describe_volatile(state_dir)
-        return [found] if found else []
+        problem = describe_volatile(state_dir)
+        return [problem] if problem else []
 
     async def remove(self) -> None:
         """Delete the Lease for good."""

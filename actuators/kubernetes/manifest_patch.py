@@ -54,21 +54,24 @@ def _list_changes(path: str, before: Sequence[object], after: Sequence[object]) 
     """Return the operations that make one list of the other, the last lines first: indices stay valid."""
     if not before:
         return [{"op": "add", "path": path, "value": list(after)}] if after else []
-    keys = [repr(one) for one in before], [repr(one) for one in after]
-    found: list[Json] = []
+    keys = [repr(item) for item in before], [repr(item) for item in after]
+    operations: list[Json] = []
     for _, low, high, start, end in reversed(_blocks(*keys)):
         common = min(high - low, end - start)
         for at in reversed(range(low + common, high)):
-            found += [_test(path, at, before[at]), {"op": "remove", "path": f"{path}/{at}"}]
-        found += [
+            operations += [_test(path, at, before[at]), {"op": "remove", "path": f"{path}/{at}"}]
+        operations += [
             {"op": "add", "path": f"{path}/{low + common}", "value": value}
             for value in reversed(after[start + common : end])
         ]
         for offset in reversed(range(common)):
             at = low + offset
             new = after[start + offset]
-            found += [_test(path, at, before[at]), {"op": "replace", "path": f"{path}/{at}", "value": new}]
-    return found
+            operations += [
+                _test(path, at, before[at]),
+                {"op": "replace", "path": f"{path}/{at}", "value": new},
+            ]
+    return operations
 
 
 def _blocks(before: list[str], after: list[str]) -> list[tuple[str, int, int, int, int]]:

@@ -25,7 +25,7 @@ class KubernetesOptions(ServerOptions, ClusterOptions):
         for option in OPTIONS.values():
             object.__setattr__(self, option, tuple(getattr(self, option)))  # TOML has lists only
         super().__post_init__()
-        names = [one.name for one in self.adopted]
+        names = [name.name for name in self.adopted]
         if not names or not all(names):
             raise ValueError(
                 "deployments and statefulsets are empty: name what serves, as "
@@ -47,7 +47,7 @@ class KubernetesOptions(ServerOptions, ClusterOptions):
     @property
     def exclusive(self) -> tuple[tuple[str, ...], ...]:
         place = find_place(Access(self.kubeconfig, self.context, self.namespace))
-        return tuple((OPTIONS[one.resource], one.name, *place) for one in self.adopted)
+        return tuple((OPTIONS[name.resource], name.name, *place) for name in self.adopted)
 
     def lock(self) -> Lock:
         return LeaseLock(client=self.client(), name=self.lease)

@@ -38,9 +38,10 @@ class Pod:
     @classmethod
     def parse(cls, document: Json, container: str) -> Self:
         metadata, status = document["metadata"], document.get("status") or {}
-        conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+        conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
         own: Json = next(
-            (one for one in status.get("containerStatuses") or () if one["name"] == container), {}
+            (reported for reported in status.get("containerStatuses") or () if reported["name"] == container),
+            {},
         )
         return cls(
             name=metadata["name"],
@@ -78,9 +79,9 @@ class Pod:
     @property
     def unschedulable(self) -> str:
         """The scheduler's reason why no node takes it; empty: one does, or may."""
-        for one in self.status.get("conditions") or ():
-            if one["type"] == "PodScheduled" and one["status"] == "False":
-                return str(one.get("message") or one.get("reason") or "no node takes it")
+        for condition in self.status.get("conditions") or ():
+            if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                return str(condition.get("message") or condition.get("reason") or "no node takes it")
         return ""
 
     def fault(self, log: Sequence[str] = ()) -> Fault | None:
@@ -99,16 +100,20 @@ class Pod:
         The kubelet starts a container that failed once again at once: only its back-off is certain.
         """
         init = self.status.get("initContainerStatuses") or ()
-        beside = (one for one in self.status.get("containerStatuses") or () if one["name"] != self.container)
-        for kind, one in (
-            *(("init container", one) for one in init),
-            *(("container", one) for one in beside),
+        beside = (
+            reported
+            for reported in self.status.get("containerStatuses") or ()
+            if reported["name"] != self.container
+        )
+        for kind, reported in (
+            *(("init container", reported) for reported in init),
+            *(("container", reported) for reported in beside),
         ):
-            whose = f"the {kind} {one['name']}:"
-            if fault := _creation_fault(one, whose):
+            whose = f"the {kind} {reported['name']}:"
+            if fault := _creation_fault(reported, whose):
                 return fault
-            ended = _last_end(one)
-            if ended and _waiting(one)[0] == _BACK_OFF:
+            ended = _last_end(reported)
+            if ended and _waiting(reported)[0] == _BACK_OFF:
                 why = f"{whose} it ends with code {ended.get('exitCode', 0)} again and again: see its log"
                 return Fault(why, external=True)
         return None
@@ -123,8 +128,8 @@ def _waiting(container: Json) -> tuple[str, str]:
 def _last_end(container: Json) -> Json | None:
     """Return the last end of the container, whether it was started again or not."""
     for state in (container.get("state") or {}, container.get("lastState") or {}):
-        if found := state.get("terminated"):
-            return dict(found)
+        if terminated := state.get("terminated"):
+            return dict(terminated)
     return None
 
 

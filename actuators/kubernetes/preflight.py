@@ -11,7 +11,7 @@ from typing import Literal
 
 from flettner.actuators.kubernetes import statefulset
 from flettner.actuators.kubernetes.autoscaler import find_conflict
-from flettner.actuators.kubernetes.discovery import FoundServer
+from flettner.actuators.kubernetes.discovery import ServerEntry
 from flettner.actuators.kubernetes.green import find_selectors, keep_labels, make_deployment
 from flettner.actuators.kubernetes.manifest_patch import make_patch
 from flettner.actuators.kubernetes.pods import Pod
@@ -34,13 +34,13 @@ _START_S = 300.0  # assumed if no start was measured
 
 def obstacles(workload: Workload) -> tuple[str, ...]:
     """Return why no like Deployment can be made, each with the fix; empty: it can."""
-    found = [workload.problem] if workload.problem else []
-    found += http_obstacles(workload.serve.setting)
+    problems = [workload.problem] if workload.problem else []
+    problems += http_obstacles(workload.serve.setting)
     if workload.selects_by_expressions:
-        found.append("its selector has matchExpressions, which a Service has not: write matchLabels alone")
+        problems.append("its selector has matchExpressions, which a Service has not: write matchLabels alone")
     if workload.paused:
-        found.append("it is paused, so that new flags reach no pod: `kubectl rollout resume` it")
-    return (*found, *statefulset.find_obstacles(workload))
+        problems.append("it is paused, so that new flags reach no pod: `kubectl rollout resume` it")
+    return (*problems, *statefulset.find_obstacles(workload))
 
 
 def start_key(workload: Workload) -> str:
@@ -51,7 +51,7 @@ def start_key(workload: Workload) -> str:
 async def preflight(
     client: KubernetesClient,
     site: Site,
-    blues: Sequence[FoundServer],
+    blues: Sequence[ServerEntry],
     setting: Setting,
     choice: StrategyChoice,
     times: StartTimes,
@@ -79,7 +79,7 @@ async def preflight(
     return replace(_predict(pattern, choice.strategy, times, notes), why=choice.why, patch=patch)
 
 
-async def _find_refusal(client: KubernetesClient, blues: Sequence[FoundServer], body: Json) -> str:
+async def _find_refusal(client: KubernetesClient, blues: Sequence[ServerEntry], body: Json) -> str:
     """Return what the cluster would do against the rollout; empty: nothing. `body`: green's Deployment."""
     if conflict := await find_conflict(client, [blue.workload for blue in blues]):
         return conflict
@@ -107,7 +107,7 @@ def _commit(workload: Workload, patch: str) -> PreflightResult:
 
 
 def _predict(
-    pattern: FoundServer, strategy: Strategy, times: StartTimes, notes: list[str]
+    pattern: ServerEntry, strategy: Strategy, times: StartTimes, notes: list[str]
 ) -> PreflightResult:
     key = start_key(pattern.workload)
     start_s = times.expected(key, None)
@@ -130,32 +130,32 @@ def _predict(
 
 
 def _notes(workload: Workload, selectors: Sequence[Mapping[str, str]]) -> list[str]:
-    found: list[str] = []
+    notes: list[str] = []
     _, dropped = keep_labels(workload, selectors)
     if dropped:
-        found.append(
+        notes.append(
             f"green's pods lack the labels {', '.join(dropped)}, by which Services or disruption budgets "
             "select: a NetworkPolicy or a monitor that selects by them does not apply to green"
         )
     claims = [
-        one["persistentVolumeClaim"]["claimName"]
-        for one in workload.template["spec"].get("volumes") or ()
-        if "persistentVolumeClaim" in one
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in workload.template["spec"].get("volumes") or ()
+        if "persistentVolumeClaim" in volume
     ]
     if claims:
-        found.append(
+        notes.append(
             f"green uses the same claims ({', '.join(claims)}); ReadWriteOnce binds it to their node"
         )
     if own := statefulset.describe_claims(workload):
-        found.append(
+        notes.append(
             f"each pod of green gets claims of its own ({', '.join(own)}), which end with it: "
             "a model that it keeps there is downloaded again"
         )
     if workload.labels.get("app.kubernetes.io/managed-by") == "Helm":
-        found.append(
+        notes.append(
             f"Helm installed {workload.name}: the next upgrade reverts the flags unless its values have them"
         )
-    return found
+    return notes
 
 
 def choose_pod_strategy(wanted: Strategy | Literal["auto"], pods: int, no_node: str) -> StrategyChoice:
@@ -179,7 +179,7 @@ async def find_waiting_pod(reader: Reader, workload: Workload) -> str:
     """Return what the scheduler says of a pod of the namespace that waits for the GPUs, or for a node."""
     for document in await reader.find(kubernetes.POD):
         pod = Pod.parse(document, "")
-        gpus = sum(count_gpus(one) for one in document["spec"]["containers"])
+        gpus = sum(count_gpus(container) for container in document["spec"]["containers"])
         if pod.active and pod.unschedulable and (gpus or not workload.gpus):
             return f"the pod {pod.name} waits for a node: {pod.unschedulable}"
     return ""

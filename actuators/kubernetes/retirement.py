@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from flettner.actuators.kubernetes.discovery import FoundServer, find_home
+from flettner.actuators.kubernetes.discovery import ServerEntry, find_home
 
 
 @dataclass(slots=True)
@@ -33,18 +33,18 @@ class Retirements:
                 self._chosen.set()
 
     def choose(
-        self, server: str, found: Mapping[str, FoundServer]
-    ) -> tuple[FoundServer | None, FoundServer | None, FoundServer | None]:
+        self, server: str, servers: Mapping[str, ServerEntry]
+    ) -> tuple[ServerEntry | None, ServerEntry | None, ServerEntry | None]:
         """Return the server, the one whose workload people own, and the one that moves there."""
-        one = found.get(server)
-        successor = self._find_successor(server, found) if one else None
-        home = find_home(one, successor, found) if one else None
+        entry = servers.get(server)
+        successor = self._find_successor(server, servers) if entry else None
+        home = find_home(entry, successor, servers) if entry else None
         self._moving = successor.server if home and successor else ""
         self._chosen.set()
-        return one, home, successor
+        return entry, home, successor
 
-    def _find_successor(self, server: str, found: Mapping[str, FoundServer]) -> FoundServer | None:
-        running = (new for new in found.values() if new.active and new.server not in self.gone)
+    def _find_successor(self, server: str, servers: Mapping[str, ServerEntry]) -> ServerEntry | None:
+        running = (new for new in servers.values() if new.active and new.server not in self.gone)
         return next((new for new in running if new.like == server), None)
 
     async def moves(self, server: str) -> bool:

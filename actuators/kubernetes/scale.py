@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from flettner.actuators.kubernetes.discovery import FoundServer, find_pods
+from flettner.actuators.kubernetes.discovery import ServerEntry, find_pods
 from flettner.actuators.kubernetes.labels import EPOCH, REPLICAS, draining_labels
 from flettner.actuators.kubernetes.pods import Pod
 from flettner.actuators.kubernetes.statefulset import count_turns
@@ -54,10 +54,10 @@ class Scaler:
         """Return the workload with so many replicas."""
 
         async def to_wanted(document: Json) -> Json | None:
-            found = Workload.parse(document)
-            if found.replicas == replicas and found.annotations.get(REPLICAS) == _usual(found, replicas):
+            current = Workload.parse(document)
+            if (current.replicas, current.annotations.get(REPLICAS)) == (replicas, _usual(current, replicas)):
                 return None
-            return self._change(found, replicas)
+            return self._change(current, replicas)
 
         return Workload.parse(await self.client.update(workload.resource, workload.name, to_wanted))
 
@@ -65,10 +65,10 @@ class Scaler:
         """Write this daemon's epoch, and scale a workload with fewer replicas up."""
 
         async def to_wanted(document: Json) -> Json | None:
-            found = Workload.parse(document)
-            if found.replicas >= replicas and (not found.ours or found.epoch == self.site.epoch):
+            current = Workload.parse(document)
+            if current.replicas >= replicas and (not current.ours or current.epoch == self.site.epoch):
                 return None
-            return self._change(found, max(found.replicas, replicas))
+            return self._change(current, max(current.replicas, replicas))
 
         await self.client.update(workload.resource, workload.name, to_wanted)
 
@@ -76,43 +76,45 @@ class Scaler:
         """Return when no pod of the workload runs any more; without error if it was removed."""
 
         async def to_none(document: Json) -> Json | None:
-            found = Workload.parse(document)
-            return self._change(found, 0) if found.replicas else None
+            current = Workload.parse(document)
+            return self._change(current, 0) if current.replicas else None
 
         with suppress(MissingError):
             await self.client.update(workload.resource, workload.name, to_none)
         await wait_until_gone(self.client, workload)
 
-    def _change(self, found: Workload, replicas: int) -> Json:
-        annotations = {REPLICAS: _usual(found, replicas)}
-        metadata: Json = {"resourceVersion": found.version, "annotations": annotations}
-        if found.ours:
+    def _change(self, workload: Workload, replicas: int) -> Json:
+        annotations = {REPLICAS: _usual(workload, replicas)}
+        metadata: Json = {"resourceVersion": workload.version, "annotations": annotations}
+        if workload.ours:
             metadata["labels"] = {EPOCH: str(self.site.epoch)}
         return {"metadata": metadata, "spec": {"replicas": replicas}}
 
-    async def shrink(self, one: FoundServer, keep: int) -> None:
+    async def shrink(self, entry: ServerEntry, keep: int) -> None:
         """Return when `keep` pods serve and the others have ended. Idempotent. Raises ActError."""
-        leaving = await self._find_leaving(one)
-        surplus = one.workload.replicas - keep - len(leaving)
-        pods = [pod for pod in await find_pods(self.client, one.workload) if pod.active]
+        leaving = await self._find_leaving(entry)
+        surplus = entry.workload.replicas - keep - len(leaving)
+        pods = [pod for pod in await find_pods(self.client, entry.workload) if pod.active]
         for pod in last_first(pods)[: max(0, surplus)]:
-            await self._isolate(one, pod)
-        await self.scale(one.workload, keep)
-        await self.finish(one)
+            await self._isolate(entry, pod)
+        await self.scale(entry.workload, keep)
+        await self.finish(entry)
 
-    async def finish(self, one: FoundServer) -> None:
+    async def finish(self, entry: ServerEntry) -> None:
         """End the pods that an interrupted `shrink` has taken out of the server. Raises ActError."""
-        leaving = await self._find_leaving(one)
+        leaving = await self._find_leaving(entry)
         if not leaving:
             return
         if any(pod.ready for pod in leaving):
-            await wait_for_last_requests(lambda: self._find_leaving(one), one.workload.serve.port, one.server)
+            await wait_for_last_requests(
+                lambda: self._find_leaving(entry), entry.workload.serve.port, entry.server
+            )
         for pod in leaving:
             await self.client.delete(kubernetes.POD, pod.name)
-        grace_s = float(one.workload.template["spec"].get("terminationGracePeriodSeconds", 30))
+        grace_s = float(entry.workload.template["spec"].get("terminationGracePeriodSeconds", 30))
 
         async def are_gone() -> bool:
-            return not await patiently(lambda: self._find_leaving(one))
+            return not await patiently(lambda: self._find_leaving(entry))
 
         try:
             async with asyncio.timeout(grace_s + _GONE_WITHIN_S):
@@ -121,17 +123,20 @@ class Scaler:
             names = ", ".join(pod.name for pod in leaving)
             raise ActError(f"{names} did not end: `kubectl get pods`", external=True) from error
 
-    async def _isolate(self, one: FoundServer, pod: Pod) -> None:
+    async def _isolate(self, entry: ServerEntry, pod: Pod) -> None:
         services = await self.client.find(kubernetes.SERVICE)
-        selectors = [one.workload.selector, *(service["spec"].get("selector") or {} for service in services)]
-        labels = {**_without(pod.labels, selectors), **draining_labels(self.site, one.server)}
+        selectors = [
+            entry.workload.selector,
+            *(service["spec"].get("selector") or {} for service in services),
+        ]
+        labels = {**_without(pod.labels, selectors), **draining_labels(self.site, entry.server)}
         with suppress(MissingError):
             await self.client.patch(kubernetes.POD, pod.name, {"metadata": {"labels": labels}})
 
-    async def _find_leaving(self, one: FoundServer) -> list[Pod]:
-        container = str(one.workload.container_document["name"])
-        found = await self.client.find(kubernetes.POD, draining_labels(self.site, one.server))
-        return [Pod.parse(document, container) for document in found]
+    async def _find_leaving(self, entry: ServerEntry) -> list[Pod]:
+        container = str(entry.workload.container_document["name"])
+        documents = await self.client.find(kubernetes.POD, draining_labels(self.site, entry.server))
+        return [Pod.parse(document, container) for document in documents]
 
 
 def _usual(workload: Workload, replicas: int) -> str | None:

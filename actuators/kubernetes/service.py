@@ -8,7 +8,7 @@ from functools import partial
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
 
-from flettner.actuators.kubernetes.discovery import FoundServer
+from flettner.actuators.kubernetes.discovery import ServerEntry
 from flettner.actuators.kubernetes.labels import (
     DEPLOYMENT,
     LIKE,
@@ -50,9 +50,9 @@ def make_service(site: Site, server: str, like: str, workload: Workload) -> Json
     }
 
 
-async def create_service(client: KubernetesClient, site: Site, one: FoundServer) -> FoundServer:
+async def create_service(client: KubernetesClient, site: Site, entry: ServerEntry) -> ServerEntry:
     """Return the server with its Service, which may be there for a Deployment that a person has removed."""
-    body = make_service(site, one.server, one.like, one.workload)
+    body = make_service(site, entry.server, entry.like, entry.workload)
     name, selector = body["metadata"]["name"], body["spec"]["selector"]
     try:
         await client.create(kubernetes.SERVICE, body)
@@ -64,7 +64,7 @@ async def create_service(client: KubernetesClient, site: Site, one: FoundServer)
             return {"metadata": metadata, "spec": {"selector": {**before, **selector}}}
 
         await client.update(kubernetes.SERVICE, name, to_wanted)
-    return replace(one, service=name)
+    return replace(entry, service=name)
 
 
 async def keep_service(client: KubernetesClient, name: str, restore: Callable[[], Awaitable[None]]) -> None:

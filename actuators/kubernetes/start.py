@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from flettner.actuators.host.server_log import format_lines
 from flettner.actuators.kubernetes.discovery import (
-    FoundServer,
+    ServerEntry,
     find_pods,
     find_servers,
     read_workload,
@@ -56,17 +56,17 @@ class Starter:
     def scaler(self) -> Scaler:
         return Scaler(client=self.client, site=self.site)
 
-    async def launch(self, server: Server, found: Mapping[str, FoundServer], deadline_s: float) -> Server:
+    async def launch(self, server: Server, servers: Mapping[str, ServerEntry], deadline_s: float) -> Server:
         """Return the healthy server with its address. Raises ActError; the workload is then as before."""
-        before = found.get(server.name)
+        before = servers.get(server.name)
         deadline_s *= 1 if before is None else count_turns(before.workload)
-        one: FoundServer | None = None
+        started: ServerEntry | None = None
         try:
             async with asyncio.timeout(deadline_s):
-                one = await self._start(server, found)
-                await self._wait_for_pods(one.server, one.workload)
+                started = await self._start(server, servers)
+                await self._wait_for_pods(started.server, started.workload)
         except TimeoutError as error:
-            late = await self._late(server.name, one.workload if one else None, deadline_s)
+            late = await self._late(server.name, started.workload if started else None, deadline_s)
             await self._undo(server.name, before)
             raise late from error
         except FlagError as error:
@@ -75,7 +75,7 @@ class Starter:
         except BaseException:
             await self._undo(server.name, before)
             raise
-        return replace(one.to_server(), like=server.like or one.like)
+        return replace(started.to_server(), like=server.like or started.like)
 
     async def wait_until_available(self, workload: Workload, deadline_s: float) -> None:
         """Wait until every pod of a workload is healthy. `deadline_s`: of one start. Raises ActError."""
@@ -86,30 +86,30 @@ class Starter:
         except TimeoutError as error:
             raise await self._late(workload.name, workload, deadline_s) from error
 
-    async def _start(self, server: Server, found: Mapping[str, FoundServer]) -> FoundServer:
+    async def _start(self, server: Server, servers: Mapping[str, ServerEntry]) -> ServerEntry:
         """Return the server with a workload that is scaled up and a Service."""
-        one = found.get(server.name)
-        if one is None:
-            one = await self._create(server, found)
+        entry = servers.get(server.name)
+        if entry is None:
+            entry = await self._create(server, servers)
         else:
-            await self.scaler.finish(one)
-            await self.scaler.claim(one.workload, server.replicas)
-        if not one.service:
-            await create_service(self.client, self.site, one)
+            await self.scaler.finish(entry)
+            await self.scaler.claim(entry.workload, server.replicas)
+        if not entry.service:
+            await create_service(self.client, self.site, entry)
         again = (await find_servers(self.client, self.site, self.adopted)).get(server.name)
         if again is None:
             raise ActError(f"{server.name} was removed by a third party while it started", external=True)
         return again
 
-    async def _create(self, server: Server, found: Mapping[str, FoundServer]) -> FoundServer:
+    async def _create(self, server: Server, servers: Mapping[str, ServerEntry]) -> ServerEntry:
         """Return the server with a new Deployment, or with that of an earlier attempt."""
-        pattern = choose_pattern(server, found)
+        pattern = choose_pattern(server, servers)
         selectors = await find_selectors(self.client, pattern.workload)
         body = make_deployment(self.site, replace(server, like=pattern.server), pattern.workload, selectors)
         with suppress(ConflictError):
             await self.client.create(kubernetes.DEPLOYMENT, body)
         made = await read_workload(self.client, body)
-        return FoundServer(server=server.name, workload=made, like=pattern.server)
+        return ServerEntry(server=server.name, workload=made, like=pattern.server)
 
     async def _wait_for_pods(self, name: str, workload: Workload) -> None:
         """Return once each pod is ready and answers /health. Raises ActError for a fault that is certain.
@@ -121,10 +121,10 @@ class Starter:
         over: set[str] | None = None
         serving: set[str] | None = None
         while True:
-            found = await patiently(lambda: find_pods(self.client.cached, workload))
-            over = {pod.uid for pod in found if pod.over} if over is None else over
-            serving = {pod.uid for pod in found if pod.ready} if serving is None else serving
-            pods = [pod for pod in found if not pod.ending and pod.uid not in over]
+            all_pods = await patiently(lambda: find_pods(self.client.cached, workload))
+            over = {pod.uid for pod in all_pods if pod.over} if over is None else over
+            serving = {pod.uid for pod in all_pods if pod.ready} if serving is None else serving
+            pods = [pod for pod in all_pods if not pod.ending and pod.uid not in over]
             for pod in newest_first(pods):
                 if pod.uid not in serving and (pod.restarts or pod.fault() is not None):
                     raise await self._failure(name, workload, pod)
@@ -139,11 +139,11 @@ class Starter:
 
     async def _read_now(self, workload: Workload) -> Json:
         """Return its document: people and autoscalers scale it meanwhile, too. Raises ActError."""
-        known = await patiently(lambda: self.client.cached.get(workload.resource, workload.name))
-        if known is None or not known["spec"].get("replicas", 1):
+        document = await patiently(lambda: self.client.cached.get(workload.resource, workload.name))
+        if document is None or not document["spec"].get("replicas", 1):
             why = f"{workload.full_name} was removed or scaled to 0 by a third party"
             raise ActError(why, external=True)
-        return known
+        return document
 
     async def _failure(self, name: str, workload: Workload, pod: Pod) -> ActError:
         log = await read_log(self.client, workload, pod)
@@ -154,7 +154,7 @@ class Starter:
         """Raises NoNodeError unless a cluster autoscaler adds a node for the pod."""
         by_pod = {"involvedObject.uid": pod.uid}
         events = await patiently(lambda: self.client.find(kubernetes.EVENT, fields=by_pod))
-        if any(one.get("reason") == _SCALES_UP for one in events):
+        if any(event.get("reason") == _SCALES_UP for event in events):
             return
         raise NoNodeError(_describe_missing_node(name, pod, workload), external=True)
 
@@ -166,18 +166,18 @@ class Starter:
                     return NoNodeError(_describe_missing_node(name, pod, workload), external=True)
         return ActError(f"{name} was not healthy within {deadline_s:g} s")
 
-    async def _undo(self, name: str, before: FoundServer | None) -> None:
+    async def _undo(self, name: str, before: ServerEntry | None) -> None:
         """Take away what a failed start has added: the server, its first pods, or some further ones."""
         with suppress(ActError):
-            one = (await find_servers(self.client, self.site, self.adopted)).get(name)
-            if one is None or one.epoch > self.site.epoch:
+            entry = (await find_servers(self.client, self.site, self.adopted)).get(name)
+            if entry is None or entry.epoch > self.site.epoch:
                 return
             if before is not None and before.workload.replicas:
-                await self.scaler.shrink(one, before.workload.replicas)
-            elif one.workload.ours:
-                await remove_server(self.client, self.site, one)
+                await self.scaler.shrink(entry, before.workload.replicas)
+            elif entry.workload.ours:
+                await remove_server(self.client, self.site, entry)
             else:
-                await self.scaler.scale_down(one.workload)
+                await self.scaler.scale_down(entry.workload)
 
 
 def _describe_missing_node(name: str, pod: Pod, workload: Workload) -> str:
@@ -188,27 +188,29 @@ def _describe_missing_node(name: str, pod: Pod, workload: Workload) -> str:
     )
 
 
-def choose_pattern(server: Server, found: Mapping[str, FoundServer]) -> FoundServer:
+def choose_pattern(server: Server, servers: Mapping[str, ServerEntry]) -> ServerEntry:
     """Return the server that a new one is made like: `server.like`, else an adopted one, else any."""
-    others = sorted(found.values(), key=lambda one: (one.workload.ours, one.server))
-    for one in [*filter(None, (found.get(server.like),)), *others]:
-        if one.server != server.name:
-            return one
+    others = sorted(servers.values(), key=lambda other: (other.workload.ours, other.server))
+    for pattern in [*filter(None, (servers.get(server.like),)), *others]:
+        if pattern.server != server.name:
+            return pattern
     raise ActError(f"{server.name} cannot be made: the target has no workload: create the first one yourself")
 
 
-async def remove_server(client: KubernetesClient, site: Site, one: FoundServer) -> None:
+async def remove_server(client: KubernetesClient, site: Site, entry: ServerEntry) -> None:
     """Delete the Deployment that flettner created for a server, and its Service; wait for its pods' end."""
-    await client.delete(kubernetes.DEPLOYMENT, one.workload.name)
-    await wait_until_gone(client, one.workload)
-    await client.delete(kubernetes.SERVICE, object_name(site, one.server))
+    await client.delete(kubernetes.DEPLOYMENT, entry.workload.name)
+    await wait_until_gone(client, entry.workload)
+    await client.delete(kubernetes.SERVICE, object_name(site, entry.server))
 
 
 def _find_refusal(document: Json) -> str:
     """Return why the API server refuses pods of a Deployment, such as an exceeded quota."""
     conditions = (document.get("status") or {}).get("conditions") or ()
-    failures = (one for one in conditions if one["type"] == "ReplicaFailure" and one["status"] == "True")
-    return next((str(one.get("message", "")) for one in failures), "")
+    for condition in conditions:
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            return str(condition.get("message", ""))
+    return ""
 
 
 async def all_healthy(pods: Sequence[Pod], port: int) -> bool:

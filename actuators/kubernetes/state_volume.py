@@ -30,11 +30,11 @@ def describe_volatile(state_dir: Path) -> str:
 def find_volatile(place: Path, mountinfo: str) -> str:
     """Name the kind of the volatile file system that holds `place`; "" if none does."""
     mounts = [_parse(line) for line in mountinfo.splitlines()]
-    holding = [one for one in mounts if place.is_relative_to(one[0])]
+    holding = [mount for mount in mounts if place.is_relative_to(mount[0])]
     if not holding:
         return ""
     _, root, kind = max(
-        reversed(holding), key=lambda one: len(one[0].parts)
+        reversed(holding), key=lambda mount: len(mount[0].parts)
     )  # the last one covers the others
     if _EMPTY_DIR in root:
         return "an emptyDir volume"
@@ -51,4 +51,4 @@ def _parse(line: str) -> tuple[PurePosixPath, str, str]:
 
 
 def _unescape(text: str) -> str:
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), text)
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)

@@ -22,35 +22,39 @@ def find_obstacles(workload: Workload) -> list[str]:
     spec = workload.document["spec"]
     status = workload.document.get("status") or {}
     update = spec.get("updateStrategy") or {}
-    found = [
+    obstacles = [
         f"{why}: fill it by an init container, or use one claim for all pods" for why in _missing(workload)
     ]
     if int(workload.serve.setting.get("nnodes") or 1) > 1 or _knows_its_ordinal(workload.container_document):
-        found.append(
+        obstacles.append(
             "its pods differ from each other, and those of green would not: one engine is one pod here"
         )
     if (update.get("rollingUpdate") or {}).get("partition"):
-        found.append("its updateStrategy has a partition, below which pods keep their old flags: set it to 0")
+        obstacles.append(
+            "its updateStrategy has a partition, below which pods keep their old flags: set it to 0"
+        )
     older = status.get("updatedReplicas", 0) < status.get("replicas", 0)
     if update.get("type") == "OnDelete" and older and workload.replicas:
-        found.append("its pods are older than its template (updateStrategy OnDelete): delete them one by one")
-    return found
+        obstacles.append(
+            "its pods are older than its template (updateStrategy OnDelete): delete them one by one"
+        )
+    return obstacles
 
 
 def add_claims(template: Json, workload: Workload) -> None:
     """Give the template of green's pods an ephemeral volume for each claim that the workload's pods have."""
     claims = _claim_templates(workload)
-    names = {one["metadata"]["name"] for one in claims}
+    names = {claim["metadata"]["name"] for claim in claims}
     if claims:
-        others = [one for one in template["spec"].get("volumes") or () if one["name"] not in names]
+        others = [volume for volume in template["spec"].get("volumes") or () if volume["name"] not in names]
         template["spec"]["volumes"] = [*others, *map(_ephemeral, claims)]
 
 
 def describe_claims(workload: Workload) -> list[str]:
     """Return the claims that green's pods get for themselves, such as "cache (100Gi)"."""
     return [
-        f"{one['metadata']['name']} ({one['spec']['resources']['requests']['storage']})"
-        for one in _claim_templates(workload)
+        f"{claim['metadata']['name']} ({claim['spec']['resources']['requests']['storage']})"
+        for claim in _claim_templates(workload)
     ]
 
 
@@ -62,11 +66,11 @@ def count_turns(workload: Workload) -> int:
 
 def _missing(workload: Workload) -> Iterable[str]:
     """Yield what green's new claims lack: it is on a claim of each pod, and no init container writes it."""
-    claims = {one["metadata"]["name"] for one in _claim_templates(workload)} - _filled(workload)
+    claims = {claim["metadata"]["name"] for claim in _claim_templates(workload)} - _filled(workload)
     mounts = {
-        PurePosixPath(one["mountPath"]): one["name"]
-        for one in workload.container_document.get("volumeMounts") or ()
-        if one["name"] in claims
+        PurePosixPath(mount["mountPath"]): mount["name"]
+        for mount in workload.container_document.get("volumeMounts") or ()
+        if mount["name"] in claims
     }
     for knob in _READ_AT_START:
         path = PurePosixPath(str(workload.serve.setting.get(knob, "")))
@@ -81,13 +85,13 @@ def _missing(workload: Workload) -> Iterable[str]:
 def _filled(workload: Workload) -> set[str]:
     """Return the volumes that init containers mount."""
     starting = workload.template["spec"].get("initContainers") or ()
-    return {mount["name"] for one in starting for mount in one.get("volumeMounts") or ()}
+    return {mount["name"] for container in starting for mount in container.get("volumeMounts") or ()}
 
 
 def _knows_its_ordinal(container: Json) -> bool:
     paths = [
-        (one.get("valueFrom") or {}).get("fieldRef", {}).get("fieldPath", "")
-        for one in container.get("env") or ()
+        (variable.get("valueFrom") or {}).get("fieldRef", {}).get("fieldPath", "")
+        for variable in container.get("env") or ()
     ]
     return any(label in path for path in paths for label in _ORDINALS)
 

@@ -68,8 +68,8 @@ class Watch:
             while True:
                 self._changed.clear()
                 with suppress(ActError):  # the API server is away
-                    if (found := await self._check()) is not None:
-                        return found, self._log
+                    if (fault := await self._check()) is not None:
+                        return fault, self._log
                     if await self._has_changed():
                         return None, ()
                 with suppress(TimeoutError):
@@ -103,26 +103,26 @@ class Watch:
             self._over = {pod.uid for pod in self._pods if pod.over}
         self._removed = next((pod.name for pod in self._pods if pod.ending), self._removed)
         for pod in newest_first(self._pods):
-            known = self._restarts.setdefault(pod.name, 0 if self.workload.ours else pod.restarts)
-            if pod.restarts > known or (pod.over and pod.uid not in self._over):
+            restarts = self._restarts.setdefault(pod.name, 0 if self.workload.ours else pod.restarts)
+            if pod.restarts > restarts or (pod.over and pod.uid not in self._over):
                 self._restarts[pod.name] = pod.restarts
                 self._over |= {pod.uid} if pod.over else set()
                 self._log = await read_log(self.client, self.workload, pod) or self._log
-                found = pod.fault(self._log) or Fault("was restarted by the kubelet")
-                if self.workload.ours and not found.external:
-                    return found
+                fault = pod.fault(self._log) or Fault("was restarted by the kubelet")
+                if self.workload.ours and not fault.external:
+                    return fault
                 if any(other.active and other.ready for other in self._pods):
-                    log.warning("kubernetes.pod_failed", workload=self.workload.name, why=found.why)
+                    log.warning("kubernetes.pod_failed", workload=self.workload.name, why=fault.why)
                 else:
-                    self.report(found, self._log, gone=False)
+                    self.report(fault, self._log, gone=False)
         return None
 
     async def _read_workload(self) -> Json | None:
         """Return it as the watch has told; before it is said to be gone or idle, it is read."""
         name, resource = self.workload.name, self.workload.resource
-        known = await self.client.cached.get(resource, name)
-        if known and known["spec"].get("replicas", 1):
-            return known
+        document = await self.client.cached.get(resource, name)
+        if document and document["spec"].get("replicas", 1):
+            return document
         return await self.client.get(resource, name)
 
     async def _has_changed(self) -> bool:
@@ -136,8 +136,8 @@ class Watch:
         document = await self.client.cached.get(self.workload.resource, self.workload.name)
         if self.workload.ours or document is None or not is_complete(document):
             return False
-        found = Workload.parse(document)
-        if found.replicas != self.replicas and not found.remembered_replicas:
+        current = Workload.parse(document)
+        if current.replicas != self.replicas and not current.remembered_replicas:
             return True
         generation = document["metadata"].get("generation", 0)
         if generation == self._generation:
@@ -150,29 +150,29 @@ class Watch:
         """Probe /health of every pod for ever; the server is silent when none answers."""
         missed, reported = 0, False
         while True:
-            found = await self._ask_pods()
-            missed = missed + 1 if found.why else 0
-            self._removed = self._removed if found.why else ""
+            answer = await self._ask_pods()
+            missed = missed + 1 if answer.why else 0
+            self._removed = self._removed if answer.why else ""
             reported = reported and bool(missed)
-            if missed >= self.misses and not reported and not await self._has_ended(found):
+            if missed >= self.misses and not reported and not await self._has_ended(answer):
                 reported = True
-                why = f"failed its health check {missed} times in a row: {found.why}"
+                why = f"failed its health check {missed} times in a row: {answer.why}"
                 if self._removed:
                     why += f"; a third party deleted its pod {self._removed}"
                 self.report(Fault(why, external=bool(self._removed)), self._log, gone=False)
             await asyncio.sleep(self.every_s)
 
-    async def _has_ended(self, found: HealthAnswer) -> bool:
+    async def _has_ended(self, answer: HealthAnswer) -> bool:
         """Whether a container has ended: `_check` reports that, once the kubelet has."""
-        if found.refused:
+        if answer.refused:
             await asyncio.sleep(_KUBELET_S)
         try:
             pods = await find_pods(self.client.cached, self.workload)
         except ActError:
             return False
-        known = self._over or set()
+        over = self._over or set()
         return any(
-            (pod.over and pod.uid not in known) or pod.restarts > self._restarts.get(pod.name, 0)
+            (pod.over and pod.uid not in over) or pod.restarts > self._restarts.get(pod.name, 0)
             for pod in pods
         )
 

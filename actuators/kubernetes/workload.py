@@ -19,7 +19,7 @@ rely on it. Before 0.11 it was `python3 -m vllm.entrypoints.openai.api_server`, 
 OPTIONS: Mapping[Kind, str] = {kubernetes.DEPLOYMENT: "deployments", kubernetes.STATEFUL_SET: "statefulsets"}
 """The kinds that may run vLLM, each with the option that names those to adopt, as kubectl calls them."""
 
-_KINDS = {one.__name__: one for one in OPTIONS}
+_KINDS = {kind.__name__: kind for kind in OPTIONS}
 _GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 _OWNERS = {  # label or annotation: what writes the manifest
     "argocd.argoproj.io/instance": "Argo CD",
@@ -87,13 +87,13 @@ class Workload:
 
     @property
     def template(self) -> Json:
-        found: Json = self.document["spec"]["template"]
-        return found
+        template: Json = self.document["spec"]["template"]
+        return template
 
     @property
     def container_document(self) -> Json:
-        found: Json = self.template["spec"]["containers"][self.container]
-        return found
+        document: Json = self.template["spec"]["containers"][self.container]
+        return document
 
     @property
     def names_vllm(self) -> bool:
@@ -153,11 +153,12 @@ class Workload:
         """What writes this object, and would revert a change: a controller or GitOps; empty: none."""
         if self.controller:
             return self.controller
-        found = [who for key, who in _OWNERS.items() if key in self.labels or key in self.annotations]
-        managers = [one.get("manager", "") for one in self.document["metadata"].get("managedFields") or ()]
-        found += ["Argo CD" for one in managers if one.startswith("argocd")]
-        found += ["Flux" for one in managers if one in {"kustomize-controller", "helm-controller"}]
-        return found[0] if found else ""
+        owners = [who for key, who in _OWNERS.items() if key in self.labels or key in self.annotations]
+        fields = self.document["metadata"].get("managedFields") or ()
+        managers = [field.get("manager", "") for field in fields]
+        owners += ["Argo CD" for manager in managers if manager.startswith("argocd")]
+        owners += ["Flux" for manager in managers if manager in {"kustomize-controller", "helm-controller"}]
+        return owners[0] if owners else ""
 
     @property
     def gpus(self) -> int:
@@ -190,7 +191,7 @@ class Workload:
 
 def _find_controller(document: Json) -> str:
     owners = document["metadata"].get("ownerReferences") or ()
-    return next((f"{one['kind']} {one['name']}" for one in owners if one.get("controller")), "")
+    return next((f"{owner['kind']} {owner['name']}" for owner in owners if owner.get("controller")), "")
 
 
 def _find_group(document: Json) -> str:
@@ -228,13 +229,15 @@ def _selector(spec: Json) -> dict[str, str]:
 
 def _find_container(containers: Sequence[Json]) -> tuple[int, str]:
     """Return the index of the container that runs vLLM, and why it is not certain; empty: it is."""
-    found = [index for index, one in enumerate(containers) if is_vllm_server(_words(one))]
-    found = found or [index for index, one in enumerate(containers) if "vllm" in " ".join(_words(one))]
-    if len(found) == 1:
-        return found[0], ""
-    names = ", ".join(str(one["name"]) for one in containers)
-    count = "none" if not found else f"{len(found)}"
-    return (found or [0])[0], f"{count} of its containers ({names}) run `vllm serve`; one is needed"
+    indices = [index for index, container in enumerate(containers) if is_vllm_server(_words(container))]
+    indices = indices or [
+        index for index, container in enumerate(containers) if "vllm" in " ".join(_words(container))
+    ]
+    if len(indices) == 1:
+        return indices[0], ""
+    names = ", ".join(str(container["name"]) for container in containers)
+    count = "none" if not indices else f"{len(indices)}"
+    return (indices or [0])[0], f"{count} of its containers ({names}) run `vllm serve`; one is needed"
 
 
 def _words(container: Json) -> list[str]:
@@ -245,12 +248,13 @@ def _words(container: Json) -> list[str]:
 
 
 def _serve_command(container: Json, read_file: ReadFile, *, expand: bool) -> ContainerCommand:
-    env = [f"{one['name']}={one['value']}" for one in container.get("env") or () if "value" in one]
-    known = dict(line.partition("=")[::2] for line in env) if expand else {}
-    command = _expand(container.get("command") or _ENTRYPOINT, known)
+    given = [variable for variable in container.get("env") or () if "value" in variable]
+    env = [f"{variable['name']}={variable['value']}" for variable in given]
+    variables = dict(line.partition("=")[::2] for line in env) if expand else {}
+    command = _expand(container.get("command") or _ENTRYPOINT, variables)
     folder = str(container.get("workingDir") or "")
     return ContainerCommand.parse(
-        command, _expand(container.get("args") or (), known), env, folder, read_file
+        command, _expand(container.get("args") or (), variables), env, folder, read_file
     )
 
 
@@ -266,10 +270,15 @@ def _env(container: Json, changed: ChangedCommand) -> dict[str, Any]:
     """`env` with the changed values, for images that read flags there; absent if nothing changed."""
     wanted = dict(line.partition("=")[::2] for line in changed.env)
     given = container.get("env") or []
-    before = {one["name"]: one["value"] for one in given if "value" in one}  # of equal names the last counts
+    before = {
+        variable["name"]: variable["value"] for variable in given if "value" in variable
+    }  # of equal names the last counts
     if wanted == before:
         return {}
-    kept = [one for one in given if "value" not in one or one["name"] in wanted]
-    fresh = [{**one, "value": wanted[one["name"]]} if "value" in one else one for one in kept]
+    used = [variable for variable in given if "value" not in variable or variable["name"] in wanted]
+    fresh = [
+        {**variable, "value": wanted[variable["name"]]} if "value" in variable else variable
+        for variable in used
+    ]
     fresh += [{"name": name, "value": value} for name, value in wanted.items() if name not in before]
     return {"env": fresh}

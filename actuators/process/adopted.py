@@ -30,8 +30,8 @@ _TO_DO = "run flettner as the user of that server, or start it as flettner's use
 
 def find_listener(address: Address) -> Process | None:
     """Return the process that listens there, unless it is a server of ours."""
-    found = procfs.find_listener(address.port)
-    return None if found and ownership_env.is_marked(found) else found
+    listener = procfs.find_listener(address.port)
+    return None if listener and ownership_env.is_marked(listener) else listener
 
 
 async def find(address: Address, site: Site, command: Sequence[str], timeout_s: float) -> Sequence[Server]:
@@ -53,19 +53,19 @@ def obstacle_to_ending(address: Address) -> str:
     user = procfs.listening_user(address.port)
     if user is None:
         return ""
-    one = procfs.find_listener(address.port)
-    if one is None:
+    listener = procfs.find_listener(address.port)
+    if listener is None:
         whose = f"belongs to user {user}" if user != os.geteuid() else "is hidden from this user"
         return f"its process cannot be seen ({whose}), so flettner could never retire it: {_TO_DO}"
-    if not may_signal(one):
-        return f"process {one.pid} belongs to another user, so flettner could never retire it: {_TO_DO}"
+    if not may_signal(listener):
+        return f"process {listener.pid} belongs to another user, so flettner could never retire it: {_TO_DO}"
     return ""
 
 
-def may_signal(one: Process) -> bool:
+def may_signal(process: Process) -> bool:
     """Return True for an ended process, too."""
     try:
-        os.kill(one.pid, 0)
+        os.kill(process.pid, 0)
     except PermissionError:
         return False
     except ProcessLookupError:
@@ -96,15 +96,15 @@ def _still_listens(address: Address, site: Site) -> bool:
     """Whether the listener is the server itself, not a child that outlived it and holds its socket."""
     if procfs.listening_user(address.port) is None:
         return False
-    known, one = server_origin.remembered(site.state_dir), find_listener(address)
-    return one is None or known is None or known.argv == tuple(procfs.words(one.pid))
+    remembered, listener = server_origin.remembered(site.state_dir), find_listener(address)
+    return listener is None or remembered is None or remembered.argv == tuple(procfs.words(listener.pid))
 
 
 def _described(address: Address, site: Site, command: Sequence[str]) -> Sequence[Server]:
-    one = procfs.find_listener(address.port)
-    if one and ownership_env.is_marked(one):
+    listener = procfs.find_listener(address.port)
+    if listener and ownership_env.is_marked(listener):
         return ()
-    origin = server_origin.adopted(one) if one else None
+    origin = server_origin.adopted(listener) if listener else None
     if origin:
         server_origin.remember(site.state_dir, origin)  # the server may be gone when it is needed
     setting = setting_of(origin.argv if origin else ()) or setting_of(command)
@@ -123,13 +123,13 @@ def _find_servers() -> list[tuple[Server, Mapping[str, object]]]:
     return [server for process in procfs.processes() for server in _server_of(process)]
 
 
-def _server_of(one: procfs.Process) -> Iterator[tuple[Server, Mapping[str, object]]]:
-    argv = procfs.words(one.pid)
+def _server_of(process: procfs.Process) -> Iterator[tuple[Server, Mapping[str, object]]]:
+    argv = procfs.words(process.pid)
     address = find_listen_address(argv) if is_vllm_server(argv) else None
-    if address is None or ownership_env.is_marked(one) or _is_contained(one.pid):
+    if address is None or ownership_env.is_marked(process) or _is_contained(process.pid):
         return
     with suppress(FlagError):
-        server = Server(name=str(one.pid), setting=parse_setting(argv), address=str(address), ours=False)
+        server = Server(name=str(process.pid), setting=parse_setting(argv), address=str(address), ours=False)
         if procfs.listening_user(address.port) is not None:
             yield server, {"serving": f"http://{address}"}
 

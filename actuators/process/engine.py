@@ -47,28 +47,27 @@ class ProcessEngine(VllmEngine):
         self.sleeper = Sleeper(site=site)
 
     async def problems(self) -> Sequence[str]:
-        found = await asyncio.to_thread(self._unstartable)
+        problems = await asyncio.to_thread(self._unstartable)
         if not self._options.serving:
-            return found
+            return problems
         address = parse_url(self._options.serving)
         if not await self.observe() and not stopped.newest_epoch(self._site):
             why = (await OpenAiProbe(address=str(address)).health()).why or "is no server to adopt"
-            found.append(f"serving = {self._options.serving!r}: {why}; start it, or correct the URL")
+            problems.append(f"serving = {self._options.serving!r}: {why}; start it, or correct the URL")
         elif why := await asyncio.to_thread(adopted.obstacle_to_ending, address):
-            found.append(f"serving = {self._options.serving!r}: {why}")
-        return found
+            problems.append(f"serving = {self._options.serving!r}: {why}")
+        return problems
 
     async def observe(self) -> Sequence[Server]:
         running = await asyncio.to_thread(ownership_env.marked, self._site)
-        ours = [
-            Server(name=name, setting=setting_of(one.argv), address=_address_of(one.argv))
-            for name, one in sorted(running.items())
+        servers = [
+            Server(name=name, setting=setting_of(process.argv), address=_address_of(process.argv))
+            for name, process in sorted(running.items())
         ]
-        found: Sequence[Server] = ()
         if self._options.serving:
             address, timeout_s = parse_url(self._options.serving), self._options.health_timeout_s
-            found = await adopted.find(address, self._site, self._options.command, timeout_s)
-        awake = await asyncio.to_thread(lambda: [one for one in (*ours, *found) if not self._is_asleep(one)])
+            servers += await adopted.find(address, self._site, self._options.command, timeout_s)
+        awake = await asyncio.to_thread(lambda: [server for server in servers if not self._is_asleep(server)])
         return await self._with_hot_knobs(awake)
 
     async def preflight(
@@ -95,32 +94,34 @@ class ProcessEngine(VllmEngine):
             stopped.drop_note(self._site, server.name)
             return launched
 
-    async def _launch(self, server: Server, one: MarkedProcess | None, deadline_s: float) -> Server:
+    async def _launch(self, server: Server, process: MarkedProcess | None, deadline_s: float) -> Server:
         began_s, ours = asyncio.get_running_loop().time(), True
-        if one is not None:
+        if process is not None:
             ownership_env.claim(self._site, server.name)
-        elif not server.ours and (found := _find_listener(server)):
-            one = MarkedProcess(name=server.name, process=found, argv=tuple(procfs.words(found.pid)), epoch=0)
+        elif not server.ours and (listener := _find_listener(server)):
+            process = MarkedProcess(
+                name=server.name, process=listener, argv=tuple(procfs.words(listener.pid)), epoch=0
+            )
             ours = False
-        starts = one is None
+        starts = process is None
         try:
-            one = one or self._start(server)
-            address = _address_of(one.argv)
+            process = process or self._start(server)
+            address = _address_of(process.argv)
             async with asyncio.timeout(deadline_s):
-                await self._healthy(one, address)
+                await self._healthy(process, address)
         except TimeoutError as error:
             tail = self._logs.tail(server.name)
-            await self._undo(server.name, one)
+            await self._undo(server.name, process)
             raise ActError(f"{server.name} was not healthy within {deadline_s:g} s", tail) from error
         except (OSError, FlagError) as error:
-            await self._undo(server.name, one)
+            await self._undo(server.name, process)
             raise ActError(f"{server.name} cannot be started: {error}") from error
         except BaseException:
-            await self._undo(server.name, one)
+            await self._undo(server.name, process)
             raise
         if starts:
             self._times.record(self._start_key(), asyncio.get_running_loop().time() - began_s, None)
-        setting = server.setting or setting_of(one.argv)
+        setting = server.setting or setting_of(process.argv)
         healthy = replace(server, setting=setting, address=address, ours=ours)
         return (await self._with_hot_knobs([healthy]))[0]
 
@@ -148,7 +149,7 @@ class ProcessEngine(VllmEngine):
     async def _end_server(self, server: Server, running: Mapping[str, MarkedProcess], grace_s: float) -> None:
         if server.ours or server.name in running:
             await self._end(server.name, running.get(server.name), grace_s)
-        elif server.address not in {_address_of(one.argv) for one in running.values()}:
+        elif server.address not in {_address_of(process.argv) for process in running.values()}:
             await adopted.retire(server, grace_s)
 
     async def stop(self, server: Server, keep: int = 0) -> str | None:
@@ -156,12 +157,12 @@ class ProcessEngine(VllmEngine):
         del keep
         async with self._lock(server.name):
             running = await self._find_fenced()
-            one = await asyncio.to_thread(self._running, server)
+            running_server = await asyncio.to_thread(self._running, server)
             try:
-                if one is None:
+                if running_server is None:
                     raise ActError("it does not run")  # noqa: TRY301 - as any other reason
                 with self._timed("sleep"):
-                    how = await self.sleeper.put_to_sleep(one)
+                    how = await self.sleeper.put_to_sleep(running_server)
             except ActError as error:
                 stopped.write_ended(self._site, server.name)
                 with self._timed("stop"):
@@ -172,11 +173,11 @@ class ProcessEngine(VllmEngine):
 
     async def _wake(self, server: Server, running: Mapping[str, MarkedProcess]) -> None:
         """Wake it if it sleeps. If that fails it is ended, and the next launch starts it. Raises ActError."""
-        one = await asyncio.to_thread(self._running, server)
+        running_server = await asyncio.to_thread(self._running, server)
         clock = asyncio.get_running_loop().time
         began_s = clock()
         try:
-            if await self.sleeper.wake(server.name, one):
+            if await self.sleeper.wake(server.name, running_server):
                 self._times.record_part(self._start_key(), "wake", clock() - began_s)
         except ActError as error:
             log = self._logs.tail(server.name)
@@ -196,18 +197,18 @@ class ProcessEngine(VllmEngine):
             log = self._logs.tail(server.name)
             emit(ServerLost(at=now(), server=server.name, why=why, gone=gone, log=log, external=external))
 
-        known, oom_kills = await asyncio.to_thread(self._process_of, server), count_oom_kills()
+        process, oom_kills = await asyncio.to_thread(self._process_of, server), count_oom_kills()
         why = "has no process any more"
-        if known or not server.ours:
+        if process or not server.ours:
             why = await until_gone(
                 OpenAiProbe(address=server.address),
-                known,
+                process,
                 lambda why: report(f"{server.name} {why}", gone=False),
                 every_s=self._options.health_every_s,
                 timeout_s=self._options.health_timeout_s,
                 misses=self._options.lost_after,
             )
-        external = known is not None and self._logs.was_ended_from_outside(server.name, known, oom_kills)
+        external = process is not None and self._logs.was_ended_from_outside(server.name, process, oom_kills)
         report(self._logs.with_cause(server.name, why), gone=True, external=external)
 
     # The origin of new servers.
@@ -231,17 +232,17 @@ class ProcessEngine(VllmEngine):
         return ""
 
     async def _control(self, server: Server) -> ControlEndpoint | None:
-        one = await asyncio.to_thread(self._process_of, server)
-        path = control_path(procfs.environment(one.pid)) if one else None
-        return ControlEndpoint(path, one.pid) if one and path is not None else None
+        process = await asyncio.to_thread(self._process_of, server)
+        path = control_path(procfs.environment(process.pid)) if process else None
+        return ControlEndpoint(path, process.pid) if process and path is not None else None
 
     def _unstartable(self) -> list[str]:
         try:
-            found = find_obstacles(self._origin())
+            obstacles = find_obstacles(self._origin())
             self._free_port()
         except ActError as error:
             return [error.why]
-        return found
+        return obstacles
 
     def _start_key(self) -> str:
         return start_key(self._origin())
@@ -291,52 +292,54 @@ class ProcessEngine(VllmEngine):
 
     def _free_port(self, wanted: int = 0) -> int:
         """Return `wanted` if it is free."""
-        argvs = [procfs.words(one.pid) for one, _ in ownership_env.any_marked()]
+        argvs = [procfs.words(process.pid) for process, _ in ownership_env.any_marked()]
         taken = {address.port for argv in argvs if (address := find_listen_address(argv)) is not None}
         return choose_port(self._options.ports, taken, wanted)
 
-    async def _healthy(self, one: MarkedProcess, address: str) -> None:
+    async def _healthy(self, server: MarkedProcess, address: str) -> None:
         probe, oom_kills = OpenAiProbe(address=address), count_oom_kills()
 
         async def is_healthy() -> bool:
             health = await probe.health()
-            if not procfs.runs(one.process):
-                how = self._logs.with_cause(one.name, how_it_ended(exit_code(one.process)))
-                external = self._logs.was_ended_from_outside(one.name, one.process, oom_kills)
-                raise ActError(how, self._logs.tail(one.name), external=external)
+            if not procfs.runs(server.process):
+                how = self._logs.with_cause(server.name, how_it_ended(exit_code(server.process)))
+                external = self._logs.was_ended_from_outside(server.name, server.process, oom_kills)
+                raise ActError(how, self._logs.tail(server.name), external=external)
             return not health.why
 
         await poll_until(is_healthy, min(_POLL_S, self._options.health_every_s))
 
     def _process_of(self, server: Server) -> Process | None:
         """Return None if it is gone or not visible."""
-        one = self._running(server)
-        return one.process if one else None
+        running = self._running(server)
+        return running.process if running else None
 
     def _running(self, server: Server) -> RunningServer | None:
         """An adopted server that flettner has started again is marked as its own."""
         name, site = server.name, self._site
-        if one := ownership_env.marked(site).get(name):
-            address = _address_of(one.argv)
-            return RunningServer(name=name, address=address, process=one.process, log=self._logs.place(name))
-        found = None if server.ours else _find_listener(server)
-        return RunningServer(name=name, address=server.address, process=found) if found else None
+        if marked := ownership_env.marked(site).get(name):
+            address = _address_of(marked.argv)
+            return RunningServer(
+                name=name, address=address, process=marked.process, log=self._logs.place(name)
+            )
+        listener = None if server.ours else _find_listener(server)
+        return RunningServer(name=name, address=server.address, process=listener) if listener else None
 
     def _is_asleep(self, server: Server) -> bool:
         """The note is read first: there is mostly none."""
         note = stopped.read_note(self._site, server.name)
         return note is not None and note.sleeps and note.names(self._process_of(server))
 
-    async def _end(self, name: str, one: MarkedProcess | None, grace_s: float) -> None:
+    async def _end(self, name: str, server: MarkedProcess | None, grace_s: float) -> None:
         site = self._site
-        await end(one.process if one else None, lambda: ownership_env.members(site, name), grace_s)
+        await end(server.process if server else None, lambda: ownership_env.members(site, name), grace_s)
         ownership_env.drop_note(site, name)
 
-    async def _undo(self, name: str, one: MarkedProcess | None) -> None:
+    async def _undo(self, name: str, server: MarkedProcess | None) -> None:
         """End a failed launch, unless a newer daemon has taken the server over."""
         note = ownership_env.read_note(self._site, name)
         if note is None or note.epoch <= self._site.epoch:
-            await self._end(name, one, 0)
+            await self._end(name, server, 0)
 
 
 def _address_of(argv: Sequence[str]) -> str:

@@ -42,7 +42,7 @@ class Preflight:
         except FlagError as error:
             return PreflightResult(problem=str(error), lasting=True)
         notes = (
-            *map(_note_on_end, (one for one in servers if not one.ours)),
+            *map(_note_on_end, (server for server in servers if not server.ours)),
             *note_on_live_limits(servers, setting),
         )
         start_s = self.times.expected(start_key(self.origin), None)
@@ -73,9 +73,9 @@ def start_key(origin: Origin) -> str:
     return f"{origin.argv[0]} {origin.setting.get('model', '')}"
 
 
-def _note_on_end(one: Server) -> str:
+def _note_on_end(server: Server) -> str:
     return (
-        f"a promotion ends the process at {one.address}: nothing answers there any more, since the new "
+        f"a promotion ends the process at {server.address}: nothing answers there any more, since the new "
         "server gets another port; let clients ask the proxy before"
     )
 
@@ -86,13 +86,13 @@ def find_obstacles(origin: Origin) -> list[str]:
         setting = parse_setting(origin.argv)
     except FlagError as error:
         return [f"command: {error}"]
-    found = [
+    obstacles = [
         f"command: --{knob}: only plain HTTP on a port is supported"
         for knob in _UNSUPPORTED
         if knob in setting
     ]
     if not Path(origin.cwd).is_dir():
-        found.append(f"cwd: there is no folder {origin.cwd!r}")
+        obstacles.append(f"cwd: there is no folder {origin.cwd!r}")
     elif not origin.program():
-        found.append(f"command: {origin.argv[0]!r} is missing or not executable: write its full path")
-    return found
+        obstacles.append(f"command: {origin.argv[0]!r} is missing or not executable: write its full path")
+    return obstacles

@@ -45,15 +45,15 @@ class RunningServer:
 Measure = Callable[[RunningServer], Awaitable[Host]]
 
 
-async def measure_for(one: RunningServer) -> Host:
+async def measure_for(server: RunningServer) -> Host:
     """The host, or the control group of this daemon if that leaves less: it starts servers in its own."""
     free, total = await asyncio.gather(host_memory.free_memory(), host_memory.total_memory())
-    found = [Host(memory=free, memory_total=total)]
+    hosts = [Host(memory=free, memory_total=total)]
     if room := find_room():
-        found.append(Host(memory=room.free, memory_total=room.limit))
-    tightest = found[0] if free is None else min(found, key=spare_memory)
+        hosts.append(Host(memory=room.free, memory_total=room.limit))
+    tightest = hosts[0] if free is None else min(hosts, key=spare_memory)
     try:
-        gpus = gpus_of(one.env, one.setting, await host_memory.gpus())
+        gpus = gpus_of(server.env, server.setting, await host_memory.gpus())
         why = f"nvidia-smi does not show all that it takes ({_VISIBLE})"
     except ActError as error:
         gpus, why = None, error.why
@@ -61,14 +61,14 @@ async def measure_for(one: RunningServer) -> Host:
 
 
 def gpus_of(
-    env: Mapping[str, str], setting: Setting, known: Sequence[GpuMemory]
+    env: Mapping[str, str], setting: Setting, host_gpus: Sequence[GpuMemory]
 ) -> tuple[GpuMemory, ...] | None:
     """The GPUs of a server, the first ones of those that it sees; None if one of them is not known."""
     visible = env.get(_VISIBLE)
-    names = [str(gpu.index) for gpu in known] if visible is None else visible.split(",")
+    names = [str(gpu.index) for gpu in host_gpus] if visible is None else visible.split(",")
     needed = gpus_needed(setting)
-    found = [find_gpu(name.strip(), known) for name in names[:needed]]
-    gpus = tuple(gpu for gpu in found if gpu is not None and gpu.free_mib is not None)
+    own_gpus = [find_gpu(name.strip(), host_gpus) for name in names[:needed]]
+    gpus = tuple(gpu for gpu in own_gpus if gpu is not None and gpu.free_mib is not None)
     return gpus if len(gpus) == needed else None
 
 
@@ -98,23 +98,23 @@ class Sleeper:
     measure: Measure = measure_for
     free_within_s: float = FREE_WITHIN_S
 
-    async def judge(self, one: RunningServer) -> SleepVerdict:
-        return await sleep.judge(self._sleepable(one))
+    async def judge(self, server: RunningServer) -> SleepVerdict:
+        return await sleep.judge(self._sleepable(server))
 
-    async def put_to_sleep(self, one: RunningServer) -> str:
+    async def put_to_sleep(self, server: RunningServer) -> str:
         """Return how much memory is free then. Raises ActError if it does not sleep or frees too little."""
 
         async def prepare() -> None:
-            stopped.write_asleep(self.site, one.name, one.process)
+            stopped.write_asleep(self.site, server.name, server.process)
 
         return await sleep.put_to_sleep(
-            self._sleepable(one),
+            self._sleepable(server),
             prepare,
-            asleep=stopped.is_asleep(self.site, one.name, one.process),
+            asleep=stopped.is_asleep(self.site, server.name, server.process),
             free_within_s=self.free_within_s,
         )
 
-    async def wake(self, name: str, one: RunningServer | None) -> bool:
+    async def wake(self, name: str, server: RunningServer | None) -> bool:
         """Wake the server of this name, and return whether it slept.
 
         `one`: what runs of it. Raises ActError if it ended or does not wake; the next launch starts it.
@@ -122,12 +122,12 @@ class Sleeper:
         note = stopped.read_note(self.site, name)
         if note is None or not note.sleeps:
             return False
-        if one is None:
+        if server is None:
             raise ActError(f"{name} ended while it slept: it is started instead")
-        if not note.names(one.process):  # a third party has started it again
+        if not note.names(server.process):  # a third party has started it again
             return False
         try:
-            await SleepMode(one.address).wake()
+            await SleepMode(server.address).wake()
         except ActError as error:
             raise ActError(f"{name} did not wake, and is started instead: {error.why}") from error
         return True

@@ -22,9 +22,9 @@ class StopNote:
     def sleeps(self) -> bool:
         return self.pid > 0
 
-    def names(self, one: Process | None) -> bool:
+    def names(self, process: Process | None) -> bool:
         """Whether this process sleeps, not one that a third party has started again."""
-        return one is not None and (one.pid, one.started) == (self.pid, self.started)
+        return process is not None and (process.pid, process.started) == (self.pid, self.started)
 
 
 def write_asleep(site: Site, server: str, process: Process) -> None:

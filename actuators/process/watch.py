@@ -13,7 +13,7 @@ _REFUSALS = 3  # in a row: a server without a visible process counts as gone
 
 async def until_gone(
     probe: OpenAiProbe,
-    known: Process | None,
+    process: Process | None,
     on_silence: Callable[[str], None],
     *,
     every_s: float,
@@ -26,14 +26,14 @@ async def until_gone(
     None if the process is not visible: the server is gone when its port refuses connections.
     """
     asking = asyncio.create_task(
-        _ask(probe, known, on_silence, every_s=every_s, timeout_s=timeout_s, misses=misses)
+        _ask(probe, process, on_silence, every_s=every_s, timeout_s=timeout_s, misses=misses)
     )
-    ending = [asyncio.create_task(ended(known, _LOOK_S))] if known else []
+    ending = [asyncio.create_task(ended(process, _LOOK_S))] if process else []
     try:
         await asyncio.wait([asking, *ending], return_when=asyncio.FIRST_COMPLETED)
-        if asking.done() or known is None:
+        if asking.done() or process is None:
             return asking.result()
-        return how_it_ended(exit_code(known))
+        return how_it_ended(exit_code(process))
     finally:
         for task in (asking, *ending):
             task.cancel()
@@ -42,7 +42,7 @@ async def until_gone(
 
 async def _ask(
     probe: OpenAiProbe,
-    known: Process | None,
+    process: Process | None,
     on_silence: Callable[[str], None],
     *,
     every_s: float,
@@ -55,8 +55,8 @@ async def _ask(
         health = await probe.health(timeout_s)
         missed = missed + 1 if health.why else 0
         refused = refused + 1 if health.refused else 0
-        if known is None and refused >= min(_REFUSALS, misses):
+        if process is None and refused >= min(_REFUSALS, misses):
             return f"is gone: its port refused {refused} connections in a row"
-        if missed == misses and (known is None or runs(known)):
+        if missed == misses and (process is None or runs(process)):
             on_silence(f"failed its health check {missed} times in a row: {health.why}")
         await asyncio.sleep(every_s)

@@ -30,12 +30,12 @@ async def answers(
     gate = asyncio.Semaphore(_AT_ONCE)
     salt = secrets.token_hex(8)  # no hits in the prefix cache of an earlier round
 
-    async def one(prompt: str) -> GoldenAnswer:
+    async def ask(prompt: str) -> GoldenAnswer:
         async with gate:
             return await _answer(session, {"model": model, "prompt": prompt}, salt)
 
     async with asyncio.TaskGroup() as group:
-        asked = [group.create_task(one(prompt)) for prompt in prompts]
+        asked = [group.create_task(ask(prompt)) for prompt in prompts]
     return tuple(task.result() for task in asked)
 
 
@@ -84,14 +84,14 @@ def parse_answer(body: Any) -> GoldenAnswer:  # noqa: ANN401 - any JSON
         return FAILED
 
 
-def _tokens(found: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:  # noqa: ANN401 - as above
+def _tokens(document: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:  # noqa: ANN401 - as above
     """Return tokens and log-probabilities; empty unless each token has one."""
-    tokens, logprobs = (found or {}).get("tokens") or (), (found or {}).get("token_logprobs") or ()
+    tokens, logprobs = (document or {}).get("tokens") or (), (document or {}).get("token_logprobs") or ()
     if len(tokens) != len(logprobs) or not all(map(_finite, logprobs)):
         return (), ()
     return tuple(map(str, tokens)), tuple(map(float, logprobs))
 
 
-def _finite(one: object) -> bool:
+def _finite(value: object) -> bool:
     """JSON may hold NaN, and integers too large for a float."""
-    return isinstance(one, int | float) and abs(one) < BEYOND
+    return isinstance(value, int | float) and abs(value) < BEYOND

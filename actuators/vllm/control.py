@@ -75,10 +75,12 @@ class ControlEndpoint:
             async with asyncio.timeout(ANSWER_S):
                 _, writer = await asyncio.open_unix_connection(self.path)
             try:
-                found = writer.get_extra_info("socket").getsockopt(SOL_SOCKET, SO_PEERCRED, _CREDENTIALS.size)
+                credentials = writer.get_extra_info("socket").getsockopt(
+                    SOL_SOCKET, SO_PEERCRED, _CREDENTIALS.size
+                )
             finally:
                 writer.transport.abort()
-            return int(_CREDENTIALS.unpack(found)[0])
+            return int(_CREDENTIALS.unpack(credentials)[0])
         return 0
 
     async def add_to(self, server: Server) -> Server:
@@ -120,15 +122,15 @@ class ControlEndpoint:
 
 def newest_epoch(servers: Sequence[Server]) -> int:
     """The newest epoch under which values were set; 0: none were."""
-    return max((one.hot.number[0] for one in servers if one.hot and one.hot.number), default=0)
+    return max((server.hot.number[0] for server in servers if server.hot and server.hot.number), default=0)
 
 
 def note_on_live_limits(servers: Sequence[Server], setting: Setting) -> tuple[str, ...]:
     """What would make this change possible without a restart, if it is one of limits alone."""
-    changed = {knob for one in servers for knob in setting if one.setting.get(knob) != setting[knob]}
+    changed = {knob for server in servers for knob in setting if server.setting.get(knob) != setting[knob]}
     if not changed or not changed <= LIVE or any(server.hot is not None for server in servers):
         return ()
-    silent = [one.name for one in servers if one.setting.get("scheduler_cls") == SCHEDULER_CLASS]
+    silent = [server.name for server in servers if server.setting.get("scheduler_cls") == SCHEDULER_CLASS]
     if silent:
         note = (
             f"no restart would be needed if the control endpoint of {', '.join(silent)} answered: {CONTROL} "
@@ -141,13 +143,13 @@ def note_on_live_limits(servers: Sequence[Server], setting: Setting) -> tuple[st
 
 def request_body(
     server: Server,
-    found: Mapping[str, Any],
+    document: Mapping[str, Any],
     values: Setting,
     number: tuple[int, int],
     lease_s: float | None,
 ) -> dict[str, object]:
     """The body of a PUT, for an endpoint that answers `found`. Raises ActError for a knob that it lacks."""
-    names = _wire_names(found, server.setting)
+    names = _wire_names(document, server.setting)
     if unknown := sorted(values.keys() - names.keys()):
         raise ActError(f"{server.name}: {', '.join(unknown)} cannot be changed while it runs")
     wire = {names[knob]: value for knob, value in values.items()}
@@ -181,11 +183,11 @@ def _wire_names(document: Mapping[str, Any], setting: Setting) -> dict[Knob, str
     cap = "max_num_active_seqs" if KNOBS["max_num_active_seqs"].in_version(version) else "max_num_seqs"
     scheduled = setting.get("max_num_scheduled_tokens") is not None
     budget = "max_num_scheduled_tokens" if scheduled else "max_num_batched_tokens"
-    known = {
+    candidates = {
         cap: "max_num_seqs",
         budget: "max_num_scheduled_tokens",
         "long_prefill_token_threshold": "long_prefill_token_threshold",
         "watermark": "watermark",
     }
     limits = document.get("limits") or {}
-    return {knob: name for knob, name in known.items() if name in limits}
+    return {knob: name for knob, name in candidates.items() if name in limits}

@@ -88,8 +88,8 @@ class VllmEngine(ABC):
         Those that name the same socket have nothing: it may be any one's of them. Nor has one whose socket
         is that of another server, of another target for instance.
         """
-        found = await asyncio.gather(*map(self._control, servers))
-        own = [control if found.count(control) == 1 else None for control in found]
+        controls = await asyncio.gather(*map(self._control, servers))
+        own = [control if controls.count(control) == 1 else None for control in controls]
         return await asyncio.gather(*map(self._add_knobs, own, servers))
 
     async def _add_knobs(self, control: ControlEndpoint | None, server: Server) -> Server:

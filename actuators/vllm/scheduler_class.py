@@ -29,8 +29,8 @@ class SchedulerFolders:
 
     def add_to(self, env: Mapping[str, str], server: str) -> dict[str, str]:
         """The environment with which `server` finds the class and opens its socket."""
-        known = env.get(_PYTHON_PATH)
-        path = f"{self.package}:{known}" if known else str(self.package)
+        current = env.get(_PYTHON_PATH)
+        path = f"{self.package}:{current}" if current else str(self.package)
         return {**env, _PYTHON_PATH: path, CONTROL: str(self.sockets / f"{server}.sock")}
 
 

@@ -144,9 +144,9 @@ class ContainerCommand:
             return place
         given = parse_setting(self.argv)
         wanted = {knob: value for knob, value in setting.items() if not _masked(value)}
-        known = setting.keys() | KEPT
-        changes: dict[str, Value] = dict.fromkeys(given.keys() - known)
-        for knob in [*wanted, *(self.file_setting.keys() - known)]:
+        named = setting.keys() | KEPT
+        changes: dict[str, Value] = dict.fromkeys(given.keys() - named)
+        for knob in [*wanted, *(self.file_setting.keys() - named)]:
             value = wanted.get(knob)
             if knob in self.file_setting:
                 if knob not in given and is_same(self.file_setting[knob], value):
@@ -249,8 +249,8 @@ def _argv_in_env(entrypoint: Sequence[str], env: Iterable[str]) -> tuple[str, ..
 
 def _with_env_flags(env: Iterable[str], changes: Mapping[str, Value]) -> list[str]:
     """Return the environment with these knobs changed. Raises FlagError."""
-    kept = [line for line in env if _knob_of_line(line) not in changes]
-    return [*kept, *(_env_line(knob, value) for knob, value in changes.items() if not _left_out(knob, value))]
+    lines = [line for line in env if _knob_of_line(line) not in changes]
+    return lines + [_env_line(knob, value) for knob, value in changes.items() if not _left_out(knob, value)]
 
 
 def _words_of_line(line: str) -> list[str]:

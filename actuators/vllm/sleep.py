@@ -105,7 +105,7 @@ async def put_to_sleep(
 async def _weights(server: Sleepable, host: Host) -> float:
     """Bytes, as vLLM logged them for each GPU; else all that its GPUs hold, which is more."""
     lines = await server.start_log()
-    logged = [float(found[1]) for line in lines if (found := _WEIGHTS.search(line))]
+    logged = [float(match[1]) for line in lines if (match := _WEIGHTS.search(line))]
     gpus = host.gpus or ()
     if logged:
         return max(logged) * len(gpus) * _GIB

@@ -59,18 +59,18 @@ class StartTimes:
 
     def expected_part(self, key: str, part: SwapPart) -> float | None:
         """Return the median of the last five; None: it was not measured yet."""
-        known = self._of(key, part)
-        return float(median(known)) if known else None
+        seconds = self._of(key, part)
+        return float(median(seconds)) if seconds else None
 
     def expected(self, key: str, warm: bool | None) -> float | None:
         """Return the median of the last five starts of this kind; of all kinds if `warm` is None."""
-        known = self._of(key, *_kinds(warm))
-        return float(median(known)) if known else None
+        seconds = self._of(key, *_kinds(warm))
+        return float(median(seconds)) if seconds else None
 
     def learned(self, key: str, warm: bool | None) -> float | None:
         """Return the deadline in seconds from past starts of this kind; None: there were none."""
-        known = self._of(key, *_kinds(warm))
-        return max(_SHORTEST_DEADLINE_S, _SLOWEST_TIMES * max(known)) if known else None
+        seconds = self._of(key, *_kinds(warm))
+        return max(_SHORTEST_DEADLINE_S, _SLOWEST_TIMES * max(seconds)) if seconds else None
 
     def deadline(self, key: str, default_s: float, warm: bool | None = None) -> float:
         """Return the seconds after which a start has failed; `default_s` or more for an unknown kind."""
@@ -80,7 +80,9 @@ class StartTimes:
     def foresee(self, key: str, setting: Setting, warm: bool | None) -> None:
         """Keep the prediction for the start of this setting, for `foreseen` when it has started."""
         predicted = self._read("foreseen")
-        of_key = {name: one for name, one in predicted.pop(key, {}).items() if name != _name(setting)}
+        of_key = {
+            name: prediction for name, prediction in predicted.pop(key, {}).items() if name != _name(setting)
+        }
         predicted[key] = _last(of_key | {_name(setting): warm})
         self._write("foreseen", predicted)
 
@@ -95,14 +97,14 @@ class StartTimes:
     def _add(self, key: str, kind: StartKind | SwapPart, seconds: float) -> None:
         if not 0 <= seconds <= _LONGEST_S:
             return
-        known = self._read("seconds")
-        of_key = known.pop(key, {})
-        known[key] = of_key | {kind: [*_numbers(of_key.get(kind)), round(seconds, 3)][-_KEPT:]}
-        self._write("seconds", known)
+        tables = self._read("seconds")
+        of_key = tables.pop(key, {})
+        tables[key] = of_key | {kind: [*_numbers(of_key.get(kind)), round(seconds, 3)][-_KEPT:]}
+        self._write("seconds", tables)
 
     def _read(self, part: str) -> dict[str, dict[str, Any]]:
-        found = self._body().get(part, {})
-        tables = found.items() if isinstance(found, dict) else ()
+        part_tables = self._body().get(part, {})
+        tables = part_tables.items() if isinstance(part_tables, dict) else ()
         return {key: table for key, table in tables if isinstance(table, dict)}
 
     def _body(self) -> dict[str, Any]:
@@ -122,9 +124,9 @@ def _kinds(warm: bool | None) -> tuple[StartKind, ...]:
     return _STARTS if warm is None else ("warm",) if warm else ("cold",)
 
 
-def _numbers(found: object) -> list[float]:
-    values = found if isinstance(found, list) else []
-    return [float(one) for one in values if isinstance(one, int | float) and 0 <= one <= _LONGEST_S]
+def _numbers(stored: object) -> list[float]:
+    values = stored if isinstance(stored, list) else []
+    return [float(value) for value in values if isinstance(value, int | float) and 0 <= value <= _LONGEST_S]
 
 
 def _last(table: dict[str, Any]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ async def get_status(address: str, path: str) -> int:
         request = f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
         await loop.sock_sendall(connection, request.encode())
         line = await _read_line(connection)
-    if found := _STATUS.fullmatch(line):
-        return int(found[1])
+    if match := _STATUS.fullmatch(line):
+        return int(match[1])
     raise ValueError(
         f"it answers {line[:_SHOWN]!r}, which is not HTTP" if line else "it closed the connection"
     )

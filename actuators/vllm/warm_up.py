@@ -42,13 +42,13 @@ class WarmUpRequests:
     async def run(self, requests: int) -> None:
         """Send the first request alone, the others concurrently; then rounds of them until none compiles."""
         now = asyncio.get_running_loop().time
-        known, quiet_at = compile_lines(await self.log()), now()
+        seen, quiet_at = compile_lines(await self.log()), now()
         await self._round(1)
         await self._round(requests - 1)
         while True:
             reported = compile_lines(await self.log())
-            if fresh := reported - known:
-                known, quiet_at, self.compiled = reported, now() + _QUIET_S, list(fresh)[-1][:300]
+            if fresh := reported - seen:
+                seen, quiet_at, self.compiled = reported, now() + _QUIET_S, list(fresh)[-1][:300]
             if now() >= quiet_at:
                 return
             await self._round(max(requests, 1))

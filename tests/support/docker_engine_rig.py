@@ -84,7 +84,7 @@ class EngineRig:
 
     def change_kept(self, part: str, **to: Any) -> None:  # noqa: ANN401
         """Change `Config` or `HostConfig` of what is kept, so that the clones have it."""
-        kept = self.registry.kept(self.adopted)
+        kept = self.registry.load(self.adopted)
         assert kept
         document = {**kept.document, part: {**kept.document[part], **to}}
         self.registry.update(self.adopted, document=document)

@@ -195,7 +195,7 @@ async def test_adopts_a_recreated_container_of_the_same_name(here: EngineRig) ->
     [blue] = await engine.observe()
 
     assert blue.setting["max_num_seqs"] == 7
-    kept = here.registry.kept(blue.name)
+    kept = here.registry.load(blue.name)
     assert kept
     assert kept.id != container.id
 

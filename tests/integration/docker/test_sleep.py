@@ -47,7 +47,7 @@ async def test_a_sleeping_container_that_is_retired_is_removed(here: EngineRig) 
     await engine.retire(blue)
 
     assert await here.bench.client.inspect(container.id) is None
-    kept = here.registry.kept(blue.name)
+    kept = here.registry.load(blue.name)
     assert kept is not None
     assert kept.gone
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from flettner.actuators.kubernetes import discovery, engine, green, handover, start
-from flettner.actuators.kubernetes.discovery import FoundServer
+from flettner.actuators.kubernetes.discovery import ServerEntry
 from flettner.actuators.kubernetes.handover import Handover
 from flettner.actuators.kubernetes.labels import service_labels
 from flettner.actuators.kubernetes.start import Starter
@@ -50,10 +50,10 @@ def deletes_the_old(put: Put) -> None:
     plain = engine.KubernetesEngine.retire
 
     async def retire(self: engine.KubernetesEngine, server: Any) -> None:  # noqa: ANN401
-        one = (await self._find()).get(server.name)
+        entry = (await self._find()).get(server.name)
         await plain(self, server)
-        if one is not None:
-            await self._client.delete(DEPLOYMENT, one.workload.name)
+        if entry is not None:
+            await self._client.delete(DEPLOYMENT, entry.workload.name)
 
     put(engine.KubernetesEngine, "retire", retire)
 
@@ -82,9 +82,9 @@ def writes_at_once(put: Put) -> None:
     """Write the flags into the operator's Deployment when green starts, before any verdict."""
     plain = Starter._create
 
-    async def create(self: Starter, server: Any, found: Any) -> FoundServer:  # noqa: ANN401
-        made = await plain(self, server, found)
-        theirs = next(one for one in found.values() if not one.workload.ours)
+    async def create(self: Starter, server: Any, entries: Any) -> ServerEntry:  # noqa: ANN401
+        made = await plain(self, server, entries)
+        theirs = next(entry for entry in entries.values() if not entry.workload.ours)
         change = {"spec": {"template": {"spec": {"containers": [_with(theirs.workload, server.setting)]}}}}
         await self.client.patch(DEPLOYMENT, theirs.workload.name, change)
         return made
