@@ -84,15 +84,15 @@ class EngineRig:
 
     def change_kept(self, part: str, **to: Any) -> None:  # noqa: ANN401
         """Change `Config` or `HostConfig` of what is kept, so that the clones have it."""
-        kept = self.registry.load(self.adopted)
-        assert kept
-        document = {**kept.document, part: {**kept.document[part], **to}}
+        record = self.registry.load(self.adopted)
+        assert record
+        document = {**record.document, part: {**record.document[part], **to}}
         self.registry.update(self.adopted, document=document)
 
     async def left(self) -> dict[str, str]:
         """The containers of this site by name, each with its state."""
-        found = await self.bench.client.list_containers(site_labels(self.site))
-        return {one["Names"][0].removeprefix("/"): one["State"] for one in found}
+        summaries = await self.bench.client.list_containers(site_labels(self.site))
+        return {summary["Names"][0].removeprefix("/"): summary["State"] for summary in summaries}
 
     async def policy(self, container: str) -> str:
         spec = await self.bench.client.inspect(container)
@@ -100,8 +100,8 @@ class EngineRig:
         return str(spec.restart_policy["Name"])
 
     async def tear_down(self) -> None:
-        for one in await self.bench.client.list_containers(site_labels(self.site)):
-            await self.bench.client.remove(one["Id"], volumes=True)
+        for summary in await self.bench.client.list_containers(site_labels(self.site)):
+            await self.bench.client.remove(summary["Id"], volumes=True)
 
 
 @asynccontextmanager
@@ -161,8 +161,8 @@ class SocketRelay:
             await _first(_pass_on(reader, onward), _pass_on(there, writer))
         finally:
             self._open.difference_update(both)
-            for one in both:
-                one.transport.abort()
+            for side in both:
+                side.transport.abort()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

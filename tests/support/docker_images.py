@@ -81,10 +81,10 @@ def simulator_image(api: docker.APIClient) -> Image:
 def real_vllm_image(api: docker.APIClient) -> Image:
     """vLLM for the CPU with a tiny model: a start takes a minute. What it caches is kept under .cache."""
     vllm = real_vllm()
-    kept = REPOSITORY / ".cache" / "vllm-home"
-    kept.mkdir(parents=True, exist_ok=True)
+    cache = REPOSITORY / ".cache" / "vllm-home"
+    cache.mkdir(parents=True, exist_ok=True)
     tag = _made(api, "real", vllm.python, _REAL, {**ENVIRONMENT, "VLLM_CPU_OMP_THREADS_BIND": "nobind"})
-    binds = (*_binds(vllm.python), f"{vllm.model}:{MODEL}:ro", f"{kept}:/root/.cache")
+    binds = (*_binds(vllm.python), f"{vllm.model}:{MODEL}:ro", f"{cache}:/root/.cache")
     flags = (MODEL, "--served-model-name", "tiny", "--max-model-len", "2048", "--enforce-eager")
     return Image(tag=tag, binds=binds, flags=flags, host={"ShmSize": _SHM})
 

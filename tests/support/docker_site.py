@@ -166,8 +166,8 @@ class Bench:
         try:
             async with asyncio.timeout(deadline_s):
                 while (await probe.health()).why:
-                    found = await self.client.inspect(container.id)
-                    if found is None or found.state.status in {"exited", "dead"}:
+                    inspected = await self.client.inspect(container.id)
+                    if inspected is None or inspected.state.status in {"exited", "dead"}:
                         raise ActError(f"{container.name} ended", await self.said(container))
                     await asyncio.sleep(0.05)
         except TimeoutError as error:
@@ -184,9 +184,9 @@ class Bench:
         return (await self.spec(container)).document
 
     async def spec(self, container: RunningContainer) -> Container:
-        found = await self.client.inspect(container.id)
-        assert found is not None, f"{container.name} is gone"
-        return found
+        inspected = await self.client.inspect(container.id)
+        assert inspected is not None, f"{container.name} is gone"
+        return inspected
 
     async def said(self, container: RunningContainer) -> tuple[str, ...]:
         return await self.client.tail(container.id, 200)
@@ -200,27 +200,27 @@ class Bench:
             now = datetime.fromisoformat(api.info()["SystemTime"])
             return list(api.events(since=since, until=now, filters=created, decode=True))
 
-        found = await self.engine(events)
-        names = [str(one["Actor"]["Attributes"]["name"]) for one in found]
-        return [one for one in names if one.startswith(name)]
+        events_seen = await self.engine(events)
+        names = [str(event["Actor"]["Attributes"]["name"]) for event in events_seen]
+        return [created_name for created_name in names if created_name.startswith(name)]
 
     async def names(self, labels: Mapping[str, str] | None = None) -> set[str]:
         """Of the containers with these labels, running or not; without any: all of this bench."""
-        found = await self.client.list_containers(labels or {BENCH: self.prefix})
-        return {name.removeprefix("/") for one in found for name in one["Names"]}
+        summaries = await self.client.list_containers(labels or {BENCH: self.prefix})
+        return {name.removeprefix("/") for summary in summaries for name in summary["Names"]}
 
     async def tear_down(self) -> None:
         """Removes what this bench has made, and what was cloned from that: a clone inherits the label."""
-        for one in await self.client.list_containers({BENCH: self.prefix}):
-            await self.client.remove(one["Id"], volumes=True)
+        for summary in await self.client.list_containers({BENCH: self.prefix}):
+            await self.client.remove(summary["Id"], volumes=True)
         await asyncio.to_thread(self._without_networks_and_volumes)
 
     def _without_networks_and_volumes(self) -> None:
         mine = {"label": f"{BENCH}={self.prefix}"}
         for network in self._engine.networks(filters=mine):
-            for one in self._engine.inspect_network(network["Id"])["Containers"] or {}:
+            for endpoint in self._engine.inspect_network(network["Id"])["Containers"] or {}:
                 with suppress(NotFound, APIError):
-                    self._engine.disconnect_container_from_network(one, network["Id"], force=True)
+                    self._engine.disconnect_container_from_network(endpoint, network["Id"], force=True)
             self._engine.remove_network(network["Id"])
         for volume in self._engine.volumes(filters=mine)["Volumes"] or []:
             self._engine.remove_volume(volume["Name"], force=True)

@@ -72,10 +72,10 @@ class EngineSocket:
             await self._requests(reader, engine_writer, silent)
         answers.cancel()
         await asyncio.wait([answers])
-        for one in (writer, engine_writer):
-            one.close()
+        for side in (writer, engine_writer):
+            side.close()
             with suppress(OSError):
-                await one.wait_closed()
+                await side.wait_closed()
 
     async def _requests(
         self, reader: asyncio.StreamReader, engine: asyncio.StreamWriter, silent: asyncio.Event

@@ -296,8 +296,8 @@ async def test_two_servers_have_two_addresses(rig: Rig) -> None:
 async def test_omits_the_flag_of_a_knob_that_is_none(rig: Rig) -> None:
     await rig.engine.launch(Server(name="chat-r1", setting={**SETTING, "max_model_len": None}), 60)
 
-    [found] = await rig.engine.observe()
-    assert found.setting == SETTING
+    [server] = await rig.engine.observe()
+    assert server.setting == SETTING
 
 
 async def test_retiring_a_server_is_idempotent(rig: Rig) -> None:
@@ -444,7 +444,7 @@ async def test_golden_answers_are_repeatable(rig: Rig) -> None:
     again = await rig.restarted().answers(server, prompts, 60)
 
     assert len(first) == len(prompts)
-    assert all(one.text and one.length and not flaw_of(one) for one in first)
+    assert all(answer.text and answer.length and not flaw_of(answer) for answer in first)
     assert compare(first, again, first).same == 1.0
 
 

@@ -29,7 +29,7 @@ class Rig:
         self.engine, self.restarted, self.folder = engine, restarted, folder
 
     def sockets(self) -> list[Path]:
-        return [one for one in self.folder.rglob("*") if one.is_socket()] if self.folder else []
+        return [path for path in self.folder.rglob("*") if path.is_socket()] if self.folder else []
 
 
 class HotFake(FakeEngine):
@@ -80,10 +80,10 @@ async def test_a_value_without_a_lease_is_seen_by_the_next_daemon(rig: Rig) -> N
 
     await rig.engine.set_knobs(launched, {CAP: 3}, (1, 5))
 
-    [found] = await rig.restarted.observe()
-    assert found.setting == {**launched.setting, CAP: 3}
-    assert found.hot is not None
-    assert found.hot.number == (1, 5)
+    [server] = await rig.restarted.observe()
+    assert server.setting == {**launched.setting, CAP: 3}
+    assert server.hot is not None
+    assert server.hot.number == (1, 5)
 
 
 async def test_the_end_of_a_lease_brings_back_the_value_before(rig: Rig) -> None:
@@ -93,8 +93,8 @@ async def test_the_end_of_a_lease_brings_back_the_value_before(rig: Rig) -> None
     await rig.engine.set_knobs(launched, {CAP: 7}, (1, 6), 0.2)
     await asyncio.sleep(0.3)
 
-    [found] = await rig.engine.observe()
-    assert found.setting[CAP] == 3
+    [server] = await rig.engine.observe()
+    assert server.setting[CAP] == 3
     with pytest.raises(DriftError):
         await rig.engine.set_knobs(launched, {CAP: 7}, (1, 5))
 
@@ -106,8 +106,8 @@ async def test_a_newer_daemon_keeps_an_older_one_from_changing_anything(rig: Rig
     with pytest.raises(DriftError):
         await rig.engine.set_knobs(launched, {CAP: 7}, (1, 999))
 
-    [found] = await rig.restarted.observe()
-    assert found.setting[CAP] == 3
+    [server] = await rig.restarted.observe()
+    assert server.setting[CAP] == 3
 
 
 async def test_the_epoch_of_values_counts_where_a_server_carries_no_newer_one(rig: Rig) -> None:

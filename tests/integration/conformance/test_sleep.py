@@ -136,89 +136,89 @@ class SleepyProcess(Sleepy):
 
     async def end(self) -> None:
         await self.engine(epoch=9).retire(self.blue)
-        for one in self.started:
+        for process in self.started:
             with suppress(ProcessLookupError):
-                one.kill()
-            await one.wait()
+                process.kill()
+            await process.wait()
 
 
 @pytest.fixture(params=["docker", "process", "process, adopted"])
-async def one(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sleepy]:
+async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Sleepy]:
     if request.param == "docker":
         async with place(tmp_path) as here:
             yield SleepyContainer(here=here)
         return
-    async with processes(tmp_path, adopted="adopted" in request.param) as found:
-        yield found
+    async with processes(tmp_path, adopted="adopted" in request.param) as process:
+        yield process
 
 
 @asynccontextmanager
 async def processes(state_dir: Path, *, adopted: bool) -> AsyncIterator[SleepyProcess]:
-    found = SleepyProcess(state_dir=state_dir, adopted=adopted)
+    process = SleepyProcess(state_dir=state_dir, adopted=adopted)
     try:
-        yield found
+        yield process
     finally:
-        await found.end()
+        await process.end()
 
 
 @pytest.mark.smoke
-async def test_a_stopped_server_sleeps_and_a_launch_wakes_it(one: Sleepy) -> None:
-    await one.begin()
-    engine, began = one.engine(), await one.run()
+async def test_a_stopped_server_sleeps_and_a_launch_wakes_it(site: Sleepy) -> None:
+    await site.begin()
+    engine, began = site.engine(), await site.run()
 
-    how = await engine.stop(one.blue)
-    asleep, observed = await one.sleeps(), list(await engine.observe())
-    woken = await engine.launch(one.blue, 60)
+    how = await engine.stop(site.blue)
+    asleep, observed = await site.sleeps(), list(await engine.observe())
+    woken = await engine.launch(site.blue, 60)
 
     assert "sleeps: 79.0 GiB of GPU memory are free; its 72.0 GiB of weights are in host memory" in str(how)
     assert (asleep, observed) == (True, [])
-    assert (woken, await one.run(), await one.sleeps()) == (one.blue, began, False)
-    assert list(await engine.observe()) == [one.blue]
-    assert await one.answers()
+    assert (woken, await site.run(), await site.sleeps()) == (site.blue, began, False)
+    assert list(await engine.observe()) == [site.blue]
+    assert await site.answers()
 
 
-async def test_the_next_daemon_finds_it_asleep_and_may_stop_or_wake_it(one: Sleepy) -> None:
-    await one.begin()
-    began = await one.run()
-    await one.engine().stop(one.blue)
+async def test_the_next_daemon_finds_it_asleep_and_may_stop_or_wake_it(site: Sleepy) -> None:
+    await site.begin()
+    began = await site.run()
+    await site.engine().stop(site.blue)
 
-    later = one.engine(epoch=2)
+    later = site.engine(epoch=2)
     observed = list(await later.observe())
-    how = await later.stop(one.blue)
-    await one.engine(epoch=3).launch(one.blue, 60)
+    how = await later.stop(site.blue)
+    await site.engine(epoch=3).launch(site.blue, 60)
 
     assert observed == []
     assert "sleeps" in str(how)
-    assert (await one.run(), await one.sleeps()) == (began, False)
+    assert (await site.run(), await site.sleeps()) == (began, False)
 
 
-async def test_an_older_daemon_may_not_wake_it(one: Sleepy) -> None:
-    await one.begin()
-    await one.engine(epoch=2).stop(one.blue)
+async def test_an_older_daemon_may_not_wake_it(site: Sleepy) -> None:
+    await site.begin()
+    await site.engine(epoch=2).stop(site.blue)
 
     with pytest.raises(ActError, match="newer daemon"):
-        await one.engine(epoch=1).launch(one.blue, 60)
+        await site.engine(epoch=1).launch(site.blue, 60)
 
-    assert await one.sleeps()
-    assert await one.engine().newest_epoch() == 2
+    assert await site.sleeps()
+    assert await site.engine().newest_epoch() == 2
 
 
 @pytest.mark.parametrize("slept", [False, True], ids=["before it sleeps", "after"])
 async def test_a_daemon_that_is_killed_meanwhile_leaves_a_server_that_a_launch_returns(
-    one: Sleepy, slept: bool
+    site: Sleepy, slept: bool
 ) -> None:
-    await one.begin()
-    began = await one.run()
-    await one.engine().stop(one.blue)
+    await site.begin()
+    began = await site.run()
+    await site.engine().stop(site.blue)
     if not slept:
-        url = f"http://{one.blue.address}/wake_up"
+        url = f"http://{site.blue.address}/wake_up"
         async with aiohttp.ClientSession() as session, session.post(url):
             pass
 
-    woken = await one.engine(epoch=2).launch(one.blue, 60)
+    woken = await site.engine(epoch=2).launch(site.blue, 60)
 
-    assert (woken.address, await one.run()) == (one.blue.address, began)
-    assert await one.answers()
+    assert (woken.address, await site.run()) == (site.blue.address, began)
+    assert await site.answers()
 
 
 @pytest.mark.parametrize(
@@ -231,97 +231,101 @@ async def test_a_daemon_that_is_killed_meanwhile_leaves_a_server_that_a_launch_r
     ids=["refused", "frees too little", "no room on the host"],
 )
 async def test_a_server_that_cannot_sleep_is_stopped_and_the_reason_returned(
-    one: Sleepy, flags: tuple[str, ...], gpu: ClaimedGpu, why: str
+    site: Sleepy, flags: tuple[str, ...], gpu: ClaimedGpu, why: str
 ) -> None:
-    one.gpu = gpu
-    await one.begin(*flags)
-    engine = one.engine()
+    site.gpu = gpu
+    await site.begin(*flags)
+    engine = site.engine()
 
-    how = await engine.stop(one.blue)
-    ended = await one.run() is None
-    again = await engine.launch(one.blue, 60)
+    how = await engine.stop(site.blue)
+    ended = await site.run() is None
+    again = await engine.launch(site.blue, 60)
 
     assert "is stopped, since it cannot sleep" in str(how)
     assert why in str(how)
     assert ended
-    assert (again.name, again.address, again.setting) == (one.blue.name, one.blue.address, one.blue.setting)
-    assert await one.answers()
+    assert (again.name, again.address, again.setting) == (
+        site.blue.name,
+        site.blue.address,
+        site.blue.setting,
+    )
+    assert await site.answers()
 
 
-async def test_a_server_with_open_requests_is_stopped(one: Sleepy) -> None:
-    await one.begin("--sim-speed", "0.05")
-    asking = asyncio.create_task(one.answers())
-    engine = one.engine()
+async def test_a_server_with_open_requests_is_stopped(site: Sleepy) -> None:
+    await site.begin("--sim-speed", "0.05")
+    asking = asyncio.create_task(site.answers())
+    engine = site.engine()
 
     async def busy() -> bool:
-        return await engine.busy(one.blue) == 1
+        return await engine.busy(site.blue) == 1
 
     async with asyncio.timeout(60):
         while not await busy():
             await asyncio.sleep(0.05)
-    how = await engine.stop(one.blue)
+    how = await engine.stop(site.blue)
     with suppress(aiohttp.ClientError):
         await asking
 
     assert "cannot sleep: 1 requests are open" in str(how)
-    assert await one.run() is None
+    assert await site.run() is None
 
 
-async def test_a_server_that_does_not_wake_is_ended_and_started_by_the_next_launch(one: Sleepy) -> None:
-    await one.begin("--sim-fault", "*:wake_fails")
-    engine, began = one.engine(), await one.run()
-    await engine.stop(one.blue)
+async def test_a_server_that_does_not_wake_is_ended_and_started_by_the_next_launch(site: Sleepy) -> None:
+    await site.begin("--sim-fault", "*:wake_fails")
+    engine, began = site.engine(), await site.run()
+    await engine.stop(site.blue)
 
     with pytest.raises(ActError, match=r"did not wake, and is started instead: .*wake_up: 500"):
-        await engine.launch(one.blue, 60)
-    ended = await one.run() is None
-    again = await engine.launch(one.blue, 60)
+        await engine.launch(site.blue, 60)
+    ended = await site.run() is None
+    again = await engine.launch(site.blue, 60)
 
     assert ended
-    assert (again.name, again.address) == (one.blue.name, one.blue.address)
-    assert await one.run() != began
-    assert await one.answers()
+    assert (again.name, again.address) == (site.blue.name, site.blue.address)
+    assert await site.run() != began
+    assert await site.answers()
 
 
-async def test_a_server_that_dies_asleep_is_started_by_the_next_launch(one: Sleepy) -> None:
-    await one.begin("--sim-fault", "*:die_asleep=1")
-    engine = one.engine()
-    await engine.stop(one.blue)
+async def test_a_server_that_dies_asleep_is_started_by_the_next_launch(site: Sleepy) -> None:
+    await site.begin("--sim-fault", "*:die_asleep=1")
+    engine = site.engine()
+    await engine.stop(site.blue)
     async with asyncio.timeout(60):
-        while await one.run() is not None:
+        while await site.run() is not None:
             await asyncio.sleep(0.1)
 
     with pytest.raises(ActError, match="ended while it slept: it is started instead"):
-        await engine.launch(one.blue, 60)
-    again = await engine.launch(one.blue, 60)
+        await engine.launch(site.blue, 60)
+    again = await engine.launch(site.blue, 60)
 
-    assert (again.name, again.address) == (one.blue.name, one.blue.address)
-    assert await one.answers()
+    assert (again.name, again.address) == (site.blue.name, site.blue.address)
+    assert await site.answers()
 
 
-@pytest.mark.parametrize("one", ["docker", "process, adopted"], indirect=True)
-async def test_a_server_that_its_owner_started_again_meanwhile_is_not_taken_for_asleep(one: Sleepy) -> None:
-    await one.begin()
-    engine = one.engine()
-    await engine.stop(one.blue)
-    await one.restart()
+@pytest.mark.parametrize("site", ["docker", "process, adopted"], indirect=True)
+async def test_a_server_that_its_owner_started_again_meanwhile_is_not_taken_for_asleep(site: Sleepy) -> None:
+    await site.begin()
+    engine = site.engine()
+    await engine.stop(site.blue)
+    await site.restart()
 
     observed = list(await engine.observe())
-    again = await engine.launch(one.blue, 60)
+    again = await engine.launch(site.blue, 60)
 
-    assert observed == [one.blue]
-    assert again == one.blue
-    assert await one.answers()
+    assert observed == [site.blue]
+    assert again == site.blue
+    assert await site.answers()
 
 
-async def test_a_sleeping_server_can_be_retired(one: Sleepy) -> None:
-    await one.begin()
-    engine = one.engine()
-    await engine.stop(one.blue)
+async def test_a_sleeping_server_can_be_retired(site: Sleepy) -> None:
+    await site.begin()
+    engine = site.engine()
+    await engine.stop(site.blue)
 
-    await engine.retire(one.blue)
-    await engine.retire(one.blue)
+    await engine.retire(site.blue)
+    await engine.retire(site.blue)
 
     assert list(await engine.observe()) == []
     with pytest.raises((aiohttp.ClientError, OSError)):
-        await one.answers()
+        await site.answers()

@@ -50,13 +50,13 @@ async def test_a_missing_object_is_none(bench: Bench) -> None:
 
 
 async def test_reports_the_memory_of_a_running_container(bench: Bench) -> None:
-    one = await bench.run(name="one", port=None, config=SLEEPS)
-    held = await bench.client.memory(one.id)
-    await bench.client.kill(one.id)
+    container = await bench.run(name="one", port=None, config=SLEEPS)
+    held = await bench.client.memory(container.id)
+    await bench.client.kill(container.id)
 
     assert held is not None
     assert 0 < held < 1 << 30
-    assert await bench.client.memory(one.id) is None
+    assert await bench.client.memory(container.id) is None
     with pytest.raises(ActError, match="No such container"):
         await bench.client.memory(bench.prefix + "missing")
 
@@ -77,35 +77,37 @@ def test_held_memory_excludes_reclaimable_cache(said: Json, held: int | None) ->
 
 
 async def test_lists_running_and_exited_containers_by_all_labels(bench: Bench) -> None:
-    one = await bench.run(name="one", port=None, config=SLEEPS, labels={"of": "x"})
+    container = await bench.run(name="one", port=None, config=SLEEPS, labels={"of": "x"})
     await bench.run(name="two", port=None, config=SLEEPS)
-    await bench.client.kill(one.id)
+    await bench.client.kill(container.id)
 
-    found = await bench.client.list_containers({BENCH: bench.prefix, "of": "x"})
+    summaries = await bench.client.list_containers({BENCH: bench.prefix, "of": "x"})
     any_value = await bench.client.list_containers({BENCH: bench.prefix, "of": ""})
 
-    assert [summary["Id"] for summary in found] == [one.id] == [summary["Id"] for summary in any_value]
+    assert (
+        [summary["Id"] for summary in summaries] == [container.id] == [summary["Id"] for summary in any_value]
+    )
 
 
 async def test_stopping_a_missing_or_exited_container_is_no_error(bench: Bench) -> None:
-    one = await bench.run(port=None, config=SLEEPS)
-    for name in (bench.prefix + "missing", one.id):
+    container = await bench.run(port=None, config=SLEEPS)
+    for name in (bench.prefix + "missing", container.id):
         await bench.client.kill(name)
         await bench.client.kill(name)
         await bench.client.stop(name, 1)
     for _ in range(2):
-        await bench.client.remove(one.id)
+        await bench.client.remove(container.id)
 
     assert await bench.names() == set()
 
 
 async def test_starting_a_running_container_is_no_error(bench: Bench) -> None:
-    one = await bench.run(port=None, config=SLEEPS)
-    before = (await bench.inspect(one))["State"]["StartedAt"]
+    container = await bench.run(port=None, config=SLEEPS)
+    before = (await bench.inspect(container))["State"]["StartedAt"]
 
-    await bench.client.start(one.id)
+    await bench.client.start(container.id)
 
-    assert (await bench.inspect(one))["State"]["StartedAt"] == before
+    assert (await bench.inspect(container))["State"]["StartedAt"] == before
 
 
 @pytest.mark.parametrize(
@@ -148,34 +150,34 @@ async def test_an_occupied_name_is_not_the_requested_container(bench: Bench) -> 
 
 
 async def test_a_restart_policy_can_be_changed(bench: Bench) -> None:
-    one = await bench.run(port=None, config=SLEEPS, restart="always")
+    container = await bench.run(port=None, config=SLEEPS, restart="always")
 
-    await bench.client.restart_policy(one.id, {"Name": "no", "MaximumRetryCount": 0})
+    await bench.client.restart_policy(container.id, {"Name": "no", "MaximumRetryCount": 0})
 
-    found = await bench.inspect(one)
-    assert found["HostConfig"]["RestartPolicy"] == {"Name": "no", "MaximumRetryCount": 0}
+    inspected = await bench.inspect(container)
+    assert inspected["HostConfig"]["RestartPolicy"] == {"Name": "no", "MaximumRetryCount": 0}
 
 
 async def test_connects_a_network_with_aliases(bench: Bench) -> None:
     network = await bench.network("net")
-    one = await bench.run(port=None, config=SLEEPS)
+    container = await bench.run(port=None, config=SLEEPS)
     for _ in range(2):
-        await bench.client.connect(network, one.id, {"Aliases": ["blue"]})
-    joined = (await bench.inspect(one))["NetworkSettings"]["Networks"]
+        await bench.client.connect(network, container.id, {"Aliases": ["blue"]})
+    joined = (await bench.inspect(container))["NetworkSettings"]["Networks"]
 
     assert "blue" in joined[network]["Aliases"]
     assert set(joined) == {"bridge", network}
     with pytest.raises(ActError, match="not found"):
-        await bench.client.connect(bench.prefix + "no-net", one.id, {})
+        await bench.client.connect(bench.prefix + "no-net", container.id, {})
 
 
 async def test_the_log_tail_holds_the_last_lines_of_both_streams(bench: Bench) -> None:
     script = "for i in 1 2 3; do echo out $i; echo err $i >&2; done; printf 'not \\377 utf-8'"
-    one = await bench.client.create(await body(bench, ("sh", "-c", script)), bench.prefix + "one")
-    await bench.client.start(one)
-    ended = await bench.client.wait(one)
+    container_id = await bench.client.create(await body(bench, ("sh", "-c", script)), bench.prefix + "one")
+    await bench.client.start(container_id)
+    ended = await bench.client.wait(container_id)
 
-    lines = await bench.client.tail(one, 3)
+    lines = await bench.client.tail(container_id, 3)
 
     assert ended
     assert ended.state.exit_code == 0
@@ -247,9 +249,9 @@ async def test_looks_up_a_create_without_a_response_instead_of_repeating_it(
 
     made = await impatient.create(await body(bench), bench.prefix + "one")
 
-    found = await bench.client.inspect(made)
-    assert found is not None
-    assert found.name == f"{bench.prefix}one"
+    container = await bench.client.inspect(made)
+    assert container is not None
+    assert container.name == f"{bench.prefix}one"
     assert between.times("/containers/create") == 1
 
 
@@ -257,15 +259,15 @@ async def test_looks_up_changes_without_a_response_instead_of_repeating_them(
     bench: Bench, between: EngineSocket, impatient: DockerClient
 ) -> None:
     network = await bench.network("net")
-    one = (await bench.run(port=None, config=SLEEPS)).id
-    await bench.client.kill(one)
+    container_id = (await bench.run(port=None, config=SLEEPS)).id
+    await bench.client.kill(container_id)
     between.unanswered |= {"/start", "/kill", "/update", "/connect", "/stop", "DELETE "}
 
-    await impatient.start(one)
-    await impatient.connect(network, one, {"Aliases": ["blue"]})
-    await impatient.restart_policy(one, {"Name": "always"})
-    await impatient.stop(one, 1)
-    await impatient.remove(one)
+    await impatient.start(container_id)
+    await impatient.connect(network, container_id, {"Aliases": ["blue"]})
+    await impatient.restart_policy(container_id, {"Name": "always"})
+    await impatient.stop(container_id, 1)
+    await impatient.remove(container_id)
 
     assert await bench.names() == set()
     for words in ("/start", "/connect", "/update", "/stop", "DELETE "):
@@ -295,13 +297,13 @@ async def test_a_cancelled_create_completes(bench: Bench) -> None:
 async def test_the_event_stream_starts_with_a_listing(bench: Bench) -> None:
     async with aclosing(bench.client.events(mine(bench))) as events:
         first = await anext(events)
-        one = await bench.run(port=None, config=SLEEPS)
-        await bench.client.kill(one.id)
+        container = await bench.run(port=None, config=SLEEPS)
+        await bench.client.kill(container.id)
         seen = [await anext(events) for _ in range(4)]
 
     assert first == RESYNC
     assert [event.action for event in seen] == ["create", "start", "kill", "die"]
-    assert {event.actor for event in seen} == {one.id}
+    assert {event.actor for event in seen} == {container.id}
 
 
 async def test_the_event_stream_resumes_when_the_engine_returns(
@@ -309,10 +311,10 @@ async def test_the_event_stream_resumes_when_the_engine_returns(
 ) -> None:
     async with aclosing(impatient.events(mine(bench))) as events:
         assert await anext(events) == RESYNC
-        one = await bench.run(port=None, config=SLEEPS)
+        container = await bench.run(port=None, config=SLEEPS)
         before = [(await anext(events)).action for _ in range(2)]
         await between.close()
-        await bench.client.kill(one.id)
+        await bench.client.kill(container.id)
         await between.open()
         again = await anext(events)
         after = [(await anext(events)).action for _ in range(2)]
@@ -331,15 +333,19 @@ async def test_closing_the_event_stream_ends_its_thread(bench: Bench) -> None:
 
 
 async def test_the_simulator_serves_from_its_image_and_ends_on_sigterm(bench: Bench) -> None:
-    one = await bench.serving("--max-num-seqs", "8", memory=512 << 20)
-    found = await bench.inspect(one)
+    container = await bench.serving("--max-num-seqs", "8", memory=512 << 20)
+    inspected = await bench.inspect(container)
 
-    await bench.client.stop(one.id, 30)
+    await bench.client.stop(container.id, 30)
 
-    assert (found["Path"], found["Args"][0], found["Args"][-2:]) == ("vllm", "serve", ["--max-num-seqs", "8"])
-    assert found["NetworkSettings"]["Ports"][PORT][0]["HostPort"] == one.address.rpartition(":")[2]
-    assert (await bench.inspect(one))["State"]["ExitCode"] == 0
-    assert any("shutdown triggered" in line for line in await bench.said(one))
+    assert (inspected["Path"], inspected["Args"][0], inspected["Args"][-2:]) == (
+        "vllm",
+        "serve",
+        ["--max-num-seqs", "8"],
+    )
+    assert inspected["NetworkSettings"]["Ports"][PORT][0]["HostPort"] == container.address.rpartition(":")[2]
+    assert (await bench.inspect(container))["State"]["ExitCode"] == 0
+    assert any("shutdown triggered" in line for line in await bench.said(container))
 
 
 def mine(bench: Bench) -> dict[str, list[str]]:

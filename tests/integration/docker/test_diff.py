@@ -210,8 +210,8 @@ async def test_clones_a_container_with_forty_options_except_its_flags() -> None:
         before = await bench.spec(blue)
         image = await bench.client.image(before.image)
         setting = {**before.serve.setting, "max_num_seqs": 32, "enable_prefix_caching": False}
-        kept = Container.parse(document_to_keep(before, image))
-        spec = clone(kept, name=f"{bench.prefix}green", labels={}, setting=setting)
+        recorded = Container.parse(document_to_keep(before, image))
+        spec = clone(recorded, name=f"{bench.prefix}green", labels={}, setting=setting)
         made = await bench.client.create(spec.body, spec.name)
         for network, endpoint in spec.networks:
             await bench.client.connect(network, made, endpoint)
@@ -224,7 +224,7 @@ async def test_clones_a_container_with_forty_options_except_its_flags() -> None:
         "Config.Cmd enable_prefix_caching: not given → false",
         "Config.Cmd max_num_seqs: 16 → 32",
     )
-    assert {name for one in after.networks.values() for name in one.aliases} == {
+    assert {name for endpoint in after.networks.values() for name in endpoint.aliases} == {
         spec.name,
         made[:12],
     }

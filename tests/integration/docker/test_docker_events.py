@@ -43,8 +43,8 @@ def summary(**parts: object) -> ContainerSummary:
         "Ports": [{"IP": "127.0.0.1", "PrivatePort": 8000, "PublicPort": 8101, "Type": "tcp"}],
         "NetworkSettings": {"Networks": {"bridge": network}},
     }
-    (one,) = summaries_of(json.dumps([whole | parts]).encode())
-    return one
+    (container,) = summaries_of(json.dumps([whole | parts]).encode())
+    return container
 
 
 def event(action: str, key: str = "c1", **attributes: str) -> ContainerEvent:
@@ -64,14 +64,14 @@ def network(action: str, key: str = "c1") -> ContainerEvent:
     )
 
 
-def known(*summaries: ContainerSummary, address: str = "127.0.0.1:8101") -> ContainerRegistry:
+def roster_of(*summaries: ContainerSummary, address: str = "127.0.0.1:8101") -> ContainerRegistry:
     roster = ContainerRegistry(Fleet({"chat-r0": address}))
     assert roster.resync(summaries or (summary(),), NOON) == []
     return roster
 
 
 def incidents(roster: ContainerRegistry, *events: ContainerEvent) -> list[tuple[str, str]]:
-    received = [incident for one in events for incident in roster.record(one, NOON, 0.0)]
+    received = [incident for seen in events for incident in roster.record(seen, NOON, 0.0)]
     return [(incident.what, incident.why) for incident in received]
 
 
@@ -91,11 +91,13 @@ def test_identifies_an_adopted_container_by_its_address(
     address: str, ports: list[tuple[str, int]], belongs: bool
 ) -> None:
     published = [{"IP": ip, "PrivatePort": 8000, "PublicPort": port} for ip, port in ports]
-    roster = known(summary(Ports=published), address=address)
+    roster = roster_of(summary(Ports=published), address=address)
 
     received = roster.record(event("oom"), NOON, 0.0)
 
-    assert [(one.server, one.container) for one in received] == ([("chat-r0", "vllm")] if belongs else [])
+    assert [(incident.server, incident.container) for incident in received] == (
+        [("chat-r0", "vllm")] if belongs else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,11 +110,11 @@ def test_identifies_an_adopted_container_by_its_address(
     ],
 )
 def test_identifies_a_launched_container_by_its_labels(labels: dict[str, str], server: str | None) -> None:
-    roster = known()
+    roster = roster_of()
 
     received = roster.record(event("oom", "c2", name="green", **labels), NOON, 0.0)
 
-    assert [one.server for one in received] == ([server] if server else [])
+    assert [incident.server for incident in received] == ([server] if server else [])
 
 
 def test_identifies_a_container_by_its_name_without_a_unique_address() -> None:
@@ -121,7 +123,7 @@ def test_identifies_a_container_by_its_name_without_a_unique_address() -> None:
 
     roster.record(event("rename", oldName="/vllm", name="mine"), NOON, 0.0)
 
-    assert [one.server for one in roster.record(event("oom"), NOON, 0.0)] == ["vllm"]
+    assert [incident.server for incident in roster.record(event("oom"), NOON, 0.0)] == ["vllm"]
 
 
 @pytest.mark.parametrize(
@@ -165,23 +167,23 @@ def test_identifies_a_container_by_its_name_without_a_unique_address() -> None:
             [],
         ),
     ],
-    ids=lambda value: " ".join(one.action for one in value if isinstance(one, ContainerEvent)),
+    ids=lambda value: " ".join(part.action for part in value if isinstance(part, ContainerEvent)),
 )
 def test_reports_an_event_with_its_cause(events: list[ContainerEvent], said: list[tuple[str, str]]) -> None:
-    assert incidents(known(), *events) == said
+    assert incidents(roster_of(), *events) == said
 
 
 def test_ignores_unhealthy_during_startup() -> None:
-    roster = known()
+    roster = roster_of()
     unhealthy, healthy = event("health_status: unhealthy"), event("health_status: healthy")
 
     assert incidents(roster, event("die", exitCode="0"), event("start"), unhealthy)[2:] == []
     assert [what for what, _ in incidents(roster, healthy, unhealthy)] == ["unhealthy"]
-    assert incidents(known(summary(Status="Up 1 second (health: starting)")), unhealthy) == []
+    assert incidents(roster_of(summary(Status="Up 1 second (health: starting)")), unhealthy) == []
 
 
 def test_reports_a_running_container_that_lost_its_network() -> None:
-    roster = known()
+    roster = roster_of()
     assert incidents(roster, network("disconnect")) == []
     assert roster.confirm_held(NOON, 0.0) == []
     (incident,) = roster.confirm_held(NOON, HELD_S)
@@ -200,14 +202,14 @@ def test_reports_a_running_container_that_lost_its_network() -> None:
     ids=["after its end", "before its end", "for a moment", "another's"],
 )
 def test_ignores_a_short_network_loss_or_one_at_exit(events: list[ContainerEvent]) -> None:
-    roster = known()
+    roster = roster_of()
     incidents(roster, *events)
 
     assert roster.confirm_held(NOON, 60.0) == []
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("listing", "said"),
     [
         ([summary()], []),
         (
@@ -224,23 +226,23 @@ def test_ignores_a_short_network_loss_or_one_at_exit(events: list[ContainerEvent
     ids=["nothing", "exited", "removed", "restarted", "paused"],
 )
 def test_recovers_missed_events_from_the_listing(
-    found: list[ContainerSummary], said: list[tuple[str, str]]
+    listing: list[ContainerSummary], said: list[tuple[str, str]]
 ) -> None:
-    roster = known()
+    roster = roster_of()
 
-    assert [(one.what, one.why) for one in roster.resync(found, NOON)] == said
-    assert roster.resync(found, NOON) == []
+    assert [(incident.what, incident.why) for incident in roster.resync(listing, NOON)] == said
+    assert roster.resync(listing, NOON) == []
 
 
 def test_does_not_report_a_listed_exit_again() -> None:
-    roster = known()
+    roster = roster_of()
     roster.resync([summary(State="exited", Status="Exited (1) 1 second ago")], NOON)
 
     assert incidents(roster, event("die", exitCode="1")) == []
 
 
 def test_identifies_an_exited_container_by_its_last_address() -> None:
-    roster = known()
+    roster = roster_of()
     incidents(roster, event("die", exitCode="1"))
     roster.update([summary(State="exited", Ports=[], NetworkSettings={})])
 
@@ -248,7 +250,7 @@ def test_identifies_an_exited_container_by_its_last_address() -> None:
 
 
 def test_forgets_a_removed_container() -> None:
-    roster = known()
+    roster = roster_of()
 
     assert incidents(roster, event("destroy"), event("oom", name="vllm")) == []
 
@@ -290,10 +292,10 @@ class World:
         return name
 
     def close(self) -> None:
-        for one in self.api.containers(all=True):
-            if any(name.startswith(f"/{self.prefix}") for name in one["Names"]):
+        for container in self.api.containers(all=True):
+            if any(name.startswith(f"/{self.prefix}") for name in container["Names"]):
                 with suppress(NotFound):
-                    self.api.remove_container(one["Id"], force=True)
+                    self.api.remove_container(container["Id"], force=True)
         self.api.remove_network(self.network)
         self.api.remove_image(self.image, force=True)
         self.api.close()
@@ -311,7 +313,7 @@ def site_labels(world: World, server: str = "chat-r1") -> dict[str, str]:
 
 
 def received_incidents(received: ReceivedSamples) -> list[tuple[str, str]]:
-    return [(one.server, one.what) for one in received.of(Incident)]
+    return [(incident.server, incident.what) for incident in received.of(Incident)]
 
 
 async def listed(received: ReceivedSamples, world: World) -> None:

@@ -227,14 +227,14 @@ def _life(real: Real, made: str) -> None:
 
 
 def _actions(stream: Any, made: str, last: str) -> list[str]:  # noqa: ANN401
-    found = []
+    actions = []
     for event in stream:
         if event["Actor"]["ID"] == made:
-            found.append(event["Action"])
+            actions.append(event["Action"])
             if event["Action"] == last:
                 break
     stream.close()
-    return found
+    return actions
 
 
 async def test_allows_a_clone_with_all_inspected_defaults(real: Real) -> None:

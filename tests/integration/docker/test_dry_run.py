@@ -155,10 +155,10 @@ def test_finds_the_flags_after_the_program(command: list[str], flags: list[str])
     ],
 )
 def test_runs_vllm_with_its_own_python(command: list[str], first: str) -> None:
-    found = pythons_of(command)
+    pythons = pythons_of(command)
 
-    assert found[0] == first
-    assert found[-2:] == ("python3", "python")
+    assert pythons[0] == first
+    assert pythons[-2:] == ("python3", "python")
 
 
 def test_the_check_mounts_the_volumes_of_the_server_read_only() -> None:
@@ -271,7 +271,7 @@ async def test_the_vllm_of_the_image_checks_each_command(bench: Bench, site: Sit
 
     assert checked.version == "9.9.9"
     assert checked.cache == "/cache/vllm"
-    assert [(one.ok, one.kind, one.error) for one in checked.answers] == [
+    assert [(answer.ok, answer.kind, answer.error) for answer in checked.answers] == [
         (True, "", ""),
         (False, "value", "ValueError: max_num_seqs should be greater than 0"),
         (False, "usage", "vllm serve: error: unrecognized arguments: --nonsense"),

@@ -66,7 +66,7 @@ async def test_a_launched_container_differs_in_the_flag_only(here: EngineRig) ->
     assert green.setting == {**blue.setting, "max_num_seqs": 4}
     assert green.like == blue.name
     assert [line.partition(":")[0] for line in green.differs] == ["Config.Cmd max_num_seqs"]
-    assert [one.name for one in await engine.observe()] == [green.name, blue.name]
+    assert [server.name for server in await engine.observe()] == [green.name, blue.name]
 
 
 async def test_the_promoted_container_inherits_the_restart_policy(here: EngineRig) -> None:
@@ -110,9 +110,9 @@ async def test_only_stops_a_compose_container(here: EngineRig) -> None:
     inspect = await here.bench.inspect(container)
     assert inspect["State"]["Status"] == "exited"
     assert inspect["HostConfig"]["RestartPolicy"]["Name"] == "no"
-    found = await here.bench.client.inspect(container_name(here.site, green.name))
-    assert found
-    assert not COMPOSE.keys() & found.labels.keys()
+    launched = await here.bench.client.inspect(container_name(here.site, green.name))
+    assert launched
+    assert not COMPOSE.keys() & launched.labels.keys()
     assert list(await engine.observe()) == [green]
     assert list(await engine.problems()) == []
 
@@ -195,9 +195,9 @@ async def test_adopts_a_recreated_container_of_the_same_name(here: EngineRig) ->
     [blue] = await engine.observe()
 
     assert blue.setting["max_num_seqs"] == 7
-    kept = here.registry.load(blue.name)
-    assert kept
-    assert kept.id != container.id
+    record = here.registry.load(blue.name)
+    assert record
+    assert record.id != container.id
 
 
 async def test_removes_only_its_own_leftover_containers(here: EngineRig) -> None:
@@ -247,14 +247,14 @@ async def test_a_cancelled_launch_keeps_only_containers_seen_by_a_newer_daemon(
     while "running" not in (await here.left()).values():
         await asyncio.sleep(0.1)
     newer = here.engine(epoch=2)
-    found = await newer.observe() if seen else [blue]
+    expected = await newer.observe() if seen else [blue]
 
     older.cancel()
     await asyncio.wait([older])
 
-    assert len(found) == 1 + seen
-    assert list(await newer.observe()) == list(found)
-    for server in found:
+    assert len(expected) == 1 + seen
+    assert list(await newer.observe()) == list(expected)
+    for server in expected:
         if server.ours:
             await newer.retire(server)
 
@@ -296,14 +296,14 @@ async def test_several_containers_serve_one_target(here: EngineRig) -> None:
     names = [(await here.bench.serving(name=name)).name for name in ("b", "a")]
     engine = here.engine(*names)
 
-    found = await engine.observe()
-    await engine.stop(found[0])
-    green = await engine.launch(like(found[0]), 60)
-    await engine.retire(found[0])
+    servers = await engine.observe()
+    await engine.stop(servers[0])
+    green = await engine.launch(like(servers[0]), 60)
+    await engine.retire(servers[0])
 
-    assert [one.name for one in found] == names
+    assert [server.name for server in servers] == names
     assert green.like == names[0]
-    assert list(await engine.observe()) == [green, found[1]]
+    assert list(await engine.observe()) == [green, servers[1]]
 
 
 async def test_reports_the_differences_after_a_daemon_restart(here: EngineRig) -> None:

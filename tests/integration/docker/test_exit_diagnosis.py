@@ -288,7 +288,7 @@ async def test_a_server_is_not_lost_while_the_docker_engine_is_unreachable(
         await relay.open()
         await until(lambda: said[-1].gone)
 
-    assert [one.gone for one in said[:-1]] == [False] * (len(said) - 1)
+    assert [loss.gone for loss in said[:-1]] == [False] * (len(said) - 1)
     assert said[-1].why.startswith(f"{blue.name} was killed by SIGKILL")
     await relay.shut()
     gc.collect()
@@ -301,7 +301,7 @@ async def test_reports_a_container_that_exited_before_the_watch(here: EngineRig)
     async with watched(engine, blue) as said:
         await until(lambda: said)
 
-    assert [(one.gone, one.why) for one in said] == [(True, f"{blue.name} has no container any more")]
+    assert [(loss.gone, loss.why) for loss in said] == [(True, f"{blue.name} has no container any more")]
 
 
 # Descriptions without an Engine.

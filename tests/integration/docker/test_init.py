@@ -46,8 +46,8 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
 
 
 async def test_finds_a_process_and_writes_a_working_config(url: str, tmp_path: Path) -> None:
-    found, _ = await find_servers()
-    mine = [one for one in found if one[1].address in url]
+    servers, _ = await find_servers()
+    mine = [server for server in servers if server[1].address in url]
     path = tmp_path / "flettner.toml"
 
     write_config(path, config_text(path, mine))
@@ -62,18 +62,18 @@ async def test_finds_a_process_and_writes_a_working_config(url: str, tmp_path: P
 
 async def test_finds_a_container_once_although_its_process_is_visible(tmp_path: Path) -> None:
     async with Bench() as bench:
-        one = await bench.run()
-        found, blind = await find_servers()
-        mine = [(kind, server, options) for kind, server, options in found if server.name == one.name]
+        container = await bench.run()
+        servers, blind = await find_servers()
+        mine = [(kind, server, options) for kind, server, options in servers if server.name == container.name]
         path = tmp_path / "flettner.toml"
         write_config(path, config_text(path, mine))
         config = load_config(path)
 
     assert blind == []
-    assert [(kind, server.address) for kind, server, _ in mine] == [("docker", one.address)]
-    assert one.address not in {server.address for kind, server, _ in found if kind == "process"}
+    assert [(kind, server.address) for kind, server, _ in mine] == [("docker", container.address)]
+    assert container.address not in {server.address for kind, server, _ in servers if kind == "process"}
     assert config.targets[0].engine.name == "docker"
-    assert tuple(config.targets[0].engine.options["containers"]) == (one.name,)
+    assert tuple(config.targets[0].engine.options["containers"]) == (container.name,)
 
 
 def test_does_not_overwrite_an_existing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,9 +96,9 @@ def test_leaves_no_invalid_config_behind(tmp_path: Path) -> None:
 
 def test_two_servers_of_one_model_get_distinct_names_and_ports(tmp_path: Path) -> None:
     path = tmp_path / "flettner.toml"
-    found = [("docker", SERVER, {"containers": ["a"]}), ("docker", SERVER, {"containers": ["b"]})]
+    servers = [("docker", SERVER, {"containers": ["a"]}), ("docker", SERVER, {"containers": ["b"]})]
 
-    write_config(path, config_text(path, found))
+    write_config(path, config_text(path, servers))
     first, second = load_config(path).targets
 
     assert (first.name, second.name) == ("qwen3-8b", "qwen3-8b-2")
@@ -114,7 +114,7 @@ def test_the_config_of_the_service_leaves_its_paths_to_the_unit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "is_server"),
     [
         (["/opt/venv/bin/python3", "/opt/venv/bin/vllm", "serve", "m"], True),
         (["python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "m"], True),
@@ -124,5 +124,5 @@ def test_the_config_of_the_service_leaves_its_paths_to_the_unit() -> None:
         ([], False),
     ],
 )
-def test_recognises_a_server_by_its_command_line(words: list[str], found: bool) -> None:
-    assert is_vllm_server(words) is found
+def test_recognises_a_server_by_its_command_line(words: list[str], is_server: bool) -> None:
+    assert is_vllm_server(words) is is_server

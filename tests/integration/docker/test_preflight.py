@@ -44,7 +44,7 @@ class PreflightRig:
         over: Json | None = None,
     ) -> PreflightResult:
         """`over`: overrides of the inspected HostConfig."""
-        blues = [await self.bench.inspect(one) for one in containers]
+        blues = [await self.bench.inspect(container) for container in containers]
         for blue in blues:
             blue["HostConfig"] |= over or {}
         return await self.preflight(to, blues, wanted)
@@ -52,12 +52,12 @@ class PreflightRig:
     async def preflight(
         self, to: Setting, blues: Sequence[Json], wanted: Strategy | Literal["auto"] = "auto"
     ) -> PreflightResult:
-        found = [Container.parse(blue) for blue in blues]
-        servers = [Server(name=blue.name, setting=blue.serve.setting) for blue in found]
+        containers = [Container.parse(blue) for blue in blues]
+        servers = [Server(name=blue.name, setting=blue.serve.setting) for blue in containers]
         registry = Registry(client=self.bench.client, site=self.site, names=())
         sleeper = Sleeper(lifecycle=Lifecycle(registry=registry, times=self.times), measure=self.measure)
         setting = {**servers[-1].setting, **to}
-        asked = Preflight(sleeper=sleeper, blues=found, servers=servers, setting=setting)
+        asked = Preflight(sleeper=sleeper, blues=containers, servers=servers, setting=setting)
         return await asked.predict(wanted)
 
     async def key(self, container: RunningContainer) -> str:
@@ -238,8 +238,8 @@ async def test_never_starts_a_command_that_vllm_rejects(rig: PreflightRig, tmp_p
 async def test_ignores_an_error_that_the_running_command_has_too(
     rig: PreflightRig, tmp_path: Path, to: Setting
 ) -> None:
-    known = ("/nowhere",) if "nonsense" not in to else ("/package", "--its-own-flag", "1")
-    blue = await with_package(rig, tmp_path, *known)
+    flags = ("/nowhere",) if "nonsense" not in to else ("/package", "--its-own-flag", "1")
+    blue = await with_package(rig, tmp_path, *flags)
 
     preflight = await rig.preflight(to, [blue])
 
@@ -276,7 +276,7 @@ async def test_reports_a_cold_start_until_it_is_measured(rig: PreflightRig, tmp_
 
 
 @pytest.mark.parametrize(
-    ("lines", "found"),
+    ("lines", "is_logged"),
     [
         ([b"2026-11-21T16:00:01.123456789Z INFO:     Application startup complete."], True),
         ([b"2026-11-21T16:00:00Z loading", b"2026-11-21T16:00:01Z Uvicorn running on http://x"], True),
@@ -285,10 +285,10 @@ async def test_reports_a_cold_start_until_it_is_measured(rig: PreflightRig, tmp_
         ([], False),
     ],
 )
-def test_reads_the_ready_time_from_the_log(lines: list[bytes], found: bool) -> None:
+def test_reads_the_ready_time_from_the_log(lines: list[bytes], is_logged: bool) -> None:
     stamp = find_start(lines)
 
-    assert (stamp is not None and stamp.second == 1) is found
+    assert (stamp is not None and stamp.second == 1) is is_logged
 
 
 async def test_a_missing_log_gives_no_ready_time(rig: PreflightRig) -> None:

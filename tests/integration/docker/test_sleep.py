@@ -47,9 +47,9 @@ async def test_a_sleeping_container_that_is_retired_is_removed(here: EngineRig) 
     await engine.retire(blue)
 
     assert await here.bench.client.inspect(container.id) is None
-    kept = here.registry.load(blue.name)
-    assert kept is not None
-    assert kept.gone
+    record = here.registry.load(blue.name)
+    assert record is not None
+    assert record.gone
 
 
 async def test_a_server_without_sleep_mode_is_stopped(here: EngineRig) -> None:

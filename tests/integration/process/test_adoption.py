@@ -41,17 +41,17 @@ class ThirdParty:
         self.process = subprocess.Popen([*STUB, *flags], start_new_session=leads, env=env)
         while not procfs.find_listener(self.port):
             self.process.poll()
-        known = procfs.process(self.process.pid)
-        assert known
-        self.family = procfs.with_descendants([known])
+        process = procfs.process(self.process.pid)
+        assert process
+        self.family = procfs.with_descendants([process])
 
     def left(self) -> list[procfs.Process]:
         self.process.poll()
-        return [one for one in self.family if procfs.runs(one)]
+        return [process for process in self.family if procfs.runs(process)]
 
     def end(self) -> None:
-        for one in self.left():
-            os.kill(one.pid, signal.SIGKILL)
+        for process in self.left():
+            os.kill(process.pid, signal.SIGKILL)
         self.process.wait()
 
 
@@ -81,12 +81,12 @@ async def test_adopts_a_running_server_with_its_setting(third_party: ThirdParty,
     adopting = engine(third_party.url, tmp_path)
 
     assert list(await adopting.problems()) == []
-    [found] = await adopting.observe()
+    [server] = await adopting.observe()
 
     setting = {"max_num_seqs": 2, "engine_core": True}
     address = f"127.0.0.1:{third_party.port}"
-    assert found == Server(name="chat-r0", setting=setting, address=address, ours=False)
-    assert await adopting.busy(found) == 1
+    assert server == Server(name="chat-r0", setting=setting, address=address, ours=False)
+    assert await adopting.busy(server) == 1
 
 
 async def test_a_preflight_of_an_adopted_server_says_that_its_port_goes_dead(
@@ -114,8 +114,8 @@ async def test_launches_servers_like_an_adopted_one_that_has_exited(
 
     launched = await engine(third_party.url, tmp_path).launch(green, 60)
 
-    [found] = await adopting.observe()
-    assert (found.name, found.setting, found.ours) == ("chat-r1", {"max_num_seqs": 4}, True)
+    [server] = await adopting.observe()
+    assert (server.name, server.setting, server.ours) == ("chat-r1", {"max_num_seqs": 4}, True)
     listener = procfs.find_listener(int(launched.address.rpartition(":")[2]))
     assert listener
     env = procfs.environment(listener.pid)
@@ -129,11 +129,11 @@ async def test_retires_an_adopted_server_with_its_child_processes_only(
     third_party: ThirdParty, tmp_path: Path
 ) -> None:
     adopting = engine(third_party.url, tmp_path)
-    [found] = await adopting.observe()
+    [server] = await adopting.observe()
     assert len(third_party.left()) == 2
 
-    await adopting.retire(found)
-    await adopting.retire(found)
+    await adopting.retire(server)
+    await adopting.retire(server)
 
     assert third_party.left() == []
     assert list(await adopting.observe()) == []
@@ -147,10 +147,10 @@ async def test_reports_the_loss_of_an_adopted_server(
     third_party: ThirdParty, tmp_path: Path, number: signal.Signals, gone: bool, why: str
 ) -> None:
     adopting = engine(third_party.url, tmp_path)
-    [found] = await adopting.observe()
+    [server] = await adopting.observe()
     said: list[ServerLost] = []
     watch = asyncio.create_task(
-        adopting.watch(found, said.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
+        adopting.watch(server, said.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
     )
     await asyncio.sleep(0.2)
 
@@ -184,11 +184,11 @@ async def test_a_server_without_a_visible_process_is_gone_when_it_refuses_connec
 
 async def test_a_busy_server_is_observed_while_it_listens(third_party: ThirdParty, tmp_path: Path) -> None:
     adopting = engine(third_party.url, tmp_path)
-    [found] = await adopting.observe()
+    [server] = await adopting.observe()
 
     os.kill(third_party.process.pid, signal.SIGSTOP)
-    assert list(await adopting.observe()) == [found]
-    assert list(await engine(third_party.url, tmp_path / "new").observe()) == [found]
+    assert list(await adopting.observe()) == [server]
+    assert list(await engine(third_party.url, tmp_path / "new").observe()) == [server]
 
     os.kill(third_party.process.pid, signal.SIGKILL)
     third_party.process.wait()
@@ -241,11 +241,11 @@ def test_a_server_of_another_user_cannot_be_retired(third_party: ThirdParty) -> 
         assert not may_signal(first)
         return
     child = subprocess.Popen(["/bin/sleep", "600"], user=12345)
-    known = procfs.process(child.pid)
-    assert known
+    process = procfs.process(child.pid)
+    assert process
 
     with as_another_user():
-        signalled, why = may_signal(known), obstacle_to_ending(address)
+        signalled, why = may_signal(process), obstacle_to_ending(address)
     child.kill()
     child.wait()
 
@@ -271,26 +271,26 @@ async def test_does_not_adopt_a_launched_server(tmp_path: Path) -> None:
     )
     launched = await first.launch(Server(name="chat-r1", setting={}), 60)
 
-    found = await engine(f"http://{launched.address}", tmp_path).observe()
+    servers = await engine(f"http://{launched.address}", tmp_path).observe()
 
-    assert [(server.name, server.ours) for server in found] == [("chat-r1", True)]
+    assert [(server.name, server.ours) for server in servers] == [("chat-r1", True)]
     await first.retire(launched)
 
 
 def test_identifies_a_running_process_by_its_command_line(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "import time; time.sleep(600)", "a b", ""]
-    known = process_group.spawn(argv, env={"A": "b=c"}, cwd="", log=tmp_path / "log")
+    process = process_group.spawn(argv, env={"A": "b=c"}, cwd="", log=tmp_path / "log")
 
-    assert known.parent == os.getpid()
-    assert known.pid == known.group == known.session
-    assert procfs.runs(known)
-    assert procfs.words(known.pid)[-2:] == ["a b", ""]
-    assert procfs.environment(known.pid) == {"A": "b=c"}
+    assert process.parent == os.getpid()
+    assert process.pid == process.group == process.session
+    assert procfs.runs(process)
+    assert procfs.words(process.pid)[-2:] == ["a b", ""]
+    assert procfs.environment(process.pid) == {"A": "b=c"}
 
-    os.kill(known.pid, signal.SIGKILL)
-    while (code := process_group.exit_code(known)) is None:
+    os.kill(process.pid, signal.SIGKILL)
+    while (code := process_group.exit_code(process)) is None:
         time.sleep(0.01)
     assert code == -signal.SIGKILL
-    assert procfs.process(known.pid) is None
-    assert not procfs.runs(known)
-    assert procfs.words(known.pid) == []
+    assert procfs.process(process.pid) is None
+    assert not procfs.runs(process)
+    assert procfs.words(process.pid) == []

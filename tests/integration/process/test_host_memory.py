@@ -32,16 +32,16 @@ async def test_free_memory_is_neither_used_nor_reserved(tmp_path: Path) -> None:
 
 
 async def test_reports_a_mig_gpu(tmp_path: Path) -> None:
-    (found,) = await gpus(stub(tmp_path, says(H200.replace("Disabled", "Enabled"))))
+    (gpu,) = await gpus(stub(tmp_path, says(H200.replace("Disabled", "Enabled"))))
 
-    assert found.sliced
+    assert gpu.sliced
 
 
 @pytest.mark.parametrize("cell", ["[N/A]", "[Insufficient Permissions]", "nan", "-1"])
 async def test_unreported_memory_is_not_free(tmp_path: Path, cell: str) -> None:
-    (found,) = await gpus(stub(tmp_path, says(H200.replace("32362", cell))))
+    (gpu,) = await gpus(stub(tmp_path, says(H200.replace("32362", cell))))
 
-    assert found.free_mib is None
+    assert gpu.free_mib is None
 
 
 async def test_queries_fewer_fields_of_an_older_driver(tmp_path: Path) -> None:

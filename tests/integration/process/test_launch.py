@@ -40,8 +40,8 @@ async def test_keeps_the_model_when_the_setting_does_not_name_it(bound: Bound) -
 
     await engine.launch(Server(name="chat-r1", setting={"max_num_seqs": 2}), 60)
 
-    [found] = await engine.observe()
-    assert found.setting == {"model": "m", "max_num_seqs": 2}
+    [server] = await engine.observe()
+    assert server.setting == {"model": "m", "max_num_seqs": 2}
 
 
 async def test_finds_a_server_by_its_own_session_without_its_record(bound: Bound, tmp_path: Path) -> None:
@@ -49,9 +49,9 @@ async def test_finds_a_server_by_its_own_session_without_its_record(bound: Bound
     [note] = tmp_path.glob("servers/*.json")
     note.unlink()  # the daemon died between starting it and noting it
 
-    [found] = await bound(epoch=2).observe()
+    [server] = await bound(epoch=2).observe()
 
-    assert found == launched
+    assert server == launched
     [pid] = pids(tmp_path)
     assert os.getsid(pid) == pid != os.getsid(0)
 

@@ -27,25 +27,25 @@ async def ask(state_dir: Path, wanted: Strategy, *flags: str) -> PreflightResult
 
 
 async def test_a_swap_says_how_long_the_outage_is_and_that_the_server_sleeps(tmp_path: Path) -> None:
-    found = await ask(tmp_path, "swap", *SLEEPS)
+    result = await ask(tmp_path, "swap", *SLEEPS)
 
-    assert (found.problem, found.strategy) == ("", "swap")
-    assert found.start_s is not None
-    assert found.outage_s >= found.start_s + 10
-    outage, back, *_ = found.notes
+    assert (result.problem, result.strategy) == ("", "swap")
+    assert result.start_s is not None
+    assert result.outage_s >= result.start_s + 10
+    outage, back, *_ = result.notes
     assert "until it sleeps" in outage
     assert "chat-r1 sleeps meanwhile" in back
     assert "72.0 GiB of weights are in host memory" in back
 
 
 async def test_a_swap_says_why_the_server_cannot_sleep(tmp_path: Path) -> None:
-    found = await ask(tmp_path, "swap")
+    result = await ask(tmp_path, "swap")
 
-    assert found.strategy == "swap"
-    assert any("it cannot sleep meanwhile: it was started without --enable" in note for note in found.notes)
+    assert result.strategy == "swap"
+    assert any("it cannot sleep meanwhile: it was started without --enable" in note for note in result.notes)
 
 
 async def test_several_servers_are_left_to_containers(tmp_path: Path) -> None:
-    found = await ask(tmp_path, "replace")
+    result = await ask(tmp_path, "replace")
 
-    assert 'write "surge" or "swap" here' in found.problem
+    assert 'write "surge" or "swap" here' in result.problem

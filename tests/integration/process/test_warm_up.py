@@ -87,17 +87,19 @@ async def test_golden_answers_include_log_probabilities(bound: Bound) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "flaws", "known"),
+    ("how", "flaws", "has_logprobs"),
     [("plainly", {""}, False), ("with-500", {"failed"}, False), ("with-abort", {"failed"}, True)],
 )
-async def test_reports_an_invalid_golden_answer(bound: Bound, how: str, flaws: set[str], known: bool) -> None:
+async def test_reports_an_invalid_golden_answer(
+    bound: Bound, how: str, flaws: set[str], has_logprobs: bool
+) -> None:
     engine = bound("--completes", how)
     server = await engine.launch(SERVER, 60)
 
     said = await engine.answers(server, ["one", "two"], 60)
 
-    assert {flaw_of(one) for one in said} == flaws
-    assert all(bool(one.logprobs) is known for one in said)
+    assert {flaw_of(answer) for answer in said} == flaws
+    assert all(bool(answer.logprobs) is has_logprobs for answer in said)
 
 
 async def test_unanswered_golden_prompts_are_an_error_at_the_deadline(bound: Bound) -> None:

@@ -57,7 +57,7 @@ def test_the_older_of_two_concurrent_writers_never_overwrites_the_newer(
         old, new = threads.map(written, (OLD, NEW))
 
     assert len(new) == 100
-    assert not [found for found in old if found and found.startswith(b'{"version_info": "2.')]
+    assert not [document for document in old if document and document.startswith(b'{"version_info": "2.')]
     assert files.path("rds").read_bytes() == content(NEW, 99)
 
 

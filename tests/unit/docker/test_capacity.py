@@ -41,8 +41,8 @@ def gpu(index: int, free_gib: float, total_gib: float = 80.0, *, sliced: bool = 
 
 
 def held(gpus: Gpus = NOTHING, **other: Any) -> Holding:  # noqa: ANN401
-    known = {"name": "vllm", "cpus": "", "limit": 0, "memory": 2 * GIB, "utilization": 0.4}
-    return Holding(gpus=gpus, **{**known, **other})
+    defaults = {"name": "vllm", "cpus": "", "limit": 0, "memory": 2 * GIB, "utilization": 0.4}
+    return Holding(gpus=gpus, **{**defaults, **other})
 
 
 def host(*gpus: GpuMemory, memory: int | None = 64 * GIB) -> Host:
@@ -119,20 +119,20 @@ def test_cuda_visible_devices_counts_within_the_gpus_of_the_container(
     ids=["slice", "slice by number", "another maker"],
 )
 def test_unknown_devices_count_as_gpus(options: Json) -> None:
-    found = gpus_in(options)
+    gpus = gpus_in(options)
 
-    assert found.any
-    assert found.unknown
-    assert free_capacity([held(found)], SMALL, host(gpu(0, 80))).free is None
+    assert gpus.any
+    assert gpus.unknown
+    assert free_capacity([held(gpus)], SMALL, host(gpu(0, 80))).free is None
 
 
 def test_a_gpu_with_enough_free_memory_is_capacity() -> None:
-    found = free_capacity([held(ON_FIRST)], SMALL, host(gpu(0, 40)))
+    capacity = free_capacity([held(ON_FIRST)], SMALL, host(gpu(0, 40)))
 
-    assert found.free is True
-    assert "GPU 0" in found.why
-    assert "40.0 GiB of 80.0 GiB free" in found.why
-    assert "takes 32.0 GiB" in found.why
+    assert capacity.free is True
+    assert "GPU 0" in capacity.why
+    assert "40.0 GiB of 80.0 GiB free" in capacity.why
+    assert "takes 32.0 GiB" in capacity.why
 
 
 @pytest.mark.parametrize("setting", [{}, {"gpu_memory_utilization": 0.92}])
@@ -141,10 +141,10 @@ def test_the_default_utilization_is_nearly_the_whole_gpu(setting: Setting) -> No
 
 
 def test_memory_that_running_servers_may_still_take_is_not_free() -> None:
-    found = free_capacity([held(ON_FIRST, utilization=0.7)], SMALL, host(gpu(0, 60)))
+    capacity = free_capacity([held(ON_FIRST, utilization=0.7)], SMALL, host(gpu(0, 60)))
 
-    assert found.free is False
-    assert "in addition to the 0.7 of those" in found.why
+    assert capacity.free is False
+    assert "in addition to the 0.7 of those" in capacity.why
 
 
 def test_another_free_gpu_is_no_capacity_for_a_like_container() -> None:
@@ -165,7 +165,7 @@ def test_finds_a_gpu_by_its_uuid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "known", "why"),
+    ("gpus", "measured", "why"),
     [
         (ON_FIRST, Host(memory=64 * GIB, why="nvidia-smi hangs"), "nvidia-smi hangs"),
         (ON_FIRST, host(gpu(1, 40)), "GPU 0, which nvidia-smi does not show"),
@@ -174,22 +174,22 @@ def test_finds_a_gpu_by_its_uuid() -> None:
         (Gpus(all=True), host(), "which nvidia-smi does not show"),
     ],
 )
-def test_a_gpu_that_cannot_be_measured_is_no_capacity(gpus: Gpus, known: Host, why: str) -> None:
-    found = free_capacity([held(gpus)], SMALL, known)
+def test_a_gpu_that_cannot_be_measured_is_no_capacity(gpus: Gpus, measured: Host, why: str) -> None:
+    capacity = free_capacity([held(gpus)], SMALL, measured)
 
-    assert found.free is None
-    assert why in found.why
+    assert capacity.free is None
+    assert why in capacity.why
 
 
 def test_pinned_cpus_leave_no_capacity_for_a_like_server() -> None:
-    found = free_capacity([held(cpus="0-3")], {}, host())
+    capacity = free_capacity([held(cpus="0-3")], {}, host())
 
-    assert found.free is False
-    assert "pinned to its CPUs 0-3" in found.why
+    assert capacity.free is False
+    assert "pinned to its CPUs 0-3" in capacity.why
 
 
 @pytest.mark.parametrize(
-    ("one", "free"),
+    ("holding", "free"),
     [
         (held(limit=50 * GIB), True),
         (held(limit=60 * GIB), False),  # 5 of 100 GiB are left alone
@@ -198,22 +198,24 @@ def test_pinned_cpus_leave_no_capacity_for_a_like_server() -> None:
         (held(memory=None), None),
     ],
 )
-def test_the_host_needs_enough_free_memory(one: Holding, free: bool | None) -> None:
-    assert free_capacity([one], {}, host(memory=64 * GIB)).free is free
+def test_the_host_needs_enough_free_memory(holding: Holding, free: bool | None) -> None:
+    assert free_capacity([holding], {}, host(memory=64 * GIB)).free is free
 
 
 def test_a_host_that_cannot_be_measured_has_unknown_capacity() -> None:
-    found = free_capacity([held()], {}, Host(why="the Engine is on another host, tcp://gpu7:2376"))
+    capacity = free_capacity([held()], {}, Host(why="the Engine is on another host, tcp://gpu7:2376"))
 
-    assert found.free is None
-    assert "gpu7" in found.why
+    assert capacity.free is None
+    assert "gpu7" in capacity.why
 
 
 def test_one_server_without_capacity_decides() -> None:
-    found = free_capacity([held(name="a"), held(name="b", memory=None), held(name="c", cpus="1")], {}, host())
+    capacity = free_capacity(
+        [held(name="a"), held(name="b", memory=None), held(name="c", cpus="1")], {}, host()
+    )
 
-    assert found.free is False
-    assert "a server like c is pinned" in found.why
+    assert capacity.free is False
+    assert "a server like c is pinned" in capacity.why
 
 
 def test_no_server_is_no_capacity() -> None:
@@ -236,10 +238,10 @@ def test_a_setting_needs_a_gpu_for_each_rank(setting: Setting, needed: int) -> N
 
 def test_a_setting_that_needs_more_gpus_than_the_container_has_is_named_with_the_fix() -> None:
     setting: Setting = {"tensor_parallel_size": 4}
-    known = host(gpu(0, 1), gpu(1, 1))
+    measured = host(gpu(0, 1), gpu(1, 1))
 
-    assert "needs 4 GPUs, and vllm has 2" in gpu_shortage(parsed(host=gpu_request(2)), setting, known)
-    assert "--gpus" in gpu_shortage(parsed(host=gpu_request(-1)), setting, known)
+    assert "needs 4 GPUs, and vllm has 2" in gpu_shortage(parsed(host=gpu_request(2)), setting, measured)
+    assert "--gpus" in gpu_shortage(parsed(host=gpu_request(-1)), setting, measured)
 
 
 @pytest.mark.parametrize(
@@ -264,10 +266,10 @@ def test_measures_the_local_host_only(address: str, local: bool) -> None:
 
 
 async def test_does_not_measure_gpus_that_no_server_has() -> None:
-    found = await measure_host(DockerClient(), [parsed()])
+    measured = await measure_host(DockerClient(), [parsed()])
 
-    assert found.gpus is None
-    assert found.memory
+    assert measured.gpus is None
+    assert measured.memory
     assert (await measure_host(DockerClient(host="tcp://gpu7:2376"), [parsed()])).memory is None
 
 
@@ -275,7 +277,7 @@ async def test_a_memory_limit_is_the_need_of_a_server() -> None:
     nobody = DockerClient(host="unix:///nowhere/docker.sock")
     limited = parsed(host={"Memory": 3 * GIB, "CpusetCpus": "0"})
 
-    found = await measure_holding(limited, nobody, {"gpu_memory_utilization": 0.5})
+    holding = await measure_holding(limited, nobody, {"gpu_memory_utilization": 0.5})
 
-    assert (found.name, found.limit, found.cpus, found.utilization) == ("vllm", 3 * GIB, "0", 0.5)
+    assert (holding.name, holding.limit, holding.cpus, holding.utilization) == ("vllm", 3 * GIB, "0", 0.5)
     assert (await measure_holding(parsed(), nobody, {})).memory is None

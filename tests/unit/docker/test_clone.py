@@ -38,7 +38,7 @@ def notes(blue: Json) -> tuple[str, ...]:
     return notes_of(Container.parse(blue))
 
 
-def kept(blue: Json, image: Json | None) -> Json:
+def recorded_document(blue: Json, image: Json | None) -> Json:
     return document_to_keep(Container.parse(blue), image)
 
 
@@ -66,7 +66,7 @@ def test_pins_the_image_by_its_id_not_by_its_tag() -> None:
     spec = green(blue)
 
     assert spec.image == spec.body["Image"] == blue["Image"]
-    assert kept(blue, IMAGE)["ImageDigest"] == IMAGE["RepoDigests"][0]
+    assert recorded_document(blue, IMAGE)["ImageDigest"] == IMAGE["RepoDigests"][0]
 
 
 def test_changes_only_the_requested_flags() -> None:
@@ -105,7 +105,7 @@ def test_the_scheduler_class_is_mounted_with_a_folder_for_its_socket() -> None:
 
 def test_shares_anonymous_volumes_by_their_real_name() -> None:
     blue = recorded()
-    names = {one["Destination"]: one.get("Name") for one in blue["Mounts"]}
+    names = {mount["Destination"]: mount.get("Name") for mount in blue["Mounts"]}
     host = green(blue).body["HostConfig"]
 
     assert host["Binds"] == [*blue["HostConfig"]["Binds"], f"{names['/anon']}:/anon"]
@@ -237,8 +237,8 @@ def test_links_are_written_in_the_format_of_create() -> None:
 def test_a_snapshot_creates_the_same_container_as_the_original() -> None:
     blue = recorded()
 
-    assert green(kept(blue, IMAGE)) == green(blue)
-    assert kept(kept(blue, IMAGE), None) == kept(blue, IMAGE)
+    assert green(recorded_document(blue, IMAGE)) == green(blue)
+    assert recorded_document(recorded_document(blue, IMAGE), None) == recorded_document(blue, IMAGE)
 
 
 def test_a_clone_does_not_change_the_document() -> None:
@@ -283,7 +283,7 @@ def test_notes_what_is_not_shared() -> None:
     ],
 )
 def test_notes_what_needs_care(blue: Json, note: str) -> None:
-    assert [one for one in notes(blue) if note in one]
+    assert [line for line in notes(blue) if note in line]
 
 
 def test_a_plain_container_only_notes_that_its_published_port_goes_dead() -> None:
@@ -296,7 +296,7 @@ def test_a_plain_container_only_notes_that_its_published_port_goes_dead() -> Non
 
 
 def test_notes_every_name_and_port_that_goes_dead_with_a_promotion() -> None:
-    [note] = [one for one in notes(recorded()) if one.startswith("a promotion stops")]
+    [note] = [line for line in notes(recorded()) if line.startswith("a promotion stops")]
 
     for place in (
         "port 28733 of this host",
@@ -323,7 +323,7 @@ def test_notes_every_name_and_port_that_goes_dead_with_a_promotion() -> None:
     ],
 )
 def test_reports_obstacles_and_refuses_to_clone(blue: Json, why: str) -> None:
-    assert [one for one in obstacles_of(blue, IMAGE) if why in one]
+    assert [line for line in obstacles_of(blue, IMAGE) if why in line]
     with pytest.raises(ActError, match=why):
         green(blue)
 

@@ -40,9 +40,9 @@ def test_one_acts_unless_there_is_one_pod_or_it_is_disabled(
 
 @pytest.mark.parametrize("keep", [0, 1])
 def test_one_of_keda_acts_on_a_single_pod_too(keep: int) -> None:
-    found = conflict(autoscaler("vllm", least=1, keda=True), replicas=1, keep=keep)
+    problem = conflict(autoscaler("vllm", least=1, keda=True), replicas=1, keep=keep)
 
-    assert found.startswith("KEDA's ScaledObject vllm would start pods of vllm")
+    assert problem.startswith("KEDA's ScaledObject vllm would start pods of vllm")
 
 
 def test_one_of_kubernetes_leaves_a_workload_alone_that_ends() -> None:

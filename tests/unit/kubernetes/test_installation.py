@@ -11,7 +11,7 @@ from flettner.agent.plugins.installation import FoundTarget
 from tests.support.helm import manifests, of_kind
 
 
-def found(name: str) -> FoundTarget:
+def target(name: str) -> FoundTarget:
     return FoundTarget(
         name=name,
         description=f"kubernetes {name}: a model",
@@ -21,7 +21,7 @@ def found(name: str) -> FoundTarget:
 
 
 def test_each_deployment_is_a_target_with_a_port_of_its_own() -> None:
-    made = KubernetesPlugin.make_installation([found("one"), found("two")])
+    made = KubernetesPlugin.make_installation([target("one"), target("two")])
     documents = manifests(yaml.safe_load(made.text))
     config = loader.parse_config(
         of_kind("ConfigMap", documents)["data"]["flettner.toml"], here=Path("/etc/flettner")
@@ -30,6 +30,6 @@ def test_each_deployment_is_a_target_with_a_port_of_its_own() -> None:
     assert [target.name for target in config.targets] == ["one", "two"]
     assert [str(target.listen) for target in config.targets] == ["0.0.0.0:8080", "0.0.0.0:8180"]
     assert config.mode == "advise"
-    ports = [one["port"] for one in of_kind("Service", documents)["spec"]["ports"]]
+    ports = [port["port"] for port in of_kind("Service", documents)["spec"]["ports"]]
     assert ports == [8080, 8180]
     assert made.config in made.text.replace("\n  ", "\n")

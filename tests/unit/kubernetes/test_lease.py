@@ -95,7 +95,7 @@ Log = list[tuple[float, str]]
 Story = Callable[[FakeLeases, Log, AsyncExitStack], Any]
 
 
-def told(story: Story) -> Log:
+def log_of(story: Story) -> Log:
     """What happened when; the daemons end with the story."""
 
     async def play() -> Log:
@@ -123,7 +123,7 @@ def test_a_second_daemon_acts_after_the_first_has_ended() -> None:
         await first.stop()
         await asyncio.sleep(WAIT_S + 1)
 
-    log = told(story)
+    log = log_of(story)
 
     assert [what for _, what in log][:4] == ["a acts", "held by a", "a ends", "b acts"]
     assert log[3][0] - log[2][0] <= WAIT_S + 1
@@ -144,7 +144,7 @@ def test_a_daemon_that_vanishes_is_succeeded_after_the_duration() -> None:
         await asyncio.sleep(2 * DURATION_S)
         assert leases.lease["spec"]["leaseTransitions"] == 5
 
-    [(at, what), *_] = told(story)
+    [(at, what), *_] = log_of(story)
 
     assert what == "b acts"
     assert DURATION_S <= at <= DURATION_S + 2 * WAIT_S
@@ -159,7 +159,7 @@ def test_a_holder_that_cannot_renew_stops_before_another_may_act() -> None:
         leases.away = False
         assert "could not be renewed for 35 s: the API server does not answer" in first.error
 
-    [_, (at, what)] = told(story)
+    [_, (at, what)] = log_of(story)
 
     assert what == "a ends"
     assert 17 - RENEW_S - 1 + DEADLINE_S <= at <= 17 + DEADLINE_S
@@ -172,7 +172,7 @@ def test_a_call_that_hangs_does_not_delay_that() -> None:
         leases.hangs = True
         await asyncio.sleep(DURATION_S)
 
-    [_, (at, what)] = told(story)
+    [_, (at, what)] = log_of(story)
 
     assert what == "a ends"
     assert at <= 17 + DEADLINE_S
@@ -187,7 +187,7 @@ def test_a_short_absence_of_the_api_server_changes_nothing() -> None:
             await asyncio.sleep(DEADLINE_S - RENEW_S - WAIT_S - 1)
             leases.away = False
 
-    assert [what for _, what in told(story)] == ["a acts", "a ends"]
+    assert [what for _, what in log_of(story)] == ["a acts", "a ends"]
 
 
 def test_a_holder_whose_lease_another_took_ends_at_the_next_renewal() -> None:
@@ -199,7 +199,7 @@ def test_a_holder_whose_lease_another_took_ends_at_the_next_renewal() -> None:
         await asyncio.sleep(RENEW_S + 1)
         assert "another daemon holds it: b" in first.error
 
-    assert [what for _, what in told(story)] == ["a acts", "a ends"]
+    assert [what for _, what in log_of(story)] == ["a acts", "a ends"]
 
 
 def test_two_that_start_at_once_do_not_both_act() -> None:
@@ -209,7 +209,7 @@ def test_two_that_start_at_once_do_not_both_act() -> None:
         await asyncio.sleep(500)
         log.append((0, "the end"))
 
-    log = [what for _, what in told(story)]
+    log = [what for _, what in log_of(story)]
 
     assert len(log[: log.index("the end")]) == 1
 
@@ -225,4 +225,4 @@ def test_a_restarted_container_goes_on_at_once(monkeypatch: pytest.MonkeyPatch) 
         daemon(leases, "a", log, undo)
         await asyncio.sleep(1)
 
-    assert told(story)[0][1] == "a acts"
+    assert log_of(story)[0][1] == "a acts"

@@ -86,6 +86,6 @@ def test_a_flag_of_a_config_map_is_overridden_on_the_command_line() -> None:
 
     patch = yaml.safe_load(text)
     assert text.splitlines()[1] == "# max_num_seqs: vLLM takes the flag, not the value in its --config file"
-    words = [str(one["value"]) for one in patch if one["op"] == "add"]
+    words = [str(operation["value"]) for operation in patch if operation["op"] == "add"]
     assert blue.serve.setting["max_num_seqs"] == 8
     assert sorted(words) == ["--max-num-seqs", "16"]

@@ -45,7 +45,7 @@ class Memory:
         self.cluster.server.store.forget_history()
 
     def _pod(self, name: str) -> RunningPod:
-        return next(one for one in self.cluster.pods.values() if one.name.startswith(name))
+        return next(pod for pod in self.cluster.pods.values() if pod.name.startswith(name))
 
 
 @pytest.fixture

@@ -40,16 +40,16 @@ def test_a_claim_takes_the_place_of_a_volume_with_its_name() -> None:
 
     spec = make_deployment(SITE, GREEN, blue, [])["spec"]["template"]["spec"]
 
-    assert [(one["name"], "ephemeral" in one) for one in spec["volumes"]] == [
+    assert [(volume["name"], "ephemeral" in volume) for volume in spec["volumes"]] == [
         ("shm", False),
         ("models", True),
     ]
 
 
 def test_a_model_on_a_claim_that_green_has_not_is_an_obstacle() -> None:
-    [found] = obstacles(of("/models/llama", volumeMounts=[MOUNT]))
+    [obstacle] = obstacles(of("/models/llama", volumeMounts=[MOUNT]))
 
-    assert found == (
+    assert obstacle == (
         "model /models/llama is on the claim models of each pod, and green's claims begin empty: fill it by "
         "an init container, or use one claim for all pods"
     )
@@ -65,9 +65,9 @@ def test_an_init_container_that_fills_the_claim_is_none() -> None:
 
 @pytest.mark.parametrize("value", ["1", "true"])
 def test_a_server_that_may_not_download_cannot_fill_a_new_claim(value: str) -> None:
-    [found] = obstacles(of("tiny", volumeMounts=[MOUNT], env=[{"name": "HF_HUB_OFFLINE", "value": value}]))
+    [obstacle] = obstacles(of("tiny", volumeMounts=[MOUNT], env=[{"name": "HF_HUB_OFFLINE", "value": value}]))
 
-    assert "HF_HUB_OFFLINE" in found
+    assert "HF_HUB_OFFLINE" in obstacle
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_a_server_that_may_not_download_cannot_fill_a_new_claim(value: str) -> N
     ],
 )
 def test_a_partition_is_an_obstacle(spec: Json, says: str) -> None:
-    found = obstacles(of("tiny", spec=spec))
+    problems = obstacles(of("tiny", spec=spec))
 
-    assert len(found) == bool(says)
-    assert says in "".join(found)
+    assert len(problems) == bool(says)
+    assert says in "".join(problems)
 
 
 def test_pods_that_are_older_than_the_template_are_an_obstacle() -> None:

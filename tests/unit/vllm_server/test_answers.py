@@ -59,17 +59,17 @@ def test_a_body_without_an_answer_is_a_failed_answer(body: object) -> None:
     ],
 )
 def test_incomplete_log_probabilities_are_left_out(logprobs: object) -> None:
-    found = parse_answer(answer(logprobs=logprobs))
+    parsed = parse_answer(answer(logprobs=logprobs))
 
-    assert (found.text, found.length, found.tokens, found.logprobs) == (" so", 1, (), ())
+    assert (parsed.text, parsed.length, parsed.tokens, parsed.logprobs) == (" so", 1, (), ())
 
 
 @given(st.lists(st.tuples(*[BODIES | JSON] * 3), min_size=1, max_size=4))
 def test_any_answers_can_be_compared_and_serialised(bodies: list[tuple[Any, Any, Any]]) -> None:
     blue, again, green = ([parse_answer(body) for body in side] for side in zip(*bodies, strict=True))
 
-    found = compare(blue, again, green)
+    comparison = compare(blue, again, green)
 
-    assert all(isfinite(logprob) for one in green for logprob in one.logprobs)
-    assert rfc8785.dumps(asdict(found))
+    assert all(isfinite(logprob) for answer in green for logprob in answer.logprobs)
+    assert rfc8785.dumps(asdict(comparison))
     assert compare(blue, blue, blue).ok

@@ -56,23 +56,23 @@ def endpoint(folder: Path, knobs: Knobs) -> Iterator[ControlEndpoint]:
 async def test_a_server_has_the_knobs_of_its_endpoint_under_the_names_of_flags(
     endpoint: ControlEndpoint,
 ) -> None:
-    found = await endpoint.add_to(SERVER)
+    server = await endpoint.add_to(SERVER)
 
     limits = {"max_num_active_seqs": (1, 16), "max_num_batched_tokens": (16, 2048)}
     start = {"max_num_active_seqs": 4, "max_num_batched_tokens": 2048}
-    assert found.hot == HotKnobs(limits=limits, start=start)
-    assert found.setting == FLAGS
+    assert server.hot == HotKnobs(limits=limits, start=start)
+    assert server.setting == FLAGS
 
 
 async def test_values_without_a_lease_are_part_of_the_setting(endpoint: ControlEndpoint) -> None:
     await endpoint.set(SERVER, {"max_num_active_seqs": 8}, (3, 7), None)
     await endpoint.set(SERVER, {"max_num_active_seqs": 16}, (3, 8), 600)
 
-    found = await endpoint.add_to(SERVER)
+    server = await endpoint.add_to(SERVER)
 
-    assert found.setting == {**FLAGS, "max_num_active_seqs": 8}
-    assert found.hot is not None
-    assert found.hot.number == (3, 8)
+    assert server.setting == {**FLAGS, "max_num_active_seqs": 8}
+    assert server.hot is not None
+    assert server.hot.number == (3, 8)
 
 
 async def test_a_number_below_the_one_in_force_is_drift(endpoint: ControlEndpoint, knobs: Knobs) -> None:
@@ -124,12 +124,12 @@ async def test_a_server_of_several_engines_has_no_hot_knobs(endpoint: ControlEnd
 def test_the_flag_that_a_limit_belongs_to_depends_on_the_release(
     version: str, setting: Setting, cap: str, budget: str
 ) -> None:
-    found = describe(
+    server = describe(
         Server(name="chat-r1", setting=setting), {"vllm": version, **Knobs(START, LIMITS).show()}
     )
 
-    assert found.hot is not None
-    assert set(found.hot.limits) == {cap, budget}
+    assert server.hot is not None
+    assert set(server.hot.limits) == {cap, budget}
 
 
 @pytest.mark.parametrize("document", [{}, {"limits": {"watermark": [0, 1]}}, {"limits": {"max_num_seqs": 3}}])
@@ -211,17 +211,17 @@ async def test_an_endpoint_is_asked_again_if_it_did_not_answer(folder: Path, kno
         writer.close()
 
     async with await asyncio.start_unix_server(answer, path):
-        found = await ControlEndpoint(path).add_to(SERVER)
+        server = await ControlEndpoint(path).add_to(SERVER)
 
-    assert found.hot is not None
+    assert server.hot is not None
     assert len(asked) == 2
 
 
 async def test_a_socket_that_two_servers_name_belongs_to_neither(endpoint: ControlEndpoint) -> None:
     engine, other = SameSocket(endpoint), replace(SERVER, name="chat-r2")
 
-    assert [one.hot for one in await engine.observed(SERVER, other)] == [None, None]
-    assert [one.hot is None for one in await engine.observed(SERVER)] == [False]
+    assert [server.hot for server in await engine.observed(SERVER, other)] == [None, None]
+    assert [server.hot is None for server in await engine.observed(SERVER)] == [False]
 
 
 async def test_a_socket_that_another_server_listens_at_gives_no_hot_knobs_and_is_reported_once(
@@ -234,14 +234,14 @@ async def test_a_socket_that_another_server_listens_at_gives_no_hot_knobs_and_is
     engine.main_pid = other.pid
     try:
         with capture_logs() as logs:
-            found = [(await engine.observed(SERVER))[0].hot for _ in range(2)]
+            hot = [(await engine.observed(SERVER))[0].hot for _ in range(2)]
         with pytest.raises(ActError, match=f"process {os.getpid()}, .* listens at {endpoint.path}"):
             await engine.set_knobs(SERVER, {"max_num_active_seqs": 8}, (1, 1))
     finally:
         other.kill()
         await other.wait()
 
-    assert found == [None, None]
+    assert hot == [None, None]
     assert [(line["event"], line["server"]) for line in logs] == [("control.of_another_server", "chat-r1")]
 
 

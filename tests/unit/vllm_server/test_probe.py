@@ -150,9 +150,9 @@ async def test_the_status_line_says_whether_it_is_healthy(
     answer: bytes, why: str, status: int | None
 ) -> None:
     async with answering(answer) as probe:
-        found = await probe.health()
+        health = await probe.health()
 
-    assert (found.why, found.status, found.refused) == (why, status, False)
+    assert (health.why, health.status, health.refused) == (why, status, False)
 
 
 async def test_an_endless_line_is_no_answer() -> None:
@@ -170,9 +170,9 @@ async def test_a_port_without_a_listener_refuses(name: str) -> None:
     async with answering(b"", asked=False) as probe:
         port = probe.address.rpartition(":")[2]
 
-    found = await OpenAiProbe(address=f"{name}:{port}").health()
+    health = await OpenAiProbe(address=f"{name}:{port}").health()
 
-    assert (found.refused, found.status) == (True, None)
+    assert (health.refused, health.status) == (True, None)
 
 
 async def test_a_name_is_probed_at_the_address_that_accepts() -> None:
@@ -182,7 +182,7 @@ async def test_a_name_is_probed_at_the_address_that_accepts() -> None:
 
 
 async def test_a_name_that_does_not_resolve_is_not_reachable_and_does_not_refuse() -> None:
-    found = await OpenAiProbe(address="no-such-name.invalid:8000").health()
+    health = await OpenAiProbe(address="no-such-name.invalid:8000").health()
 
-    assert found.why.startswith("/health is not reachable")
-    assert not found.refused
+    assert health.why.startswith("/health is not reachable")
+    assert not health.refused

@@ -105,11 +105,11 @@ def test_another_process_reads_what_one_has_learned(times: StartTimes) -> None:
 def test_an_unreadable_file_is_ignored(times: StartTimes, text: str) -> None:
     times.path.parent.mkdir()
     times.path.write_text(text)
-    found = times.expected(KEY, warm=True)
+    expected_s = times.expected(KEY, warm=True)
 
     times.record(KEY, 50.0, warm=True)
 
-    assert found is None
+    assert expected_s is None
     assert times.expected(KEY, warm=True) == 50.0
 
 
