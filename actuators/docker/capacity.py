@@ -1,4 +1,4 @@
-"""What containers hold, and whether the host has capacity for one more like them.
+"""Measure the memory that containers hold, and the capacity of the host for one more of them.
 
 Green is made exactly like a server that runs: with the same GPUs, the same CPUs, the same memory limit. So
 there is room for it where those have some left, and not on other GPUs that happen to be free.
@@ -25,7 +25,7 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What one container holds, and the share that vLLM takes of its GPUs."""
+    """The memory that a container holds, and the share that vLLM takes of its GPUs."""
 
     name: str
     gpus: Gpus
@@ -49,7 +49,7 @@ async def measure_host(client: DockerClient, blues: Sequence[Container]) -> Host
 
 
 async def measure_for(client: DockerClient, container: Container) -> Host:
-    """As `measure_host`, with the GPUs of this container alone; none if one of them is unknown."""
+    """Measure the host with the GPUs of this container alone; without GPUs if one of them is unknown."""
     host = await measure_host(client, [container])
     own = _gpus_on_host(container.gpus, host.gpus or ())
     gpus = tuple(gpu for gpu in own.values() if gpu is not None)
@@ -61,7 +61,7 @@ async def measure_for(client: DockerClient, container: Container) -> Host:
 
 
 async def measure_holding(blue: Container, client: DockerClient, setting: Setting) -> Holding:
-    """`setting`: the one it runs with. Its memory is measured if it has no limit."""
+    """Measure a container that runs with `setting`; its memory only if it has no limit."""
     measured = None
     if not blue.memory_limit:
         with suppress(ActError):

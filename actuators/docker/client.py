@@ -50,7 +50,7 @@ class DockerClient:
 
     @property
     def address(self) -> str:
-        """Where the Engine is; empty: Docker's own socket."""
+        """The address of the Engine; empty for Docker's own socket."""
         return self.host or os.environ.get("DOCKER_HOST", "")
 
     @property
@@ -122,7 +122,7 @@ class DockerClient:
         return ()
 
     async def read_log_if_possible(self, container: Container | None) -> tuple[str, ...]:
-        """As `read_log`; () on an error."""
+        """Return the lines of `read_log`; () on an error."""
         with suppress(ActError):
             return await self.read_log(container) if container else ()
         return ()
@@ -130,7 +130,7 @@ class DockerClient:
     def events(
         self, filters: Mapping[str, Sequence[str]], since: str | None = None
     ) -> AsyncGenerator[ContainerEvent, None]:
-        """Events of the Engine, over its restarts. RESYNC first, and whenever events may be missing."""
+        """Yield events of the Engine, over its restarts; RESYNC first, and whenever events may be missing."""
         return follow_events(self._engine.connected, filters, since)
 
     # Changes.
@@ -152,7 +152,7 @@ class DockerClient:
         )
 
     async def start(self, container: str) -> None:
-        """No error if it runs. Raises ActError with the message of the runtime; the container remains."""
+        """Start the container unless it runs. Raises ActError with the message of the runtime; it remains."""
         before = await self._state(container)
 
         async def started() -> bool:
@@ -162,7 +162,7 @@ class DockerClient:
         await self._ensure(f"start {container}", lambda api: api.start(container), started)
 
     async def kill(self, container: str, signal: str = "SIGKILL") -> None:
-        """No error if it does not run, or is gone."""
+        """Send the signal, unless the container has ended or is gone."""
         await self._ensure(
             f"send {signal} to {container}",
             lambda api: api.kill(container, signal),

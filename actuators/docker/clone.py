@@ -40,7 +40,7 @@ IN_CONTAINER = SchedulerFolders(Path("/opt/flettner/scheduler"), Path("/opt/flet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateRequest:
-    """A container to be made."""
+    """The request that makes a container."""
 
     image: str  # the pinned id: the tag may point to another image by now
     body: Json = field(repr=False)  # for POST /containers/create; holds secrets
@@ -93,7 +93,7 @@ def clone(
 
 
 def mount_options(container: Container) -> list[Json]:
-    """`Mounts` of a like container: `--mount type=volume,target=/data` by the volume's real name."""
+    """Return the `Mounts` of a like container; `--mount type=volume,target=/data` by the real name."""
     names = container.anonymous_volumes
     return [
         {**mount, "Source": names[mount["Target"]]} if mount["Target"] in names else dict(mount)
@@ -112,7 +112,7 @@ def _config(container: Container, name: str, labels: Mapping[str, str]) -> Json:
 
 
 def _env(lines: list[str], name: str, scheduler: SchedulerFolders | None) -> list[str]:
-    """Lines without a value stay as they are."""
+    """Return the environment of the new container; lines without a value stay as they are."""
     given = dict(line.split("=", 1) for line in lines if "=" in line)
     own = IN_CONTAINER.add_to(given, name) if scheduler else with_own_control(given, name)
     copied = [
@@ -122,7 +122,7 @@ def _env(lines: list[str], name: str, scheduler: SchedulerFolders | None) -> lis
 
 
 def _hostname(container: Container, name: str) -> Json:
-    """A chosen host name is also a name in the network, so green gets another one."""
+    """Return a host name of green's own if blue has a chosen one: that is a name in the network, too."""
     if not container.hostname:
         return {}
     if container.network_mode == "host":
@@ -131,7 +131,7 @@ def _hostname(container: Container, name: str) -> Json:
 
 
 def _scheduler_mounts(scheduler: SchedulerFolders) -> list[Json]:
-    """As mounts: unlike a bind, one whose folder this host lacks is refused with a clear error."""
+    """Mount the folders: unlike a bind, a mount of a missing folder is refused with a clear error."""
     return [
         {"Type": "bind", "Source": str(there), "Target": str(here), "ReadOnly": here == IN_CONTAINER.package}
         for there, here in (
@@ -160,7 +160,7 @@ def _host_config(container: Container, scheduler: SchedulerFolders | None) -> Js
 
 
 def _binds(container: Container) -> list[str]:
-    """Anonymous volumes by name: without it the Engine would make new, empty ones."""
+    """Return anonymous volumes by name: without it the Engine would make new, empty volumes."""
     by_mount = {mount["Target"] for mount in mount_options(container)}
     read_only = {mount.destination for mount in container.mounts if not mount.writable}
     volumes = [
@@ -172,7 +172,7 @@ def _binds(container: Container) -> list[str]:
 
 
 def _published(container: Container, listens: int) -> list[str]:
-    """Return the ports to publish: those of the original, and the one that the server listens on."""
+    """Return the ports to publish: those of the original, and the port that the server listens on."""
     exposed = container.exposed_ports if container.publish_all else ()
     return sorted({*container.bound_ports, *exposed, f"{listens}/tcp"})
 
@@ -204,7 +204,7 @@ def _networks_before_start(container: Container, alias: str) -> tuple[tuple[str,
 
 
 def _endpoint(endpoint: Endpoint, alias: str) -> Json:
-    """Without the addresses and names of blue: Docker's DNS would send it traffic of blue at once."""
+    """Leave out the addresses and names of blue: Docker's DNS would send its traffic to green at once."""
     return {**endpoint.options, "Aliases": [alias]}
 
 
@@ -224,7 +224,7 @@ async def find_image_name(client: DockerClient, container: Container) -> str:
 
 
 def _image_names(tag: str, image: Json) -> Iterator[str]:
-    """The original's own name first, then the digests of the same repository."""
+    """Yield the original's own name first, then the digests of the same repository."""
     repository = tag.partition("@")[0]
     if ":" in repository.rpartition("/")[2]:
         repository = repository.rpartition(":")[0]
@@ -253,7 +253,7 @@ def obstacles_of_container(container: Container) -> tuple[str, ...]:
 
 
 def notes_of(container: Container) -> tuple[str, ...]:
-    """Return in what a like container differs from this one, and what they share."""
+    """Return the differences of a like container from this one, and what both share."""
     return (
         *_notes_of_clients(container),
         *_notes_of_network(container),
@@ -304,7 +304,7 @@ def _of_owner(container: Container) -> list[str]:
 
 
 def _notes_of_clients(container: Container) -> list[str]:
-    """What clients lose that do not use the proxy. Those of a container that flettner made all do."""
+    """Note the addresses that go dead for clients that bypass the proxy; none do for a container of ours."""
     if SERVER in container.labels:
         return []
     ports = [container.serve.port] if container.network_mode == "host" else container.published

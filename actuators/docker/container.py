@@ -293,7 +293,7 @@ def _address(
     ports: Mapping[str, Sequence[Mapping[str, str]] | None],
     endpoints: Iterable[Endpoint],
 ) -> str:
-    """By a published port, in the network of the host, or by the container's own address."""
+    """Return where this host reaches the server: a published port, the host's network, its own address."""
     if serve.error:
         return ""
     if mode == "host":
@@ -390,7 +390,7 @@ def _parse_ids(ids: Sequence[str]) -> Gpus:
 
 
 def _filter_visible(gpus: Gpus, visible: str) -> Gpus:
-    """CUDA_VISIBLE_DEVICES counts within the GPUs of the container."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves; it counts within the GPUs of the container."""
     if visible.strip() in _NO_CUDA_DEVICE or not gpus.any:
         return Gpus()
     names = [word.strip() for word in visible.split(",")]

@@ -73,7 +73,7 @@ def differences(blue: Container, green: Container) -> tuple[str, ...]:
 
 
 def _command(blue: Container, green: Container) -> Iterator[str]:
-    """The flags that differ; both command lines whole if that does not explain all of the difference."""
+    """Yield the flags that differ; both command lines whole if flags do not explain the difference."""
     before, after = _words(blue.serve), _words(green.serve)
     if before == after:
         return
@@ -117,7 +117,7 @@ def _config(container: Container) -> Json:
 
 
 def _host(container: Container) -> Json:
-    """HostConfig, with names that mean the same on both sides."""
+    """Return HostConfig with names that mean the same on both sides."""
     rest = _rest(container.document["HostConfig"], _NOT_HOST)
     return {
         **rest,
@@ -156,7 +156,7 @@ def _endpoints(container: Container) -> Json:
 
 
 def _lost_ports(blue: Container, green: Container) -> Iterator[str]:
-    """Ports that only blue publishes; green may publish one more to be reachable."""
+    """Return the ports that only blue publishes; green may publish one more to be reachable."""
     if not blue.has_own_ports:
         return
     for port in sorted(blue.bound_ports):
@@ -174,7 +174,7 @@ def _tables(name: str, blue: Json, green: Json) -> Iterator[str]:
 
 
 def _field(name: str, old: Any, new: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON value
-    """Absent, null, empty and 0 mean the same to the Engine."""
+    """Whether the values mean the same to the Engine, as absent, null, empty and 0 do."""
     if isinstance(old, dict) and isinstance(new, dict):
         yield from _tables(name, old, new)
     elif (old or None) != (new or None):

@@ -46,13 +46,13 @@ class DryRunOutput:
     kind: str = ""
     error: str = ""
     resolved: Mapping[str, Any] = field(default_factory=dict)  # with defaults for this model and GPU
-    hash: str = ""  # equal ones share their compiled graphs
+    hash: str = ""  # commands of equal hash share their compiled graphs
     compiles: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DryRunResult:
-    """One answer for each command; or `why` there is none."""
+    """An answer for each command, or the reason `why` there is none."""
 
     answers: tuple[DryRunOutput, ...] = ()
     version: str = ""

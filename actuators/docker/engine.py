@@ -37,7 +37,7 @@ from flettner.vllm_facts.values import Setting
 
 
 class DockerEngine(VllmEngine):
-    """The containers of one target. A launched one is like the one it replaces, except for its flags."""
+    """The containers of one target. A launched container is like its predecessor, except for its flags."""
 
     def __init__(self, options: DockerOptions, site: Site) -> None:
         super().__init__(site)
@@ -92,7 +92,7 @@ class DockerEngine(VllmEngine):
         return replace(result, notes=(*result.notes, *note_on_live_limits(servers, setting)))
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
-        """A second launch of the same server finds the one that the first has started."""
+        """Launch a server; a second launch of it finds the container that the first has started."""
         async with self._lock(server.name):
             containers = await self._registry.find_fenced()
             await self._sweep(containers)
@@ -124,7 +124,7 @@ class DockerEngine(VllmEngine):
         return await self._client.read_log(container) if container else ()
 
     async def stop(self, server: Server, keep: int = 0) -> str:
-        """Let it sleep if it can, else end it. A sleeping one is woken by `launch`."""
+        """Let the server sleep if it can, else end it; `launch` wakes it."""
         del keep  # a container has no replicas
         async with self._lock(server.name):
             container = (await self._registry.find_fenced()).get(server.name)
@@ -182,7 +182,7 @@ class DockerEngine(VllmEngine):
         report(Fault("was ended by flettner") if was_ended() else loss, log, gone=True)
 
     async def _transfer_restart_policy(self, name: str) -> None:
-        """For a container that a third party removed: `retire` is never called for it."""
+        """Pass on the restart policy of a container that a third party removed: nobody retires it."""
         with suppress(ActError):
             containers = await self._registry.find_fenced()
             if name not in containers:

@@ -143,7 +143,7 @@ def was_ended_from_outside(container: Container | None, observed: ObservedEvents
 
 
 def describe_restart(container: Container, observed: ObservedEvents, log: Sequence[str], before: int) -> str:
-    """For a container that its restart policy has started again. `before`: its first RestartCount."""
+    """Describe why a container was started again by its restart policy. `before`: its first RestartCount."""
     times = container.restart_count - before
     oom, code = (observed.oom, observed.exit_code) if observed.exit_code is not None else observed.before
     how = "out of memory" if oom or container.state.oom_killed else ""

@@ -107,7 +107,7 @@ class Lifecycle:
         return started
 
     def _choose_template(self, server: Server, others: Mapping[str, Container]) -> Container:
-        """Return the container of `server.like`, as it is or as it is kept; else any, adopted ones first."""
+        """Return the container of `server.like` or its record; else any container, adopted first."""
         existing = sorted(others.values(), key=lambda container: (container.ours, not container.active))
         recorded = sorted(self.registry.load_all(), key=lambda container: container.ours)
         for name in (server.like, *(container.server for container in (*existing, *recorded))):
@@ -234,7 +234,7 @@ class Lifecycle:
         self.registry.update(container.server, asleep_since="")
 
     async def retire(self, server: str, containers: Mapping[str, Container], grace_s: float) -> None:
-        """Remove the container; the one that was made like it inherits its restart policy.
+        """Remove the container; its successor inherits its restart policy.
 
         A container of docker compose is stopped only: compose fails if one of its containers is missing.
         """
@@ -259,7 +259,7 @@ class Lifecycle:
                     await self._apply_restart_policy(successor, retired.policy)
 
     async def _apply_restart_policy(self, successor: Container, policy: Json) -> None:
-        """First in force, then written, so that a repetition has the same result."""
+        """Set the policy first and then write the record, so that a repetition has the same result."""
         if is_restarting(policy) and successor.restart_policy != policy and not successor.auto_remove:
             await self.client.restart_policy(successor.id, policy)
             await self.registry.keep(successor)

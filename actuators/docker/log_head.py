@@ -1,4 +1,4 @@
-"""What the log of a container says of its last start: how long it took, and for what."""
+"""Read from the log of a container how long its last start took, and for what."""
 
 import re
 from collections.abc import Iterable, Sequence

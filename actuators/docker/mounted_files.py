@@ -61,7 +61,7 @@ def mounted_files(mounts: Sequence[Mount], working_dir: str) -> Callable[[str], 
 
 
 def find_socket(mounts: Sequence[Mount], path: Path) -> Path | None:
-    """Where this host has a socket of the container; None: not in a mount, or a link is on the way to it."""
+    """Return the host's path of a socket of the container; None without a mount, or through a link."""
     for mount in sorted(mounts, key=lambda mount: -len(mount.destination)):
         if mount.source and path.is_relative_to(mount.destination):
             with suppress(OSError):

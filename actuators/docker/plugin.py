@@ -1,4 +1,4 @@
-"""Run vLLM servers as Docker containers: a new one is like the one it replaces, except for its flags."""
+"""Run vLLM servers as Docker containers: a new container is like its predecessor, except for its flags."""
 
 from flettner.actuators.docker.engine import DockerEngine
 from flettner.actuators.docker.options import DockerOptions

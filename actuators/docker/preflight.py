@@ -156,14 +156,14 @@ def _predict_start(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheState:
-    """`warm`: nothing has to be compiled. None: not known."""
+    """The compile cache of a start. `warm`: nothing has to be compiled; None if unknown."""
 
     warm: bool | None
     notes: tuple[str, ...]  # for the operator who approves
 
 
 def predict_cache_state(blue: Container, checked: DryRunResult) -> CacheState:
-    """For a container like `blue`. `checked`: results for the running command, then for the candidate."""
+    """Predict it for a container like `blue`. `checked`: its running command, then the candidate."""
     if checked.why:
         return CacheState(warm=None, notes=(f"only the start itself tests the flags: {checked.why}",))
     now, then = checked.answers

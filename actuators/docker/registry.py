@@ -36,7 +36,7 @@ _NAME_HEX = 6
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+")
 _DOCUMENT = ("Id", "Name", "Image", "Config", "HostConfig", "Mounts", "NetworkSettings")
 _FIELDS = ("server", "id", "ours", "epoch", "policy", "stopped", "asleep_since", "gone")  # of a record
-_OURS_KEPT = 5  # records of our containers that are gone; records of adopted ones are kept for good
+_OURS_KEPT = 5  # records of our removed containers; records of adopted containers are kept for good
 _RETRY_S = 2.0  # while the Docker daemon is away
 
 
@@ -91,7 +91,7 @@ class Registry:
         return max([0, *recorded, *(container.epoch for container in containers)])
 
     async def _find_adopted(self, name: str) -> Container | None:
-        """Return the container that was adopted by this name, even if renamed; else the one that has it."""
+        """Return the container that was adopted by this name, even if renamed; else the present holder."""
         record = self._read(name)
         container = await self.client.inspect(record["id"]) if record else None
         container = container or await self.client.inspect(name)
@@ -100,7 +100,7 @@ class Registry:
         return replace(container, server=name)
 
     def _with_record(self, container: Container) -> Container:
-        """Add what is kept of it. Its restart policy counts as it is now, unless flettner has stopped it."""
+        """Add its record. Its restart policy counts as it is now, unless flettner has stopped it."""
         record = self._read(container.server)
         if record is None or record["id"] != container.id or record["gone"]:
             return replace(container, policy=container.restart_policy)

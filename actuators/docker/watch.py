@@ -30,7 +30,7 @@ _SURE = 3  # failed probes in a row that suffice if the container is paused or d
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """One container, by its id. `address`: where its server was reached when it was launched."""
+    """The watch of one container, by its id. `address`: that of its server when it was launched."""
 
     client: DockerClient
     container: str
@@ -152,7 +152,7 @@ class Watch:
         return True
 
     def _may_restart(self, now: Container) -> bool:
-        """A green has no restart policy; with its promotion it gets one, so Docker starts it again."""
+        """Whether Docker starts it again: a green has no restart policy, and gets one with its promotion."""
         return not self.was_ended() and (self.adopted or now.restarts)
 
     def _was_restarted(self, now: Container) -> bool:

@@ -13,7 +13,7 @@ _NO_LIMIT = 1 << 62  # version 1 writes the largest number of pages for none
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CgroupRoom:
-    """Bytes. `limit`: of the group that leaves the least."""
+    """The memory of a control group, in bytes. `limit`: that of the group that leaves the least."""
 
     free: int
     limit: int
@@ -21,7 +21,7 @@ class CgroupRoom:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Names:
-    """The names in a version of the interface. `cache`: memory that the kernel takes back at once."""
+    """The file names of a cgroup version. `cache`: memory that the kernel takes back at once."""
 
     folder: str
     limit: str

@@ -22,7 +22,7 @@ _NO_DRIVER = 9  # exit code: not loaded, or its devices are not to be seen
 _INDEX_DIGITS = 4
 _AT_ONCE = 2**16
 _KEPT_SHARE = 0.05  # of the host's memory: reserved for other processes
-_GROWTH = 1.25  # a new server may need more than one like it has used so far
+_GROWTH = 1.25  # a new server may need more than its like has used so far
 _GPU_NOISE_MIB = 64.0  # other processes on the GPU may free or take as much
 
 
@@ -37,7 +37,7 @@ class GpuMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What is free now. None: not known, for the reason `why`."""
+    """The free memory of the host. None: unknown, for the reason `why`."""
 
     memory: int | None = None  # bytes
     memory_total: int | None = None
@@ -46,17 +46,17 @@ class Host:
 
 
 def spare_memory(host: Host) -> int:
-    """Bytes of host memory that servers may take."""
+    """Return the bytes of host memory that servers may take."""
     return (host.memory or 0) - int((host.memory_total or 0) * _KEPT_SHARE)
 
 
 def expected_memory(limit: int, memory: float) -> float:
-    """Bytes of host memory that one more server like this one may take."""
+    """Return the bytes of host memory that one more server like this may take."""
     return limit or memory * _GROWTH
 
 
 def find_gpu(name: str, gpus: Sequence[GpuMemory]) -> GpuMemory | None:
-    """By index, or by the beginning of the UUID."""
+    """Find a GPU by index, or by the beginning of its UUID."""
     matches = [gpu for gpu in gpus if name == str(gpu.index) or (len(name) > 4 and gpu.uuid.startswith(name))]  # noqa: PLR2004 - "GPU-"
     return matches[0] if len(matches) == 1 else None
 

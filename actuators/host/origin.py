@@ -1,4 +1,4 @@
-"""The origin of new servers of a target: command line, environment and folder of the first one."""
+"""The origin of new servers of a target: command line, environment and folder of its first server."""
 
 import os
 import re

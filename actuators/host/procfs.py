@@ -10,7 +10,7 @@ _LISTEN = "0A"  # state in /proc/net/tcp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process. `started` (clock ticks since boot) tells it from a later one with the same pid."""
+    """A process. `started` (clock ticks since boot) tells it from a later process of the same pid."""
 
     pid: int
     started: int
@@ -62,7 +62,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def memory_of_family(root: Process) -> int | None:
-    """Return the bytes that it and its descendants hold, shared ones once; None: not readable."""
+    """Return the bytes that it and its descendants hold, shared pages once; None if unreadable."""
     held = 0
     for member in with_descendants([root]):
         try:

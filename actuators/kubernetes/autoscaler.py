@@ -1,4 +1,4 @@
-"""What scales a workload by itself: a HorizontalPodAutoscaler, which KEDA makes, too.
+"""The autoscalers of a workload: a HorizontalPodAutoscaler, which KEDA makes, too.
 
 A rollout takes the pods of a workload one after the other, down to 0. An autoscaler of Kubernetes gives them
 back up to its minReplicas, and beyond by its metrics; it leaves a workload alone that is at 0. KEDA starts

@@ -99,10 +99,10 @@ async def find_servers(reader: Reader, site: Site, adopted: Iterable[WorkloadNam
 def find_home(
     entry: ServerEntry, successor: ServerEntry | None, servers: Mapping[str, ServerEntry]
 ) -> ServerEntry | None:
-    """Return the server whose workload people own, and to which the successor of `one` belongs.
+    """Return the server whose workload people own, and to which the successor of `entry` belongs.
 
-    It is `one` itself, or, if green has gone on to serve because that workload did not become available,
-    the idle one that `one` was to become.
+    It is `entry` itself, or, if green has gone on to serve because that workload did not become available,
+    the idle workload that `entry` was to become.
     """
     if not entry.workload.ours:
         return entry

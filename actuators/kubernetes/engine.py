@@ -130,7 +130,7 @@ class KubernetesEngine(VllmEngine):
         return await preflight(self._client, self._site, blues, setting, choice, self._times)
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
-        """A second launch of the same server finds the one that the first has started."""
+        """Launch a server; a second launch of it finds the workload that the first has started."""
         async with self._lock(server.name):
             servers = await self._find_fenced()
             began = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""Make the Deployment of a new server: like the one that it replaces, except for flags.
+"""Make the Deployment of a new server: like its predecessor, except for flags.
 
 The labels that a Service, a disruption budget, or the old workload selects pods by are left out of green's
 pods: else green would get traffic past the proxy, and would count as a pod of the others.

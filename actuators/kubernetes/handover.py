@@ -103,7 +103,7 @@ class Handover:
         return workload
 
     async def _grow(self, workload: Workload, replicas: int) -> Workload:
-        """Return the workload with so many pods, or more, which serve beside green's."""
+        """Return the workload once at least `replicas` of its pods serve beside green's."""
         now = await self._read()
         scaled = await self.starter.scaler.scale(workload, max(replicas, now.replicas))
         scaled = await patiently(lambda: read_workload(self.client, scaled.document))

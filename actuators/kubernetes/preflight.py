@@ -98,7 +98,7 @@ def _describe_update(workload: Workload) -> str:
 
 
 def _commit(workload: Workload, patch: str) -> PreflightResult:
-    """What a controller or GitOps writes is left to it: the suggestion has the change to make there."""
+    """Leave a workload to the controller or GitOps that writes it: the suggestion names the change there."""
     why = f"{workload.owner} writes {workload.full_name} and would revert a change"
     how = "write the change of the patch there" if workload.controller else "commit the patch"
     if not patch:

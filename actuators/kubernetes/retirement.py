@@ -1,4 +1,4 @@
-"""What the retirements of a target and the watches of its servers must know of each other.
+"""The state that the retirements of a target and the watches of its servers share.
 
 The retirement of an old server may move its successor to the workload that people own. An exit of the
 successor meanwhile is no loss; one that was reported before leaves nothing to move.
@@ -35,7 +35,7 @@ class Retirements:
     def choose(
         self, server: str, servers: Mapping[str, ServerEntry]
     ) -> tuple[ServerEntry | None, ServerEntry | None, ServerEntry | None]:
-        """Return the server, the one whose workload people own, and the one that moves there."""
+        """Return the server, the server whose workload people own, and the successor that moves there."""
         entry = servers.get(server)
         successor = self._find_successor(server, servers) if entry else None
         home = find_home(entry, successor, servers) if entry else None

@@ -51,7 +51,7 @@ class Scaler:
     site: Site
 
     async def scale(self, workload: Workload, replicas: int) -> Workload:
-        """Return the workload with so many replicas."""
+        """Set the replicas of the workload; return it."""
 
         async def to_wanted(document: Json) -> Json | None:
             current = Workload.parse(document)
@@ -140,7 +140,7 @@ class Scaler:
 
 
 def _usual(workload: Workload, replicas: int) -> str | None:
-    """Return what a workload with so many pods remembers; None: nothing, since it has no fewer than usual."""
+    """Return the usual count, for a workload with fewer `replicas` to remember; else None."""
     return str(workload.usual_replicas) if replicas < workload.usual_replicas else None
 
 
@@ -191,7 +191,7 @@ async def wait_for_last_requests(
 
 
 def last_first(pods: Sequence[Pod]) -> list[Pod]:
-    """Return the pods in the order in which they may end: a StatefulSet ends the one of the last ordinal."""
+    """Return the pods in the order in which they may end: a StatefulSet ends its last ordinal."""
     return sorted(pods, key=lambda pod: (pod.ready, -pod.ordinal, -pod.created.timestamp()))
 
 

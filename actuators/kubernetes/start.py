@@ -167,7 +167,7 @@ class Starter:
         return ActError(f"{name} was not healthy within {deadline_s:g} s")
 
     async def _undo(self, name: str, before: ServerEntry | None) -> None:
-        """Take away what a failed start has added: the server, its first pods, or some further ones."""
+        """Take away the additions of a failed start: the server, its first pods, or further pods."""
         with suppress(ActError):
             entry = (await find_servers(self.client, self.site, self.adopted)).get(name)
             if entry is None or entry.epoch > self.site.epoch:

@@ -1,4 +1,4 @@
-"""What is different with a StatefulSet: claims of each pod, ordinals, and the order of starts and updates.
+"""The peculiarities of a StatefulSet: claims of each pod, ordinals, and the order of starts and updates.
 
 Green is a Deployment there, too: its pods get claims of their own by ephemeral volumes, which end with them.
 The functions ask for fields that only a StatefulSet has, so that they find nothing in a Deployment.

@@ -31,7 +31,7 @@ _OWNERS = {  # label or annotation: what writes the manifest
 
 @dataclass(frozen=True, slots=True)
 class WorkloadName:
-    """What the config names: a Deployment or a StatefulSet."""
+    """The name of a workload in the config: a Deployment or a StatefulSet."""
 
     resource: Kind
     name: str
@@ -145,12 +145,12 @@ class Workload:
 
     @property
     def controller(self) -> str:
-        """The object whose controller made this one, such as "InferenceService chat"; empty: none did."""
+        """The object whose controller made this workload, such as "InferenceService chat"; empty for none."""
         return _find_controller(self.document)
 
     @property
     def owner(self) -> str:
-        """What writes this object, and would revert a change: a controller or GitOps; empty: none."""
+        """The controller or GitOps tool that writes this object and would revert a change; empty for none."""
         if self.controller:
             return self.controller
         owners = [who for key, who in _OWNERS.items() if key in self.labels or key in self.annotations]

@@ -86,7 +86,7 @@ class ProcessEngine(VllmEngine):
         return await asked.predict(servers, setting, wanted)
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
-        """A second launch of the same server finds the one that the first has started."""
+        """Launch a server; a second launch of it finds the process that the first has started."""
         async with self._lock(server.name):
             running = await self._find_fenced()
             await self._wake(server, running)
@@ -267,7 +267,7 @@ class ProcessEngine(VllmEngine):
         return with_own_control(origin.env, server.name)
 
     def _start(self, server: Server) -> MarkedProcess:
-        """No await between the choice of a port and the start: no other launch can choose the same one."""
+        """Start without an await since the choice of the port, so that no other launch can choose it."""
         site = self._site
         if "/" in server.name:
             raise ActError(f"{server.name!r} cannot be the name of a server")
@@ -315,7 +315,7 @@ class ProcessEngine(VllmEngine):
         return running.process if running else None
 
     def _running(self, server: Server) -> RunningServer | None:
-        """An adopted server that flettner has started again is marked as its own."""
+        """Return its process; an adopted server that flettner has started again is marked as its own."""
         name, site = server.name, self._site
         if marked := ownership_env.marked(site).get(name):
             address = _address_of(marked.argv)
@@ -326,7 +326,7 @@ class ProcessEngine(VllmEngine):
         return RunningServer(name=name, address=server.address, process=listener) if listener else None
 
     def _is_asleep(self, server: Server) -> bool:
-        """The note is read first: there is mostly none."""
+        """Whether the server sleeps. The note is read first, since there is mostly none."""
         note = stopped.read_note(self._site, server.name)
         return note is not None and note.sleeps and note.names(self._process_of(server))
 
@@ -343,7 +343,7 @@ class ProcessEngine(VllmEngine):
 
 
 def _address_of(argv: Sequence[str]) -> str:
-    """Empty if it cannot be read."""
+    """Return the address of a command line; empty if it cannot be read."""
     return str(find_listen_address(argv) or "")
 
 

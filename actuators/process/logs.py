@@ -23,7 +23,7 @@ class ServerLogs:
     origin: Callable[[], Origin]
 
     def place(self, name: str) -> tuple[Path, int]:
-        """Its file, and the byte at which its start began."""
+        """Return its file, and the byte at which its start began."""
         note = ownership_env.read_note(self.site, name)
         return ownership_env.log_of(self.site, name), note.log_from if note else 0
 
@@ -38,7 +38,7 @@ class ServerLogs:
         return f"{name} {why}" + (f": {cause}" if cause else "")
 
     def was_ended_from_outside(self, name: str, process: Process, oom_kills: int) -> bool:
-        """`oom_kills`: by the kernel, before it ended."""
+        """Whether a third party ended it. `oom_kills`: the count of the kernel before that."""
         oom = count_oom_kills() > oom_kills
         return process_group.was_ended_from_outside(exit_code(process), cause=self._cause(name), oom=oom)
 

@@ -46,7 +46,7 @@ Measure = Callable[[RunningServer], Awaitable[Host]]
 
 
 async def measure_for(server: RunningServer) -> Host:
-    """The host, or the control group of this daemon if that leaves less: it starts servers in its own."""
+    """Measure the host, or this daemon's control group if that leaves less: servers start in it."""
     free, total = await asyncio.gather(host_memory.free_memory(), host_memory.total_memory())
     hosts = [Host(memory=free, memory_total=total)]
     if room := find_room():
@@ -63,7 +63,7 @@ async def measure_for(server: RunningServer) -> Host:
 def gpus_of(
     env: Mapping[str, str], setting: Setting, host_gpus: Sequence[GpuMemory]
 ) -> tuple[GpuMemory, ...] | None:
-    """The GPUs of a server, the first ones of those that it sees; None if one of them is not known."""
+    """Return the GPUs of a server, the first that it sees; None if one of them is unknown."""
     visible = env.get(_VISIBLE)
     names = [str(gpu.index) for gpu in host_gpus] if visible is None else visible.split(",")
     needed = gpus_needed(setting)
@@ -117,7 +117,8 @@ class Sleeper:
     async def wake(self, name: str, server: RunningServer | None) -> bool:
         """Wake the server of this name, and return whether it slept.
 
-        `one`: what runs of it. Raises ActError if it ended or does not wake; the next launch starts it.
+        `server`: its process; None if it ended. Raises ActError if it ended or does not wake; the next launch
+        starts it.
         """
         note = stopped.read_note(self.site, name)
         if note is None or not note.sleeps:

@@ -12,7 +12,7 @@ from flettner.agent.domain.ports import Site
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopNote:
-    """The process that sleeps; `pid` 0: it has ended. `epoch`: of the daemon that stopped it."""
+    """A sleeping process. `pid`: 0 if it has ended. `epoch`: that of the daemon that stopped it."""
 
     pid: int = 0
     started: int = 0

@@ -22,7 +22,7 @@ async def until_gone(
 ) -> str:
     """Return how it ended. `on_silence` is called each time that `misses` probes in a row have failed.
 
-    A running process is not gone, whatever it answers: it may be busy, or stopped by a debugger. `known` is
+    A running process is not gone, whatever it answers: it may be busy, or stopped by a debugger. `process` is
     None if the process is not visible: the server is gone when its port refuses connections.
     """
     asking = asyncio.create_task(

@@ -1,1 +1,1 @@
-"""What an engine asks of a vLLM server itself: health, warm-up, answers; and what the engines share."""
+"""The requests of an engine to a vLLM server: health, warm-up, answers; and code that the engines share."""

@@ -40,7 +40,7 @@ async def answers(
 
 
 async def _answer(session: aiohttp.ClientSession, asked: Json, salt: str) -> GoldenAnswer:
-    """With log-probabilities, and uncached, if the server accepts that. Asked again while it is busy."""
+    """Ask for log-probabilities, and uncached, if the server accepts that; ask again while it is busy."""
     plain = {**asked, "max_tokens": TOKENS, "temperature": 0, "seed": 0}
     bodies = [plain, {**plain, "logprobs": 0, "cache_salt": salt}]
 

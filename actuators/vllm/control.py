@@ -32,13 +32,13 @@ _CREDENTIALS = struct.Struct("3i")  # ucred: pid, uid, gid
 
 
 def control_path(env: Mapping[str, str]) -> Path | None:
-    """The socket that this environment names; None: it names none."""
+    """Return the socket that this environment names, or None."""
     given = env.get(CONTROL, "")
     return Path(given) if given.startswith("/") else None
 
 
 def with_own_control(env: Mapping[str, str], server: str) -> dict[str, str]:
-    """The environment of another server: beside the socket of the first, which it would take away."""
+    """Return the environment of another server, with a socket of its own beside that of the first server."""
     path = control_path(env)
     return dict(env) if path is None else {**env, CONTROL: str(path.with_name(f"{server}.sock"))}
 
@@ -58,7 +58,7 @@ class ControlEndpoint:
     main_pid: int = field(default=0, compare=False)
 
     async def find_other_owner(self) -> int:
-        """The process that listens there, if it is none of the server's; 0: it is, or that is not known."""
+        """Return the pid of a listener that is no process of the server; 0 if it is one, or unknown."""
         listener = await self._find_listener()
         if not listener or not self.main_pid:
             return 0
@@ -121,12 +121,12 @@ class ControlEndpoint:
 
 
 def newest_epoch(servers: Sequence[Server]) -> int:
-    """The newest epoch under which values were set; 0: none were."""
+    """Return the newest epoch under which values were set; 0 if none were."""
     return max((server.hot.number[0] for server in servers if server.hot and server.hot.number), default=0)
 
 
 def note_on_live_limits(servers: Sequence[Server], setting: Setting) -> tuple[str, ...]:
-    """What would make this change possible without a restart, if it is one of limits alone."""
+    """Note how a change of limits alone would be possible without a restart."""
     changed = {knob for server in servers for knob in setting if server.setting.get(knob) != setting[knob]}
     if not changed or not changed <= LIVE or any(server.hot is not None for server in servers):
         return ()
@@ -148,7 +148,7 @@ def request_body(
     number: tuple[int, int],
     lease_s: float | None,
 ) -> dict[str, object]:
-    """The body of a PUT, for an endpoint that answers `found`. Raises ActError for a knob that it lacks."""
+    """Return the body of a PUT to an endpoint with this document. Raises ActError for a missing knob."""
     names = _wire_names(document, server.setting)
     if unknown := sorted(values.keys() - names.keys()):
         raise ActError(f"{server.name}: {', '.join(unknown)} cannot be changed while it runs")
@@ -157,7 +157,7 @@ def request_body(
 
 
 def describe(server: Server, document: Mapping[str, Any]) -> Server:
-    """The server with what its endpoint answers. Raises ActError for an answer that is not that of /knobs."""
+    """Return the server with its endpoint's answer. Raises ActError if that is no answer of /knobs."""
     try:
         names = _wire_names(document, server.setting)
         start, kept, limits = document["start"], document["kept"], document["limits"]

@@ -40,7 +40,7 @@ class ServerOptions:
             )
 
     def lock(self) -> Lock | None:
-        """Servers of one host: the lock of the state directory is enough."""
+        """Return None: the lock of the state directory is enough for the servers of one host."""
         return None
 
 
@@ -139,5 +139,5 @@ class VllmEngine(ABC):
         return OpenAiProbe(address=server.address, api_key=await self._api_key(server))
 
     def _lock(self, name: str) -> asyncio.Lock:
-        """Calls that change the server `name` take turns."""
+        """Return the lock of the server `name`: calls that change it take turns."""
         return self._locks.setdefault(name, asyncio.Lock())

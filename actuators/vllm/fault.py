@@ -1,4 +1,4 @@
-"""Why a server does not serve, and the report of it."""
+"""The fault by which a server does not serve, and its report."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""What a server of a setting takes of the GPUs. Pure."""
+"""Compute the share of the GPUs that a server of a setting takes. Pure."""
 
 from flettner.vllm_facts.values import Setting, as_number
 
-_UTILIZATION = 0.92  # vLLM's default since 0.20, the highest one so far
+_UTILIZATION = 0.92  # vLLM's default since 0.20, its highest so far
 _RANKS = ("tensor_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size")
 
 

@@ -1,4 +1,4 @@
-"""How long the outage of a swap will be, by its parts as they were measured here."""
+"""Predict the outage of a swap from its parts as they were measured here."""
 
 from flettner.actuators.vllm.sleep import SleepVerdict
 from flettner.actuators.vllm.start_times import StartTimes

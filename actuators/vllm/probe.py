@@ -35,7 +35,7 @@ class OpenAiProbe:
     api_key: str = field(default="", repr=False)
 
     async def health(self, timeout_s: float = 5.0) -> HealthAnswer:
-        """Ask on a new connection: an old one does not show whether the server accepts new ones."""
+        """Ask on a new connection: an old one would not show whether the server still accepts connections."""
         try:
             async with asyncio.timeout(timeout_s):
                 status = await get_status(self.address, "/health")

@@ -114,7 +114,7 @@ class ContainerCommand:
 
     @property
     def secrets(self) -> frozenset[str]:
-        """Values that must not be shown anywhere."""
+        """The values that must not be shown anywhere."""
         env = dict(line.partition("=")[::2] for line in self.env)
         return secrets_of(self.argv, env) | {self.api_key} - {""}
 

@@ -45,10 +45,10 @@ class SleepVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerMemory:
-    """Host memory, in bytes. `room`: that its own limit leaves; None: it has none."""
+    """Host memory of a server, in bytes. `room`: the rest of its own limit; None if it has no limit."""
 
     room: float | None
-    next: float  # that one more server like it may take
+    next: float  # the need of one more server like it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ async def put_to_sleep(
 
 
 async def _weights(server: Sleepable, host: Host) -> float:
-    """Bytes, as vLLM logged them for each GPU; else all that its GPUs hold, which is more."""
+    """Return the bytes that vLLM logged for each GPU; else all that its GPUs hold, which is more."""
     lines = await server.start_log()
     logged = [float(match[1]) for line in lines if (match := _WEIGHTS.search(line))]
     gpus = host.gpus or ()
@@ -113,7 +113,7 @@ async def _weights(server: Sleepable, host: Host) -> float:
 
 
 async def _wait_for_memory(server: Sleepable, within_s: float) -> str:
-    """A server like it takes its share of each whole GPU, and refuses to start if that is not free."""
+    """Wait for the share of each GPU that a server like it takes; vLLM refuses to start with less."""
     share = utilization(server.setting)
     free: list[tuple[float, float]] = []
 
@@ -130,7 +130,7 @@ async def _wait_for_memory(server: Sleepable, within_s: float) -> str:
 
 
 def room_for_weights(weights: float, memory: ServerMemory | None, host: Host) -> SleepVerdict:
-    """`weights`: bytes."""
+    """Judge whether host memory has room for `weights` (bytes) beside one more server."""
     size = f"its {weights / _GIB:.1f} GiB of weights"
     if memory is None or host.memory is None:
         return SleepVerdict(fits=False, why="the free memory of the host is not known")
@@ -145,7 +145,7 @@ def room_for_weights(weights: float, memory: ServerMemory | None, host: Host) ->
 
 
 def why_unavailable(setting: Setting, env: Mapping[str, str]) -> str:
-    """Why a server of this command has no sleep mode, with the fix; empty if it has."""
+    """Return why a server of this command has no sleep mode, with the fix; empty if it has."""
     missing = []
     if setting.get(FLAG) is not True:
         missing.append("--enable-sleep-mode")
@@ -161,7 +161,7 @@ class SleepMode:
     address: str
 
     async def sleep(self) -> None:
-        """For a server without open requests: they would be aborted."""
+        """Put a server without open requests to sleep: they would be aborted."""
         await self._call("POST", f"/sleep?level={OFFLOAD}")
         if not await self._is_sleeping():
             raise ActError(f"{self.address}/sleep: it answers 200 and does not sleep")

@@ -20,7 +20,7 @@ SwapPart = Literal["stop", "sleep", "wake", "warm_up"]
 
 
 _STARTS: tuple[StartKind, ...] = ("warm", "cold", "unknown")
-_KEPT = 5  # of each kind: old measurements must not outweigh recent ones
+_KEPT = 5  # of each kind, so that old measurements do not outweigh recent starts
 _MOST_KEYS = 50
 _SLOWEST_TIMES = 3.0
 _SHORTEST_DEADLINE_S = 60.0

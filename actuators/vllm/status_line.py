@@ -34,7 +34,7 @@ async def get_status(address: str, path: str) -> int:
 
 
 async def _read_line(connection: socket.socket) -> bytes:
-    """The first line, also one that is cut: by the end of the connection, or after LONGEST."""
+    """Return the first line, even if it is cut by the end of the connection or after LONGEST."""
     loop = asyncio.get_running_loop()
     read = b""
     while b"\n" not in read and len(read) < LONGEST:
