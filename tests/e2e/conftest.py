@@ -59,20 +59,16 @@ async def own_bench(engine: OwnEngine) -> AsyncIterator[Bench]:
 
 @pytest.fixture
 async def docker_site(tmp_path: Path, bench: Bench) -> AsyncIterator[StartDocker]:
-    """Make sites over running containers; the bench removes the containers after the test."""
+    """Make sites that serve from running containers; the bench removes these after the test."""
     made: list[DockerRig] = []
 
     async def start(site_config: DockerSiteConfig, /, *blue: RunningContainer) -> DockerRig:
-        site_config = replace(
-            site_config, containers=site_config.containers or tuple(one.name for one in blue)
-        )
+        names = site_config.containers or tuple(container.name for container in blue)
+        site_config = replace(site_config, containers=names)
         home = tmp_path / str(len(made))
-        home.mkdir()
-        rig = DockerRig(home=home, site_config=site_config, bench=bench, blue=blue)
-        made.append(rig)
-        rig.prepare()
-        await rig.start()
-        return rig
+        made.append(DockerRig(home=home, site_config=site_config, bench=bench, blue=blue))
+        await made[-1].begin()
+        return made[-1]
 
     yield start
     for rig in made:

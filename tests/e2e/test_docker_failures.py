@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import docker
@@ -52,9 +51,11 @@ def run_out_of_memory(api: docker.APIClient, container: str) -> None:
 
 
 def server_pid(api: docker.APIClient, container: str) -> int:
-    found = api.top(container)
-    pid, command = found["Titles"].index("PID"), found["Titles"].index("CMD")
-    return next(int(row[pid]) for row in found["Processes"] if "flettner.simulator.server" in row[command])
+    processes = api.top(container)
+    pid, command = processes["Titles"].index("PID"), processes["Titles"].index("CMD")
+    return next(
+        int(row[pid]) for row in processes["Processes"] if "flettner.simulator.server" in row[command]
+    )
 
 
 def cut_off(api: docker.APIClient, container: str) -> None:
@@ -129,20 +130,16 @@ async def test_rolls_back_a_green_with_a_container_fault(
 
     async with in_canary(rig) as (traffic, change):
         green = (await rig.container("chat-r1"))["Id"]
-        if fault.silent:
-            traffic.load = Load(rate=0.001)
-            await until(lambda: _in_flight(traffic), lambda count: not count, "no open request")
-        await bench.engine(lambda api: fault.inflict(api, green))
-        one = await rig.ended(change)
+        await inflict_on(rig, green, fault, traffic)
+        rollout = await rig.ended(change)
 
     assert {record.outcome for record in lost(traffic)} <= CUT, lost(traffic)
-    await assert_rolled_back(rig, blue, one, said=fault.said, logged=fault.logged)
+    await assert_rolled_back(rig, blue, rollout, said=fault.said, logged=fault.logged)
 
 
 @asynccontextmanager
 async def in_canary(rig: DockerRig) -> AsyncIterator[tuple[TrafficGenerator, str]]:
     """Clients, a green that has answered some requests, and the id of the suggestion."""
-    await rig.serving()
     async with rig.users(SOME) as traffic:
         change = await rig.change(max_num_seqs=16)
         await rig.in_phase("canary")
@@ -151,14 +148,14 @@ async def in_canary(rig: DockerRig) -> AsyncIterator[tuple[TrafficGenerator, str
 
 
 async def assert_rolled_back(
-    rig: DockerRig, blue: RunningContainer, one: Document, *, said: str, logged: str
+    rig: DockerRig, blue: RunningContainer, rollout: Document, *, said: str, logged: str
 ) -> None:
     """Assert a rollback with the cause in the audit; the same blue, never restarted, serves alone."""
-    assert one["outcome"] == "rolled_back", one
-    assert said in one["why"], one["why"]
+    assert rollout["outcome"] == "rolled_back", rollout
+    assert said in rollout["why"], rollout["why"]
     assert rig.named_in_audit(said)
     if logged:
-        assert any(logged in line for line in one["log"]), one["log"]
+        assert any(logged in line for line in rollout["log"]), rollout["log"]
         assert rig.named_in_audit(logged) or rig.named_in_journal(logged)
     assert await rig.consistent_servers() == [blue.name]
     left = await rig.container(blue.name)
@@ -166,8 +163,14 @@ async def assert_rolled_back(
     await all_is_well(rig)
 
 
-async def _in_flight(traffic: TrafficGenerator) -> int:
-    return traffic.tally.in_flight
+async def inflict_on(rig: DockerRig, container: str, fault: Fault, traffic: TrafficGenerator) -> None:
+    async def in_flight() -> int:
+        return traffic.tally.in_flight
+
+    if fault.silent:
+        traffic.load = Load(rate=0.001)
+        await until(in_flight, lambda count: not count, "no open request")
+    await rig.bench.engine(lambda api: fault.inflict(api, container))
 
 
 # At the start.
@@ -179,7 +182,6 @@ async def test_routes_no_request_to_a_container_that_cannot_start(
     oom = ("--gpu-memory-utilization", "0.8", "--sim-oom-above", "0.85")
     blue = await bench.serving(*FLAGS, *oom, restart="always")
     rig = await docker_site(DockerSiteConfig(start_s=60.0), blue)
-    await rig.serving()
     bad: tuple[tuple[dict[str, Value], str, str], ...] = (
         ({"scheduling_policy": "priority"}, "exited with code 2", "invalid choice: 'priority'"),
         ({"max_num_active_seqs": 4096}, "exited with code 1", "must be <= max_num_seqs"),
@@ -188,9 +190,9 @@ async def test_routes_no_request_to_a_container_that_cannot_start(
 
     async with rig.users(SOME) as traffic:
         for to, said, logged in bad:
-            one = await rig.switch(**to)
-            await assert_rolled_back(rig, blue, one, said=said, logged=logged)
-            assert one["exposed"]["total"] == 0
+            rollout = await rig.switch(**to)
+            await assert_rolled_back(rig, blue, rollout, said=said, logged=logged)
+            assert rollout["exposed"]["total"] == 0
     shown = await flettner("audit", "show", "--state-dir", str(rig.state_dir))
 
     assert lost(traffic) == []
@@ -203,13 +205,12 @@ async def test_kills_a_container_that_is_not_ready_by_the_deadline(
 ) -> None:
     blue = await bench.serving(*FLAGS, "--sim-fault", "max_num_seqs=12:never_ready")
     rig = await docker_site(DockerSiteConfig(start_s=8.0), blue)
-    await rig.serving()
 
     async with rig.users(SOME) as traffic:
-        one = await rig.switch(max_num_seqs=12)
+        rollout = await rig.switch(max_num_seqs=12)
 
-    assert (one["outcome"], one["exposed"]["total"]) == ("rolled_back", 0), one
-    assert "was not healthy within 8 s" in one["why"]
+    assert (rollout["outcome"], rollout["exposed"]["total"]) == ("rolled_back", 0), rollout
+    assert "was not healthy within 8 s" in rollout["why"]
     assert await rig.consistent_servers() == [blue.name]
     assert lost(traffic) == []
 
@@ -225,10 +226,10 @@ async def test_green_serves_alone_when_blue_is_removed_in_the_canary(
 
     async with in_canary(rig) as (traffic, change):
         await bench.client.remove(blue.id)
-        one = await rig.ended(change)
+        rollout = await rig.ended(change)
 
-    assert one["outcome"] == "promoted", one
-    assert "removed by a third party (docker rm)" in one["why"]
+    assert rollout["outcome"] == "promoted", rollout
+    assert "removed by a third party (docker rm)" in rollout["why"]
     assert rig.named_in_audit("removed by a third party (docker rm)")
     assert await rig.consistent_servers() == ["chat-r1"]
     assert {record.outcome for record in lost(traffic)} <= CUT
@@ -253,11 +254,11 @@ async def test_green_serves_while_blue_is_paused_in_the_canary(
         target = await rig.target()
         await bench.engine(lambda api: api.unpause(blue.id))
         await until(rig.weights, split.__eq__, "the split of the step")
-        one = await rig.rollout()
+        rollout = await rig.rollout()
 
     assert blue.name in target["failover"]
     assert lost(later) == []
-    assert (one["suggestion"], one["outcome"], one["phase"]) == (change, "running", "canary")
+    assert (rollout["suggestion"], rollout["outcome"], rollout["phase"]) == (change, "running", "canary")
 
 
 async def test_recognises_a_renamed_container(bench: Bench, docker_site: StartDocker) -> None:
@@ -268,9 +269,9 @@ async def test_recognises_a_renamed_container(bench: Bench, docker_site: StartDo
         green = (await rig.container("chat-r1"))["Id"]
         await bench.rename(blue.id, "old")
         await bench.rename(green, "new")
-        one = await rig.ended(change)
+        rollout = await rig.ended(change)
 
-    assert (one["outcome"], one["lost"]) == ("promoted", 0), one
+    assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout
     assert await rig.consistent_servers() == ["chat-r1"]
     assert (await rig.container("chat-r1"))["Id"] == green
     assert lost(traffic) == []
@@ -298,7 +299,6 @@ async def test_restarts_a_promoted_server_whose_container_was_removed(
 ) -> None:
     blue = await bench.serving(*FLAGS, restart="always")
     rig = await docker_site(DockerSiteConfig(), blue)
-    await rig.serving()
     async with rig.users(SOME):
         await rig.switch(max_num_seqs=16)
     first = await rig.container("chat-r1")
@@ -319,7 +319,6 @@ async def test_a_restarted_adopted_server_serves_and_can_be_changed(
 ) -> None:
     blue = await bench.serving(*FLAGS, restart="always")
     rig = await docker_site(DockerSiteConfig(), blue)
-    await rig.serving()
     inflicted: tuple[Inflict, ...] = (
         lambda api, it: api.restart(it, timeout=2),
         kill_and_wait,
@@ -327,24 +326,19 @@ async def test_a_restarted_adopted_server_serves_and_can_be_changed(
     )
 
     for inflict in inflicted:
-        await bench.engine(partial(inflicted_on, blue.id, inflict))
+        await bench.engine(bind(inflict, blue.id))
         await bench.healthy(blue)
-    await until(partial(is_in_audit, rig, "restarted by Docker"), bool, "the daemon to see it")
+    await rig.until_in_audit("restarted by Docker")
     await all_is_well(rig)
     async with rig.users(SOME) as traffic:
-        one = await rig.switch(max_num_seqs=16)
+        rollout = await rig.switch(max_num_seqs=16)
 
-    assert (one["outcome"], await rig.consistent_servers()) == ("promoted", ["chat-r1"])
+    assert (rollout["outcome"], await rig.consistent_servers()) == ("promoted", ["chat-r1"])
     assert lost(traffic) == []
 
 
-async def is_in_audit(rig: DockerRig, text: str) -> bool:
-    """The note of the target has only the latest event; the audit has all."""
-    return rig.named_in_audit(text)
-
-
-def inflicted_on(container: str, inflict: Inflict, api: docker.APIClient) -> object:
-    return inflict(api, container)
+def bind(inflict: Inflict, container: str) -> Callable[[docker.APIClient], object]:
+    return lambda api: inflict(api, container)
 
 
 def kill_and_wait(api: docker.APIClient, container: str) -> None:

@@ -19,10 +19,10 @@ async def test_an_adopted_container_gets_the_class_by_one_restart(
     cold = await rig.propose(max_num_active_seqs=6)
 
     async with rig.users(SOME) as traffic:
-        one = await rig.switch(scheduler_cls=SCHEDULER_CLASS)
+        rollout = await rig.switch(scheduler_cls=SCHEDULER_CLASS)
         await rig.serving()
 
-    assert (one["outcome"], one["lost"]) == ("promoted", 0), one
+    assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout
     assert lost(traffic) == []
     assert "scheduler_cls" not in before["setting"]
     assert cold["preflight"]["strategy"] == "surge"

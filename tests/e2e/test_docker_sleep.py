@@ -6,17 +6,15 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from flettner.simulator.traffic import Load, TrafficGenerator
 from tests.e2e.conftest import StartDocker
-from tests.e2e.docker_rig import CUT, FLAGS, DockerRig, DockerSiteConfig, all_is_well
-from tests.e2e.test_docker_failures import FAULTS, assert_rolled_back, in_canary
+from tests.e2e.docker_rig import CUT, FLAGS, DockerRig, DockerSiteConfig, all_is_well, own_site
+from tests.e2e.test_docker_failures import FAULTS, assert_rolled_back, in_canary, inflict_on
 from tests.support.claimed_gpu import DEV, SLEEPS, sleeps
-from tests.support.docker_site import BENCH, PORT, Bench, RunningContainer
+from tests.support.docker_site import BENCH, Bench, RunningContainer
 from tests.support.own_dockerd import OwnEngine
 from tests.support.rig import Document, lost, until
 
@@ -106,25 +104,9 @@ async def own_rig(
     own_bench: Bench, engine: OwnEngine, own_gpu: Path, tmp_path: Path
 ) -> AsyncIterator[DockerRig]:
     """With an Engine that a test may kill."""
-    at = f"{engine.address}:20000"
-    device = _device(own_gpu)
-    bindings = {PORT: [{"HostIp": engine.address, "HostPort": "20000"}]}
-    blue = await own_bench.run(
-        *FLAGS, SLEEPS[0], env=DEV, port=None, restart="always", host={**device, "PortBindings": bindings}
-    )
-    blue = replace(blue, address=at)
-    await own_bench.healthy(blue)
-    site = replace(config(), containers=(blue.name,), host=engine.host, publish=engine.address)
-    rig = DockerRig(home=tmp_path / "site", site_config=site, bench=own_bench, blue=[blue])
-    rig.home.mkdir()
-    rig.prepare()
-    await rig.start()
-    yield rig
-    await rig.tear_down()
-
-
-async def in_flight(traffic: TrafficGenerator) -> int:
-    return traffic.tally.in_flight
+    flags, host = (SLEEPS[0],), _device(own_gpu)
+    async with own_site(tmp_path / "site", config(), own_bench, engine, *flags, env=DEV, host=host) as rig:
+        yield rig
 
 
 async def until_asleep(rig: DockerRig, blue: RunningContainer) -> None:
@@ -148,12 +130,9 @@ async def test_a_green_with_a_container_fault_wakes_the_server_that_sleeps(
         async with in_canary(rig) as (traffic, change):
             await until_asleep(rig, blue)
             green = (await rig.container("chat-r1"))["Id"]
-            if fault.silent:
-                traffic.load = Load(rate=0.001)
-                await until(partial(in_flight, traffic), lambda count: not count, "no open request")
-            await bench.engine(lambda api: fault.inflict(api, green))
-            one = await rig.ended(change)
-        await assert_rolled_back(rig, blue, one, said=fault.said, logged=fault.logged)
+            await inflict_on(rig, green, fault, traffic)
+            rollout = await rig.ended(change)
+        await assert_rolled_back(rig, blue, rollout, said=fault.said, logged=fault.logged)
 
     assert {record.outcome for record in lost(traffic)} <= {*CUT, "aborted"}, lost(traffic)  # open at green
     assert rig.named_in_journal(f"{blue.name} sleeps: ")
@@ -161,10 +140,9 @@ async def test_a_green_with_a_container_fault_wakes_the_server_that_sleeps(
 
 async def swap(rig: DockerRig, to: int = 16) -> tuple[Document, set[str]]:
     """Return the rollout, and why requests failed."""
-    await rig.serving()
     async with rig.clients(rate=6.0, timeout_s=180.0) as traffic:
-        one = await rig.switch(max_num_seqs=to)
-    return one, {record.why for record in lost(traffic)}
+        rollout = await rig.switch(max_num_seqs=to)
+    return rollout, {record.why for record in lost(traffic)}
 
 
 async def test_a_green_that_exits_at_its_start_costs_no_request(
@@ -174,10 +152,10 @@ async def test_a_green_that_exits_at_its_start_costs_no_request(
     rig = await docker_site(config(), blue)
 
     async with without_restart(bench, blue):
-        one, why_lost = await swap(rig)
+        rollout, why_lost = await swap(rig)
 
-    assert (one["outcome"], why_lost) == ("rolled_back", set()), one["why"]
-    assert "exited with code 1" in one["why"]
+    assert (rollout["outcome"], why_lost) == ("rolled_back", set()), rollout["why"]
+    assert "exited with code 1" in rollout["why"]
     await all_is_well(rig)
 
 
@@ -190,9 +168,9 @@ async def test_a_server_that_fails_to_sleep_or_to_wake_is_started_again(
     rig = await docker_site(config(), blue)
     before = (await bench.spec(blue)).state.started_at
 
-    one, why_lost = await swap(rig)
+    rollout, why_lost = await swap(rig)
 
-    assert (one["outcome"], why_lost) == ("rolled_back", {"HTTP 500"}), one["why"]
+    assert (rollout["outcome"], why_lost) == ("rolled_back", {"HTTP 500"}), rollout["why"]
     assert (await bench.spec(blue)).state.started_at != before
     await all_is_well(rig)
 
@@ -210,9 +188,9 @@ async def test_a_daemon_that_is_killed_while_blue_sleeps_wakes_it_when_it_is_bac
         await until(rig.rollout, bool, "the daemon to answer")
         path = f"/v1/rollouts/{(await rig.rollout())['id']}/abort"
         status, _ = await rig.ask("POST", path, {"reason": "a test"})
-        one = await rig.ended(change)
+        rollout = await rig.ended(change)
 
-    assert (status, one["outcome"]) == (200, "rolled_back"), one
+    assert (status, rollout["outcome"]) == (200, "rolled_back"), rollout
     assert lost(traffic) == []
     await all_is_well(rig)
 
@@ -230,9 +208,9 @@ async def test_blue_is_started_again_when_the_docker_engine_was_killed_while_it_
         await until_asleep(own_rig, blue)
         await engine.kill()
         await engine.start()
-        one = await own_rig.ended(change)
+        rollout = await own_rig.ended(change)
 
-    assert one["outcome"] == "rolled_back", one
+    assert rollout["outcome"] == "rolled_back", rollout
     assert await own_rig.consistent_servers() == [blue.name]
     assert {record.outcome for record in lost(traffic)} <= {*CUT, "aborted"}
     await all_is_well(own_rig)

@@ -18,7 +18,7 @@ from flettner.actuators.docker.client import Json
 from flettner.simulator.traffic import TrafficGenerator
 from flettner.vllm_facts.values import Value
 from tests.e2e.conftest import StartDocker
-from tests.e2e.docker_rig import FLAGS, SOME, Answer, DockerRig, DockerSiteConfig
+from tests.e2e.docker_rig import FLAGS, SOME, Answer, DockerRig, DockerSiteConfig, until_ok
 from tests.support.docker_site import Bench, RunningContainer
 from tests.support.rig import Document, lost, until
 
@@ -40,20 +40,18 @@ async def test_changes_only_the_flag_of_a_container_with_many_options(
     blue = await bench.serving(*FLAGS, **await many_options(bench))
     rig = await docker_site(DockerSiteConfig(), blue)
     before = await bench.inspect(blue)
-    found = await rig.serving()
+    target = await rig.serving()
 
     async with rig.observer() as answers, rig.users() as traffic:
-        made = await rig.propose(max_num_seqs=16)
-        await rig.approve(made)
-        one = await rig.ended(str(made["id"]))
-        (kept,) = await rig.consistent_servers()
+        rollout = await rig.switch(max_num_seqs=16)
+        (server,) = await rig.consistent_servers()
 
-    assert found["servers"][0]["setting"]["max_num_seqs"] == 8
-    assert (one["outcome"], one["lost"], kept) == ("promoted", 0, "chat-r1"), one
-    assert one["exposed"]["total"] > 0
+    assert target["servers"][0]["setting"]["max_num_seqs"] == 8
+    assert (rollout["outcome"], rollout["lost"], server) == ("promoted", 0, "chat-r1"), rollout
+    assert rollout["exposed"]["total"] > 0
     assert lost(traffic) == []
     assert set(answers) == {"200"}
-    after = await rig.container(kept)
+    after = await rig.container(server)
     assert list(unlike(before, after)) == []
     assert flags(after) == {**flags(before), "--max-num-seqs": "16"}
     assert after["HostConfig"]["RestartPolicy"] == {"Name": "unless-stopped", "MaximumRetryCount": 0}
@@ -67,40 +65,38 @@ async def test_replaces_three_servers_one_by_one_without_spare_capacity(
 ) -> None:
     blue = await three_pinned(bench)
     rig = await docker_site(DockerSiteConfig(), *blue)
-    await rig.serving()
 
     async with rig.observer() as answers, rig.sampling() as serving, rig.users() as traffic:
-        made = await rig.propose(max_num_seqs=16)
-        await rig.approve(made)
-        one = await rig.ended(str(made["id"]))
-        kept = await rig.consistent_servers()
+        suggestion, rollout = await rig.switch_proposed(max_num_seqs=16)
+        servers = await rig.consistent_servers()
 
-    assert made["preflight"]["strategy"] == "replace", made
-    assert "pinned to its CPUs" in made["preflight"]["why"]
-    assert (one["outcome"], one["lost"]) == ("promoted", 0), one
-    assert kept == ["chat-r1", "chat-r2", "chat-r3"]
+    assert suggestion["preflight"]["strategy"] == "replace", suggestion
+    assert "pinned to its CPUs" in suggestion["preflight"]["why"]
+    assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout
+    assert servers == ["chat-r1", "chat-r2", "chat-r3"]
     assert lost(traffic) == []
     assert set(answers) == {"200"}
     assert min(serving) >= 2
-    assert {flags(one)["--max-num-seqs"] for one in (await rig.containers()).values()} == {"16"}
-    assert {one["HostConfig"]["CpusetCpus"] for one in (await rig.containers()).values()} == {"0"}
+    assert {flags(container)["--max-num-seqs"] for container in (await rig.containers()).values()} == {"16"}
+    assert {container["HostConfig"]["CpusetCpus"] for container in (await rig.containers()).values()} == {"0"}
 
 
 async def test_a_rollback_restores_the_same_three_containers(bench: Bench, docker_site: StartDocker) -> None:
     blue = await three_pinned(bench, "--sim-fault", "max_num_seqs=16:errors=0.5")
     rig = await docker_site(DockerSiteConfig(steps=((50, 20, 0.5),)), *blue)
-    await rig.serving()
 
     async with rig.sampling() as serving, rig.users() as traffic:
-        one = await rig.switch(max_num_seqs=16)
-        kept = await rig.consistent_servers()
+        rollout = await rig.switch(max_num_seqs=16)
+        servers = await rig.consistent_servers()
         async with rig.users(SOME) as later:
             await until_ok(later, 10)
 
-    assert (one["outcome"], one["strategy"]) == ("rolled_back", "replace"), one
-    assert any(cause in one["why"] for cause in ("errors", "failed")), one["why"]
-    assert kept == sorted(container.name for container in blue)
-    assert {one["Id"] for one in (await rig.containers()).values()} == {container.id for container in blue}
+    assert (rollout["outcome"], rollout["strategy"]) == ("rolled_back", "replace"), rollout
+    assert any(cause in rollout["why"] for cause in ("errors", "failed")), rollout["why"]
+    assert servers == sorted(container.name for container in blue)
+    assert {inspect["Id"] for inspect in (await rig.containers()).values()} == {
+        container.id for container in blue
+    }
     assert min(serving) >= 2
     assert {record.outcome for record in lost(traffic)} <= {"failed"}
     assert lost(later) == []
@@ -113,17 +109,14 @@ async def test_changes_two_servers_by_surge_with_spare_capacity(
 ) -> None:
     blue = [await bench.serving(*FLAGS, name=f"vllm{at}", memory=256 << 20) for at in range(2)]
     rig = await docker_site(DockerSiteConfig(), *blue)
-    await rig.serving()
 
     async with rig.observer() as answers, rig.sampling() as serving, rig.users() as traffic:
-        made = await rig.propose(max_num_seqs=16)
-        await rig.approve(made)
-        one = await rig.ended(str(made["id"]))
-        kept = await rig.consistent_servers()
+        suggestion, rollout = await rig.switch_proposed(max_num_seqs=16)
+        servers = await rig.consistent_servers()
 
-    assert made["preflight"]["strategy"] == "surge", made
-    assert (one["outcome"], one["lost"]) == ("promoted", 0), one
-    assert kept == ["chat-r1", "chat-r2"]
+    assert suggestion["preflight"]["strategy"] == "surge", suggestion
+    assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout
+    assert servers == ["chat-r1", "chat-r2"]
     assert lost(traffic) == []
     assert set(answers) == {"200"}
     assert min(serving) >= 2
@@ -135,13 +128,12 @@ async def test_changes_a_server_by_swap_without_spare_capacity(
 ) -> None:
     blue = await bench.serving(*FLAGS, cpuset_cpus="0")
     rig = await docker_site(DockerSiteConfig(warm_up_requests=2, waits_s=60.0), blue)
-    await rig.serving()
 
-    made, traffic, answers = await swap(rig, 16)
+    suggestion, traffic, answers = await swap(rig, 16)
 
-    (one,) = (await rig.containers()).values()
-    assert flags(one)["--max-num-seqs"] == "16"
-    assert "new requests wait in the proxy, at most 60 s each" in " ".join(made["notes"])
+    (container,) = (await rig.containers()).values()
+    assert flags(container)["--max-num-seqs"] == "16"
+    assert "new requests wait in the proxy, at most 60 s each" in " ".join(suggestion["notes"])
     assert lost(traffic) == []
     assert {answer.status for answer in answers} == {200}
 
@@ -153,7 +145,6 @@ async def test_estimates_a_swap_from_the_measured_previous_one(
     slow = ("--sim-start-s", "8", "--max-num-seqs", "8", "--sim-speed", "2")
     blue = await bench.serving(*slow, cpuset_cpus="0")
     rig = await docker_site(DockerSiteConfig(warm_up_requests=2), blue)
-    await rig.serving()
 
     await swapped(rig, 16)
     seen = []
@@ -168,13 +159,11 @@ async def test_estimates_a_swap_from_the_measured_previous_one(
 async def swap(rig: DockerRig, max_num_seqs: int) -> tuple[Document, TrafficGenerator, list[Answer]]:
     """Run a swap under load; return its suggestion, the load and the answers to probes."""
     async with rig.probing() as answers, rig.users(SOME) as traffic:
-        made = await rig.propose(max_num_seqs=max_num_seqs)
-        await rig.approve(made)
-        one = await rig.ended(str(made["id"]))
+        suggestion, rollout = await rig.switch_proposed(max_num_seqs=max_num_seqs)
         await rig.consistent_servers()
-    assert (made["preflight"]["strategy"], made["class"]) == ("swap", "gated"), made
-    assert (one["outcome"], one["lost"]) == ("promoted", 0), str(one["why"])
-    return made, traffic, answers
+    assert (suggestion["preflight"]["strategy"], suggestion["class"]) == ("swap", "gated"), suggestion
+    assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), str(rollout["why"])
+    return suggestion, traffic, answers
 
 
 async def swapped(rig: DockerRig, max_num_seqs: int) -> tuple[float, float]:
@@ -182,13 +171,13 @@ async def swapped(rig: DockerRig, max_num_seqs: int) -> tuple[float, float]:
 
     Admitted requests are served to their end; new ones get Retry-After.
     """
-    made, traffic, answers = await swap(rig, max_num_seqs)
+    suggestion, traffic, answers = await swap(rig, max_num_seqs)
     assert {record.why for record in lost(traffic)} <= {"HTTP 503"}
     assert {answer.status for answer in answers} == {200, 503}
     away = [answer for answer in answers if answer.status == 503]
     assert all(answer.retry_after for answer in away)
     back = next(answer for answer in answers if answer.status == 200 and answer.at > away[-1].at)
-    return made["preflight"]["outage_s"], back.at - away[0].at
+    return suggestion["preflight"]["outage_s"], back.at - away[0].at
 
 
 async def test_every_docker_request_passes_the_docker_proxy(
@@ -197,15 +186,14 @@ async def test_every_docker_request_passes_the_docker_proxy(
     blue = await bench.serving(*FLAGS, "--sim-fault", "max_num_seqs=12:exit", restart="unless-stopped")
     async with docker_proxy(tmp_path, await bench.inspect(blue)) as proxy:
         rig = await docker_site(DockerSiteConfig(host=proxy.host), blue)
-        await rig.serving()
         async with rig.users(SOME) as traffic:
-            one = await rig.switch(max_num_seqs=16)
+            good = await rig.switch(max_num_seqs=16)
             bad = await rig.switch(max_num_seqs=12)
-            kept = await rig.consistent_servers()
+            servers = await rig.consistent_servers()
 
-    assert (one["outcome"], bad["outcome"]) == ("promoted", "rolled_back"), (one, bad)
+    assert (good["outcome"], bad["outcome"]) == ("promoted", "rolled_back"), (good, bad)
     assert "exited with code 1" in bad["why"]
-    assert kept == ["chat-r1"]
+    assert servers == ["chat-r1"]
     assert lost(traffic) == []
     said = proxy.log.read_text()
     assert "containers/create" in said
@@ -260,13 +248,6 @@ async def three_pinned(bench: Bench, *more: str) -> list[RunningContainer]:
         await bench.serving(*FLAGS, *more, name=f"vllm{at}", cpuset_cpus="0", memory=256 << 20)
         for at in range(3)
     ]
-
-
-async def until_ok(traffic: TrafficGenerator, count: int) -> None:
-    async def ended_well() -> int:
-        return traffic.tally.outcomes["ok"]
-
-    await until(ended_well, lambda found: found >= count, f"{count} good answers")
 
 
 async def many_options(bench: Bench) -> dict[str, Any]:
@@ -327,10 +308,10 @@ ADDRESSES = (".Aliases", ".EndpointID", ".IPAddress", ".MacAddress", ".GlobalIPv
 
 
 def pick(inspect: Json, path: str) -> object:
-    found: Any = inspect
+    value: Any = inspect
     for key in path.split("."):
-        found = found[key]
-    return {one["Destination"]: one for one in found} if isinstance(found, list) else found
+        value = value[key]
+    return {mount["Destination"]: mount for mount in value} if isinstance(value, list) else value
 
 
 def leaves(path: str, value: object) -> Iterator[tuple[str, object]]:

@@ -33,7 +33,6 @@ async def test_suggests_tries_and_promotes_a_higher_max_num_seqs(
     )
     rig = await docker_site(site_config, blue)
     rig.patience_s = START_S + 300
-    await rig.serving()
     before = await bench.inspect(blue)
 
     async with rig.observer() as answers, rig.users(Load(streams=16), timeout_s=START_S) as traffic:
