@@ -1,8 +1,7 @@
 """Fixtures of the Docker engine tests: a site, an engine with short intervals, its leftovers."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -131,48 +130,3 @@ async def until(holds: Callable[[], object], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not holds():
             await asyncio.sleep(0.05)
-
-
-class SocketRelay:
-    """A relay in front of Docker's socket that can be closed to make the Engine unreachable."""
-
-    def __init__(self, path: Path, behind: str = "/var/run/docker.sock") -> None:
-        self.path, self.behind = path, behind
-        self.host = f"unix://{path}"
-        self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
-
-    async def open(self) -> None:
-        self._server = await asyncio.start_unix_server(self._through, self.path)
-
-    async def shut(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-            self.path.unlink(missing_ok=True)
-        for writer in list(self._open):
-            writer.transport.abort()
-
-    async def _through(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, onward = await asyncio.open_unix_connection(self.behind)
-        both = (writer, onward)
-        self._open.update(both)
-        try:
-            await _first(_pass_on(reader, onward), _pass_on(there, writer))
-        finally:
-            self._open.difference_update(both)
-            for side in both:
-                side.transport.abort()
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-        if writer.can_write_eof():
-            writer.write_eof()
-
-
-async def _first(*ways: Awaitable[None]) -> None:
-    await asyncio.gather(*ways)

@@ -30,6 +30,10 @@ class EngineSocket:
         return f"unix://{self._path}"
 
     @property
+    def connections(self) -> int:
+        return len(self._open)
+
+    @property
     def _path(self) -> Path:
         return self._folder / "docker.sock"
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.docker_engine_rig import EngineRig, place
 from tests.support.docker_site import Bench
+from tests.support.docker_socket import EngineSocket
 
 
 @pytest.fixture
@@ -19,3 +20,10 @@ async def bench() -> AsyncIterator[Bench]:
 async def here(tmp_path: Path) -> AsyncIterator[EngineRig]:
     async with place(tmp_path) as rig:
         yield rig
+
+
+@pytest.fixture
+async def docker_socket() -> AsyncIterator[EngineSocket]:
+    """Docker's socket as a test may close and open it."""
+    async with EngineSocket() as socket:
+        yield socket

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import pytest
@@ -20,14 +19,8 @@ SHORT_S = 1.0
 
 
 @pytest.fixture
-async def between() -> AsyncIterator[EngineSocket]:
-    async with EngineSocket() as between:
-        yield between
-
-
-@pytest.fixture
-def impatient(between: EngineSocket) -> DockerClient:
-    return DockerClient(host=between.host, timeout_s=SHORT_S)
+def impatient(docker_socket: EngineSocket) -> DockerClient:
+    return DockerClient(host=docker_socket.host, timeout_s=SHORT_S)
 
 
 async def body(bench: Bench, command: tuple[str, ...] = ("sleep", "600")) -> Json:
@@ -234,34 +227,34 @@ async def test_names_an_unreachable_engine() -> None:
 
 
 async def test_does_not_wait_for_an_unresponsive_engine(
-    between: EngineSocket, impatient: DockerClient
+    docker_socket: EngineSocket, impatient: DockerClient
 ) -> None:
-    between.unanswered.add("/containers/x/json")
+    docker_socket.unanswered.add("/containers/x/json")
 
     with pytest.raises(ActError, match="did not answer within 1 s"):
         await impatient.inspect("x")
 
 
 async def test_looks_up_a_create_without_a_response_instead_of_repeating_it(
-    bench: Bench, between: EngineSocket, impatient: DockerClient
+    bench: Bench, docker_socket: EngineSocket, impatient: DockerClient
 ) -> None:
-    between.unanswered.add("/containers/create")
+    docker_socket.unanswered.add("/containers/create")
 
     made = await impatient.create(await body(bench), bench.prefix + "one")
 
     container = await bench.client.inspect(made)
     assert container is not None
     assert container.name == f"{bench.prefix}one"
-    assert between.times("/containers/create") == 1
+    assert docker_socket.times("/containers/create") == 1
 
 
 async def test_looks_up_changes_without_a_response_instead_of_repeating_them(
-    bench: Bench, between: EngineSocket, impatient: DockerClient
+    bench: Bench, docker_socket: EngineSocket, impatient: DockerClient
 ) -> None:
     network = await bench.network("net")
     container_id = (await bench.run(port=None, config=SLEEPS)).id
     await bench.client.kill(container_id)
-    between.unanswered |= {"/start", "/kill", "/update", "/connect", "/stop", "DELETE "}
+    docker_socket.unanswered |= {"/start", "/kill", "/update", "/connect", "/stop", "DELETE "}
 
     await impatient.start(container_id)
     await impatient.connect(network, container_id, {"Aliases": ["blue"]})
@@ -271,13 +264,13 @@ async def test_looks_up_changes_without_a_response_instead_of_repeating_them(
 
     assert await bench.names() == set()
     for words in ("/start", "/connect", "/update", "/stop", "DELETE "):
-        assert between.times(words) == 1, words
+        assert docker_socket.times(words) == 1, words
 
 
 async def test_a_change_without_a_response_and_without_effect_is_an_error(
-    between: EngineSocket, impatient: DockerClient, bench: Bench
+    docker_socket: EngineSocket, impatient: DockerClient, bench: Bench
 ) -> None:
-    between.unanswered.add("/containers/create")
+    docker_socket.unanswered.add("/containers/create")
 
     with pytest.raises(ActError, match="did not answer within 1 s"):
         await impatient.create({"Image": "flettner-test/nothing:1"}, bench.prefix + "one")
@@ -307,15 +300,15 @@ async def test_the_event_stream_starts_with_a_listing(bench: Bench) -> None:
 
 
 async def test_the_event_stream_resumes_when_the_engine_returns(
-    bench: Bench, between: EngineSocket, impatient: DockerClient
+    bench: Bench, docker_socket: EngineSocket, impatient: DockerClient
 ) -> None:
     async with aclosing(impatient.events(mine(bench))) as events:
         assert await anext(events) == RESYNC
         container = await bench.run(port=None, config=SLEEPS)
         before = [(await anext(events)).action for _ in range(2)]
-        await between.close()
+        await docker_socket.close()
         await bench.client.kill(container.id)
-        await between.open()
+        await docker_socket.open()
         again = await anext(events)
         after = [(await anext(events)).action for _ in range(2)]
 

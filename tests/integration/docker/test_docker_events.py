@@ -5,8 +5,8 @@ import io
 import json
 import tarfile
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from flettner.clients.docker.labels import SERVER, TARGET
 from flettner.clients.docker.parse import ContainerEvent, ContainerSummary, event_of, summaries_of
 from flettner.sensors.docker_events.plugin import DockerEvents
 from flettner.sensors.docker_events.registry import HELD_S, ContainerRegistry
+from tests.support.docker_socket import EngineSocket
 from tests.unit.sensors.run_sensor import NOON, Fleet, ReceivedSamples, run_sensor
 
 SOCKET = Path("/var/run/docker.sock")
@@ -367,67 +368,20 @@ async def test_receives_the_events_of_real_containers(world: World) -> None:
     assert received.states() == []
 
 
-class SocketRelay:
-    """A relay to the Engine that can be closed to make the Engine unreachable."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.visitors = 0
-        self._server: asyncio.Server | None = None
-        self.inside: set[asyncio.StreamWriter] = set()
-
-    async def open(self) -> None:
-        self._server = await asyncio.start_unix_server(self._visit, self.path)
-
-    async def shut(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self.path.unlink(missing_ok=True)
-            for writer in tuple(self.inside):
-                writer.transport.abort()
-
-    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.visitors += 1
-        there, back = await asyncio.open_unix_connection(SOCKET)
-        self.inside |= {writer, back}
-        with suppress(OSError):
-            await asyncio.gather(_poured(reader, back), _poured(there, writer))
-        self.inside -= {writer, back}
-
-
-async def _poured(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
-
-
-@asynccontextmanager
-async def open_relay(path: Path) -> AsyncIterator[SocketRelay]:
-    relay = SocketRelay(path)
-    await relay.open()
-    try:
-        yield relay
-    finally:
-        await relay.shut()
-
-
 async def test_reports_an_unreachable_engine_once_and_missed_events_later(
-    world: World, tmp_path: Path
+    world: World, docker_socket: EngineSocket
 ) -> None:
-    fleet = Fleet(target=world.prefix)
-    sensor = DockerEvents(host=f"unix://{tmp_path}/docker.sock", retry_at_most_s=0.5)
-    async with open_relay(tmp_path / "docker.sock") as relay, run_sensor(sensor, fleet) as received:
+    sensor = DockerEvents(host=docker_socket.host, retry_at_most_s=0.5)
+    async with run_sensor(sensor, Fleet(target=world.prefix)) as received:
         await listed(received, world)
         green = world.started("green", "exec sleep 1000", labels=site_labels(world))
         await asyncio.to_thread(world.api.pause, green)
         await received.until(lambda: ("chat-r1", "paused") in received_incidents(received))
-        await relay.shut()
+        await docker_socket.close()
         await received.until(lambda: len(received.states()) == 1)
         await asyncio.to_thread(world.api.remove_container, green, force=True)
         await asyncio.sleep(1.5)  # a few failed retries
-        await relay.open()
+        await docker_socket.open()
         await received.until(lambda: len(received.states()) == 2)
 
         lost, back = received.states()
@@ -442,29 +396,28 @@ async def test_reports_an_unreachable_engine_once_and_missed_events_later(
         assert received.samples[-2:] == [received.of(Incident)[-1], back]
 
 
-async def test_reopens_a_silent_stream_without_a_log_line(world: World, tmp_path: Path) -> None:
-    sensor = DockerEvents(host=f"unix://{tmp_path}/docker.sock", silence_s=0.5)
-    fleet = Fleet(target=world.prefix)
-    async with open_relay(tmp_path / "docker.sock") as relay, run_sensor(sensor, fleet) as received:
+async def test_reopens_a_silent_stream_without_a_log_line(world: World, docker_socket: EngineSocket) -> None:
+    sensor = DockerEvents(host=docker_socket.host, silence_s=0.5)
+    async with run_sensor(sensor, Fleet(target=world.prefix)) as received:
         async with asyncio.timeout(60):
-            while relay.visitors < 6:
+            while docker_socket.times("/events") < 3:
                 await asyncio.sleep(0.05)
 
         assert received.states() == []
 
 
-async def test_cancelling_leaves_no_thread_and_no_connection(world: World, tmp_path: Path) -> None:
-    sensor = DockerEvents(host=f"unix://{tmp_path}/docker.sock")
-    async with open_relay(tmp_path / "docker.sock") as relay:
-        async with run_sensor(sensor, Fleet(target=world.prefix)) as received:
-            await listed(received, world)
-            assert any(thread.name == THREAD_NAME for thread in threading.enumerate())
-            assert relay.inside
+async def test_cancelling_leaves_no_thread_and_no_connection(
+    world: World, docker_socket: EngineSocket
+) -> None:
+    async with run_sensor(DockerEvents(host=docker_socket.host), Fleet(target=world.prefix)) as received:
+        await listed(received, world)
+        assert any(thread.name == THREAD_NAME for thread in threading.enumerate())
+        assert docker_socket.connections
 
-        assert not any(thread.name == THREAD_NAME for thread in threading.enumerate())
-        async with asyncio.timeout(60):
-            while relay.inside:
-                await asyncio.sleep(0.05)
+    assert not any(thread.name == THREAD_NAME for thread in threading.enumerate())
+    async with asyncio.timeout(60):
+        while docker_socket.connections:
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("host", ["unix:///no/such/docker.sock", "tcp://127.0.0.1:1", "nonsense://x"])

@@ -22,8 +22,9 @@ from flettner.actuators.docker.registry import container_name
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.vllm_facts.values import Setting
-from tests.support.docker_engine_rig import EngineRig, SocketRelay, until, watched
+from tests.support.docker_engine_rig import EngineRig, until, watched
 from tests.support.docker_site import Bench
+from tests.support.docker_socket import EngineSocket
 
 OOM = "import time; hoard = bytearray(300 << 20); time.sleep(60)"
 
@@ -265,32 +266,29 @@ async def test_a_renamed_container_is_not_lost(here: EngineRig) -> None:
 # docker-py leaves its socket open when the Engine exits during the response head.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_server_is_not_lost_while_the_docker_engine_is_unreachable(
-    here: EngineRig, tmp_path: Path
+    here: EngineRig, docker_socket: EngineSocket
 ) -> None:
-    relay = SocketRelay(tmp_path / "d.sock")
-    await relay.open()
     container, _, blue = await here.adopt()
-    engine = here.engine(host=relay.host)
+    engine = here.engine(host=docker_socket.host)
 
     async with watched(engine, blue) as said:
-        await relay.shut()
+        await docker_socket.close()
         await asyncio.sleep(2)
         assert said == []
         assert await engine.busy(blue) == 0
         with pytest.raises(ActError):
             await engine.observe()
-        await relay.open()
+        await docker_socket.open()
         await asyncio.sleep(1)
         assert said == []
-        await relay.shut()
+        await docker_socket.close()
         await here.bench.client.kill(container.id)
         await until(lambda: said)
-        await relay.open()
+        await docker_socket.open()
         await until(lambda: said[-1].gone)
 
     assert [loss.gone for loss in said[:-1]] == [False] * (len(said) - 1)
     assert said[-1].why.startswith(f"{blue.name} was killed by SIGKILL")
-    await relay.shut()
     gc.collect()
 
 
