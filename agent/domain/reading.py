@@ -174,13 +174,17 @@ Sample = EngineSample | RequestSample | GpuSample | SeriesSample | SourceState |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """A signal over the window: time-weighted means of the full window and of its two halves."""
+    """A signal over the window: time-weighted means of the full window and of its two halves.
+
+    `at_high`: the share of the window in which the signal had its highest value.
+    """
 
     mean: float
     low: float
     high: float
     early: float
     late: float
+    at_high: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

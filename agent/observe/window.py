@@ -54,17 +54,21 @@ def select_window(
 def average_gauge(window: SampleWindow, values: Sequence[float]) -> Trend:
     """Average by covered time; a half without scrapes repeats the mean. A first scrape alone counts fully."""
     if not window.covered_s:
-        mean = sum(values) / len(values)
-        return Trend(mean=mean, low=min(values), high=max(values), early=mean, late=mean)
+        mean, high = sum(values) / len(values), max(values)
+        at_high = sum(value == high for value in values) / len(values)
+        return Trend(mean=mean, low=min(values), high=high, early=mean, late=mean, at_high=at_high)
     early = sum(map(mul, values, window.early_s))
     late = sum(map(mul, values, window.late_s))
     early_total_s, late_total_s = window.early_total_s, window.late_total_s
     mean = (early + late) / (early_total_s + late_total_s)
     counted = list(compress(values, window.covers))
+    high = max(counted)
+    at_high_s = sum(compress(window.covers, (value == high for value in values)))
     return Trend(
         mean=mean,
         low=min(counted),
-        high=max(counted),
+        high=high,
+        at_high=at_high_s / (early_total_s + late_total_s),
         early=early / early_total_s if early_total_s else mean,
         late=late / late_total_s if late_total_s else mean,
     )

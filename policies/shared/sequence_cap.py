@@ -16,6 +16,9 @@ SEQS, ACTIVE = "max_num_seqs", "max_num_active_seqs"
 ALONE = ("data_parallel_external_lb", "data_parallel_multi_port_external_lb")  # each with a page of its own
 STEP_OCTAVES = 3  # docs/decisions/0003: to a demand that is there already, no further in one step
 PLATEAU_RATIO = 0.9  # lowest over highest running of a window that looks like a cap
+AT_CAP_RATIO = 0.3
+"""Of the window with the highest number of running requests, if that is a cap: a slot that becomes free is
+filled within a step. Without a cap the highest number of a window of 30 scrapes is one of them, or two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,7 @@ class SequenceCap:
 
 
 def find_cap(reading: Reading, context: Context) -> SequenceCap | None:
-    """The cap as given, else the plateau of running requests while others wait; None without a plateau.
+    """The cap as given, else the ceiling that running requests touch while others wait; None without one.
 
     If the full command line is known, a plateau below vLLM's own default is no cap.
     """
@@ -47,9 +50,10 @@ def find_cap(reading: Reading, context: Context) -> SequenceCap | None:
     low, high = reading.running.low, reading.running.high
     known = "model" in context.setting and context.setting.get("config") is None
     least = count * (find_max_num_seqs(context.setting, reading) if known else 1)
-    if high >= least and low >= PLATEAU_RATIO * high and reading.waiting.low > 0:
+    is_ceiling = low >= PLATEAU_RATIO * high or reading.running.at_high >= AT_CAP_RATIO
+    if high >= least and is_ceiling and reading.waiting.low > 0:
         level = round(high / count)
-        origin = f"a cap of {level}{each} is inferred from the level at which running stays"
+        origin = f"a cap of {level}{each} is inferred: more never run, while others wait"
         return SequenceCap(knob=SEQS, value=level, origin=f"{SEQS} is not given, {origin}", engines=count)
     return None
 

@@ -90,11 +90,10 @@ def _run(args: argparse.Namespace) -> int:
     from flettner.tools.advisor import scrape  # noqa: PLC0415 - usage errors need no metrics parser
 
     slo = _slo(args)
-    command = (
-        _command(args.flags, "") if args.flags is not None else None
-    )  # reports its errors before the long observation
+    if args.flags is not None:
+        _command(args.flags, "")  # reports its errors before the long observation
     seen = _observe(args, slo)
-    command = _command(args.flags, seen.model) if command is not None else None
+    command, whose = _find_command(args, seen.model)
     reported = scrape.setting_of(seen.reading.facts)
     if seen.engines > 1 and not (command and ENGINES in command.setting):
         reported = {**reported, ENGINES: seen.engines}
@@ -118,7 +117,7 @@ def _run(args: argparse.Namespace) -> int:
     fixes = find_fixes(config, lints, policies.findings)
     better = edit_command(replace(known, env={} if known.before else config.env), fixes.to, fixes.env)
     window = {**_summarise(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
-    window["servers"] = seen.servers
+    window |= {"servers": seen.servers, "flags_of": whose, "flags": list(known.argv) if whose else None}
     refused = sorted({rule for rule, _ in find_errors(fixes.after(config), lints)})
     current = {**reported, **policies.assumed}
     broken = policies.broken
@@ -130,17 +129,21 @@ def _run(args: argparse.Namespace) -> int:
     else:
         text = _format_window(window) + _format_mismatches(mismatches)
         text += _format_advice(fixes, config, current, window)
-        if refused and fixes.findings:
-            text += f"\n{format_no_command(refused)}"
-        elif fixes.to or fixes.env:
-            head = "THE COMMAND WITH THESE CHANGES" if command else "ADD THESE FLAGS TO THE SERVER'S COMMAND"
-            text += f"\n{head}\n{format_command(better)}"
-        text += "\n"
+        text += _format_better(fixes, better, refused, is_known=command is not None)
         text += "".join(f"skipped: {escape_text(why)}\n" for why in broken) + format_unknown(
             _missing_facts(config, command)
         )
     sys.stdout.write(text)
     return FINDINGS if fixes.findings else NO_FINDINGS
+
+
+def _find_command(args: argparse.Namespace, model: str) -> tuple[ServeCommand | None, str]:
+    """The server's command, and the process or container that it was read from: "" if an option has it."""
+    from flettner.tools.advisor.local_servers import read_command  # noqa: PLC0415 - as above
+
+    if args.flags is not None:
+        return _command(args.flags, model), ""
+    return (read_command(args.url) if args.url else None) or (None, "")
 
 
 def _has_load_problem(reading: Reading, slo: Slo) -> bool:
@@ -228,6 +231,15 @@ def _seconds(text: str | None, option: str, default: float) -> float:
     return number
 
 
+def _format_better(fixes: Fixes, better: ServeCommand, refused: list[str], *, is_known: bool) -> str:
+    if refused and fixes.findings:
+        return f"\n{format_no_command(refused)}\n"
+    if not fixes.to and not fixes.env:
+        return "\n"
+    head = "THE COMMAND WITH THESE CHANGES" if is_known else "ADD THESE FLAGS TO THE SERVER'S COMMAND"
+    return f"\n{head}\n{format_command(better)}\n"
+
+
 def _summarise(reading: Reading) -> dict[str, Any]:
     """The main numbers of the reading."""
     shown: dict[str, Any] = {
@@ -278,7 +290,10 @@ def _format_window(window: Mapping[str, Any]) -> str:
         parts.append(f"TTFT p99 {window['ttft_p99_s']:.3f} s")
     ended = f"{window['requests']:.0f} requests ended"
     one = f"1 of the {window['servers']} servers behind this name " if window["servers"] > 1 else ""
-    return f"{one}observed for {window['seconds']:g} s: {', '.join(parts)}, {ended}\n"
+    text = f"{one}observed for {window['seconds']:g} s: {', '.join(parts)}, {ended}\n"
+    if window["flags"]:
+        text += f"its flags, from {window['flags_of']}: {escape_text(shlex.join(window['flags'][2:]))}\n"
+    return text
 
 
 def _format_mismatches(mismatches: FlagMismatches) -> str:

@@ -4,17 +4,18 @@ import argparse
 import asyncio
 import re
 import sys
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Sequence
 from json import dumps
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 from flettner.agent.config.loader import load_config, parse_config
-from flettner.agent.domain.errors import ActError, ConfigError
+from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.model import Server
 from flettner.agent.plugins import loader
-from flettner.agent.plugins.installation import FoundServers, FoundTarget, Installer
+from flettner.agent.plugins.installation import FoundTarget, Installer
 from flettner.primitives.sockets import find_free_port
+from flettner.tools.advisor.local_servers import FoundEngines, find_servers
 from flettner.tools.cli.dispatch import Subparsers, add_command
 
 SERVICE = Path("/etc/flettner")
@@ -64,16 +65,6 @@ listen = "{listen}"       # Envoy will listen here once the mode is not "advise"
 _FOOT = """
 # Steps of a rollout, bounds of each knob, policies: examples/flettner.toml has every key and its default.
 """
-
-FoundEngines = tuple[str, Server, Mapping[str, object]]
-
-
-class Finder(Protocol):
-    """An engine that can list the servers on this host."""
-
-    def find_unmanaged_servers(self) -> Awaitable[FoundServers]:
-        """Raises ActError if the host cannot be inspected."""
-        ...
 
 
 def add_init(subparsers: Subparsers) -> None:
@@ -150,25 +141,6 @@ def _write(path: Path, text: str) -> None:
             file.write(text)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-async def find_servers(only: str | None = None) -> tuple[list[FoundEngines], list[str]]:
-    """The servers found, each address once, with the kind of the engine; and what was skipped."""
-    found: list[FoundEngines] = []
-    failures: list[str] = []
-    for kind in (only,) if only else loader.list_plugins("actuators"):
-        engine = loader.load_plugin("actuators", kind)
-        if not hasattr(engine, "find_unmanaged_servers"):
-            continue
-        try:
-            here = await cast("Finder", engine).find_unmanaged_servers()
-        except ActError as error:
-            failures.append(f"{kind}: {error.why}")
-            continue
-        failures += [f"{kind}: {why}" for why in here.skipped]
-        known = {server.address for _, server, _ in found}
-        found += [(kind, *one) for one in here.servers if not one[0].address or one[0].address not in known]
-    return found, failures
 
 
 def config_text(path: Path, found: Sequence[FoundEngines]) -> str:

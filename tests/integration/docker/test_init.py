@@ -12,8 +12,9 @@ from flettner.agent.config.loader import load_config
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.model import Server
 from flettner.agent.runtime.wiring import find_problems
+from flettner.tools.advisor.local_servers import find_servers
 from flettner.tools.cli.dispatch import main
-from flettner.tools.cli.init import config_text, find_servers, write_config
+from flettner.tools.cli.init import config_text, write_config
 from flettner.vllm_facts.flag_parser import is_vllm_server
 from tests.e2e.test_adopting import _answers
 from tests.support.docker_site import Bench

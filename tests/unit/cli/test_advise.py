@@ -2,6 +2,8 @@
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from flettner.primitives.sockets import find_free_port
 from tests.unit.cli.advising import FLAGS, QUEUE, Advise, Scrapes
 from tests.unit.sensors.pages import DISABLED_LOG_STATS, LATER, PAGE, with_values, without
 
@@ -74,6 +77,47 @@ def test_says_that_one_of_several_servers_behind_a_name_is_read(
 
     assert err == ""
     assert out.startswith("1 of the 2 servers behind this name observed for ")
+
+
+SERVER = f"""#!{sys.executable}
+import pathlib, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+pages = ["page", "later"]
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        page = pages.pop(0) if len(pages) > 1 and self.path == "/metrics" else pages[0]
+        self.wfile.write(pathlib.Path(__file__).with_name(page).read_bytes())
+
+server = HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler)
+print("listens", flush=True)
+server.serve_forever()
+"""
+
+
+def test_reads_the_flags_of_a_server_on_this_host(advise: Advise, tmp_path: Path) -> None:
+    """A local server need not be described: its command line is there."""
+    script, port = tmp_path / "vllm", find_free_port()
+    script.write_text(SERVER)
+    script.chmod(0o700)
+    (tmp_path / "page").write_bytes(with_values(PAGE, **QUEUE))
+    (tmp_path / "later").write_bytes(with_values(LATER, **QUEUE))
+    command = (script, "serve", "tiny", "--port", str(port), "--max-num-seqs", "2", "--api-key", "secret")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == b"listens\n"
+        try:
+            _, out, err = advise(f"http://127.0.0.1:{port}", "--for", "0.5")
+        finally:
+            server.kill()
+
+    assert err == ""
+    assert f"its flags, from process {server.pid}: tiny --max-num-seqs 2\n" in out
+    assert "max_num_seqs is 2" in " ".join(out.split())
+    assert "vllm serve tiny --max-num-seqs 16" in out
 
 
 def test_infers_the_cap_without_the_flags(advise: Advise, scrapes: Scrapes) -> None:

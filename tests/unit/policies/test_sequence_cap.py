@@ -104,7 +104,9 @@ def test_level_below_the_default_cap_is_no_cap_of_a_known_command(
     assert bool(proposed(queue, a_context(setting))) is inferred
 
 
-def test_infers_no_cap_without_a_plateau() -> None:
-    swinging = Trend(mean=4, low=1, high=7, early=4, late=4)
+@pytest.mark.parametrize(("at_high", "inferred"), [(0.07, False), (0.8, True)])
+def test_infers_a_cap_from_a_ceiling_that_running_touches(at_high: float, inferred: bool) -> None:
+    """Recorded on a GPU: 8 ran in most scrapes, 5 to 7 in those between two steps, and hundreds waited."""
+    swinging = Trend(mean=7.6, low=5, high=8, early=7.5, late=7.7, at_high=at_high)
 
-    assert not proposed(a_reading(running=swinging, waiting=steady(9)), a_context())
+    assert bool(proposed(a_reading(running=swinging, waiting=steady(9)), a_context())) is inferred

@@ -1,0 +1,74 @@
+"""The vLLM servers of this host, and the flags that one of them runs with."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from contextlib import suppress
+from typing import Protocol, cast
+from urllib.parse import urlsplit
+
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.agent.plugins import loader
+from flettner.agent.plugins.installation import FoundServers
+from flettner.primitives.address import Address, is_loopback
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import edit_flags
+from flettner.vllm_facts.shell_command.serve_command import ServeCommand, parse_command
+
+FoundEngines = tuple[str, Server, Mapping[str, object]]
+
+
+class Finder(Protocol):
+    """An engine that can list the servers on this host."""
+
+    def find_unmanaged_servers(self) -> Awaitable[FoundServers]:
+        """Raises ActError if the host cannot be inspected."""
+        ...
+
+
+async def find_servers(only: str | None = None) -> tuple[list[FoundEngines], list[str]]:
+    """The servers found, each address once, with the kind of the engine; and what was skipped."""
+    found: list[FoundEngines] = []
+    failures: list[str] = []
+    for kind in (only,) if only else loader.list_plugins("actuators"):
+        engine = loader.load_plugin("actuators", kind)
+        if not hasattr(engine, "find_unmanaged_servers"):
+            continue
+        try:
+            here = await cast("Finder", engine).find_unmanaged_servers()
+        except ActError as error:
+            failures.append(f"{kind}: {error.why}")
+            continue
+        failures += [f"{kind}: {why}" for why in here.skipped]
+        known = {server.address for _, server, _ in found}
+        found += [(kind, *one) for one in here.servers if not one[0].address or one[0].address not in known]
+    return found, failures
+
+
+def read_command(url: str) -> tuple[ServeCommand, str] | None:
+    """The command of the server of this host that listens there, and whose it is: "process 655".
+
+    None if the address is not of this host, or its server does not show its command.
+    """
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        host, port = parts.hostname or "", parts.port or 80
+    except ValueError:
+        return None  # the error of the observation names the URL
+    if not is_loopback(host):
+        return None
+    for kind, server, _ in asyncio.run(find_servers())[0]:
+        if server.address and _is_here(Address.parse(server.address), port):
+            with suppress(FlagError):
+                return _command_of(server), f"{kind} {server.name}"
+    return None
+
+
+def _is_here(address: Address, port: int) -> bool:
+    return address.port == port and is_loopback(address.host or "127.0.0.1")
+
+
+def _command_of(server: Server) -> ServeCommand:
+    flags = dict(server.setting)
+    model = flags.pop("model", None)
+    return parse_command(edit_flags(["vllm", "serve", *([str(model)] if model else [])], flags))
