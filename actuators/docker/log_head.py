@@ -1,4 +1,4 @@
-"""Read from the log of a container how long its last start took, and for what."""
+"""Read from the log of a container how long its last start took."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -15,8 +15,6 @@ from flettner.clients.docker.api import EngineAt
 
 _STARTED = re.compile(rb"Application startup complete|Uvicorn running on")
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
-_LOADED = re.compile(rb"Model loading took [0-9.]+ GiB memory and ([0-9.]+) seconds")
-_READY = re.compile(rb"init engine \([^)]*\) took ([0-9.]+) s(?:econds)?(?: \(compilation: ([0-9.]+) s)?")
 _MAX_LOG_LINES = 20_000  # vLLM writes a few hundred until it serves
 _MAX_START_S = 6 * 3600.0
 
@@ -63,17 +61,3 @@ def find_start(lines: Iterable[bytes]) -> datetime | None:
         if _STARTED.search(line) and (stamp := _STAMP.search(line)):
             return datetime.fromisoformat(stamp[0].decode("ascii"))
     return None
-
-
-def describe_start(lines: Iterable[bytes]) -> list[str]:
-    """Return a note on the parts of a start, by vLLM's own log; [] if it names none. Ranks work at once."""
-    loaded, ready, compiled = 0.0, 0.0, 0.0
-    for line in lines:
-        if match := _LOADED.search(line):
-            loaded = max(loaded, float(match[1]))
-        if match := _READY.search(line):
-            ready, compiled = max(ready, float(match[1])), max(compiled, float(match[2] or 0))
-    if not loaded or not ready:
-        return []
-    rest = f"{ready - compiled:.0f} s for the KV cache and graphs"
-    return [f"of the last start {loaded:.0f} s loaded the model, {compiled:.0f} s compiled, {rest}"]

@@ -10,10 +10,10 @@ from flettner.actuators.docker.clone import CreateRequest, clone, find_obstacles
 from flettner.actuators.docker.container import Container, Json
 from flettner.actuators.docker.dry_run import DryRunOutput, DryRunResult, dry_run
 from flettner.actuators.docker.lifecycle import Lifecycle
-from flettner.actuators.docker.log_head import describe_start, measured_start, read_start_log
+from flettner.actuators.docker.log_head import measured_start, read_start_log
 from flettner.actuators.docker.sleep import Sleeper
 from flettner.actuators.vllm.outage import predict_outage
-from flettner.actuators.vllm.start_times import StartTimes
+from flettner.actuators.vllm.start_log import describe_start
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.machine.strategy import StrategyChoice, choose_strategy
 from flettner.vllm_facts.errors import FlagError
@@ -95,7 +95,7 @@ class Preflight:
         key, cache = pattern.start_key, predict_cache_state(pattern, checked)
         times.foresee(key, self.setting, cache.warm)
         log = await read_start_log(self._lifecycle.client, pattern)
-        start_s, note = _predict_start(times, key, cache.warm, measured_start(log, pattern))
+        start_s, note = times.predict(key, cache.warm, measured_start(log, pattern))
         notes = (*cache.notes, note, *describe_start(log), *notes_of(pattern))
         outage_s = 0.0
         if strategy == "swap":
@@ -138,20 +138,6 @@ def _dry_run_problem(checked: DryRunResult) -> str:
     if then.ok or not (now.ok or (then.kind == "usage" and now.kind != "usage")):
         return ""
     return f"vLLM {checked.version} rejects it: {then.error}"
-
-
-def _predict_start(
-    times: StartTimes, key: str, warm: bool | None, measured_s: float | None
-) -> tuple[float | None, str]:
-    """Return the expected seconds from the best data there is, and a note on it."""
-    kind = {True: "a warm start", False: "a cold start", None: "a start"}[warm]
-    if alike := times.expected(key, warm):
-        return alike, f"{kind}: about {alike:.0f} s, as measured for the last ones"
-    if other := times.expected(key, None):
-        return other, f"{kind}: about {other:.0f} s, measured for starts of another kind"
-    if measured_s:
-        return measured_s, f"{kind}: about {measured_s:.0f} s, as measured for the running server"
-    return None, f"{kind}: no start of this image and model was measured yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

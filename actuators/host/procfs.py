@@ -1,7 +1,10 @@
 """Read /proc: processes, their command lines and environments, and the owners of listening ports."""
 
+import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -35,6 +38,16 @@ def process(pid: int) -> Process | None:
         session=int(session),
         zombie=state in {"Z", "X", "x"},
     )
+
+
+def began_at(process: Process) -> datetime | None:
+    """Return the local time at which the process began; None if the boot time cannot be read."""
+    with suppress(OSError, ValueError, StopIteration):
+        stat = (_PROC / "stat").read_text(encoding="ascii")
+        boot_s = next(int(line.split()[1]) for line in stat.splitlines() if line.startswith("btime "))
+        began_s = boot_s + process.started / os.sysconf("SC_CLK_TCK")
+        return datetime.fromtimestamp(began_s, UTC).astimezone()
+    return None
 
 
 def processes() -> Iterator[Process]:

@@ -73,9 +73,8 @@ class ProcessEngine(VllmEngine):
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:
-        origin, running = await asyncio.to_thread(self._origin), None
-        if wanted == "swap":
-            running = await asyncio.to_thread(self._running, servers[-1])
+        origin = await asyncio.to_thread(self._origin)
+        running = await asyncio.to_thread(self._running, servers[-1])
         asked = Preflight(
             origin=origin,
             times=self._times,

@@ -1,5 +1,6 @@
 """Compute what a start and a change of a process take: obstacles, the strategy, the outage of a swap."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,9 +8,11 @@ from typing import Literal
 
 from flettner.actuators.host.origin import Origin
 from flettner.actuators.process.sleep import RunningServer, Sleeper
+from flettner.actuators.process.start_log import read_start
 from flettner.actuators.vllm.control import note_on_live_limits
 from flettner.actuators.vllm.outage import predict_outage
 from flettner.actuators.vllm.sleep import SleepVerdict
+from flettner.actuators.vllm.start_log import describe_start
 from flettner.actuators.vllm.start_times import StartTimes
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.machine.strategy import HostCapacity, choose_strategy
@@ -45,7 +48,10 @@ class Preflight:
             *map(_note_on_end, (server for server in servers if not server.ours)),
             *note_on_live_limits(servers, setting),
         )
-        start_s = self.times.expected(start_key(self.origin), None)
+        process = self.running.process if self.running else None
+        measured_s, log = await asyncio.to_thread(read_start, process)
+        start_s, note = self.times.predict(start_key(self.origin), None, measured_s)
+        notes = (*notes, note, *describe_start(log))
         if wanted != "swap":
             why = f"{servers[0].name} runs meanwhile"
             return PreflightResult(strategy="surge", why=why, start_s=start_s, notes=notes)

@@ -67,6 +67,17 @@ class StartTimes:
         seconds = self._of(key, *_kinds(warm))
         return float(median(seconds)) if seconds else None
 
+    def predict(self, key: str, warm: bool | None, measured_s: float | None) -> tuple[float | None, str]:
+        """Return the expected seconds of a start and a note on it. `measured_s`: of the running server."""
+        kind = {True: "a warm start", False: "a cold start", None: "a start"}[warm]
+        if alike := self.expected(key, warm):
+            return alike, f"{kind}: about {alike:.0f} s, as measured for the last ones"
+        if other := self.expected(key, None):
+            return other, f"{kind}: about {other:.0f} s, measured for starts of another kind"
+        if measured_s:
+            return measured_s, f"{kind}: about {measured_s:.0f} s, as measured for the running server"
+        return None, f"{kind}: no start of this program and model was measured yet"
+
     def learned(self, key: str, warm: bool | None) -> float | None:
         """Return the deadline in seconds from past starts of this kind; None: there were none."""
         seconds = self._of(key, *_kinds(warm))

@@ -98,10 +98,11 @@ async def test_a_preflight_of_an_adopted_server_says_that_its_port_goes_dead(
     adopted = await adopting.preflight([blue], {**blue.setting, "max_num_seqs": 4}, "auto")
     ours = await adopting.preflight([replace(blue, ours=True)], blue.setting, "auto")
 
-    note, live = adopted.notes
+    note, live, start = adopted.notes
     assert "--scheduler-cls" in live
     assert note.startswith(f"a promotion ends the process at {blue.address}: nothing answers there any more")
-    assert ours.notes == ()
+    assert ours.notes == (start,)
+    assert "no start of this program and model was measured yet" in start
 
 
 async def test_launches_servers_like_an_adopted_one_that_has_exited(

@@ -2,7 +2,8 @@
 
 import pytest
 
-from flettner.actuators.docker.log_head import describe_start, until_started
+from flettner.actuators.docker.log_head import until_started
+from flettner.actuators.vllm.start_log import describe_start
 
 LOADED = b"(Worker_TP%d) INFO 11-23 [model_runner.py:425] Model loading took 14.99 GiB memory and %s seconds"
 READY = b"INFO [core.py:395] init engine (profile, create kv cache, warmup model) took 52.10 s"
@@ -20,11 +21,15 @@ OLDER = b"INFO [core.py:193] init engine (profile, create kv cache, warmup model
             (LOADED % (0, b"8.0"), OLDER),
             ["of the last start 8 s loaded the model, 0 s compiled, 52 s for the KV cache and graphs"],
         ),
+        (
+            (LOADED.replace(b" memory", b"") % (0, b"2.0"), READY),  # 0.25
+            ["of the last start 2 s loaded the model, 0 s compiled, 52 s for the KV cache and graphs"],
+        ),
         ((LOADED % (0, b"8.0"),), []),
         ((READY,), []),
         ((), []),
     ],
-    ids=["compiles", "an older release", "not ready", "no load", "nothing"],
+    ids=["compiles", "an older release", "without the word memory", "not ready", "no load", "nothing"],
 )
 def test_a_start_is_divided_by_what_took_its_time(lines: tuple[bytes, ...], note: list[str]) -> None:
     assert describe_start(lines) == note
