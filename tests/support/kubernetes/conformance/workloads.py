@@ -161,13 +161,15 @@ class WorkloadConformance:
         await create(subject, "deployments", deployment("vllm", container(gpus=3)))
 
         async def look() -> Json:
-            found = [
-                one for pod in await pods(subject, "vllm") for one in pod["status"].get("conditions", ())
-            ]
-            return next((one for one in found if one["type"] == "PodScheduled"), {})
+            """At first the message may name the taint of the new node instead."""
+            for pod in await pods(subject, "vllm"):
+                for condition in pod["status"].get("conditions", ()):
+                    if "Insufficient nvidia.com/gpu" in condition.get("message", ""):
+                        return condition  # type: ignore[no-any-return]
+            return {}
 
         condition = await eventually(look)
-        assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")
-        assert "Insufficient nvidia.com/gpu" in condition["message"]
+        assert (condition["type"], condition["status"]) == ("PodScheduled", "False")
+        assert condition["reason"] == "Unschedulable"
         await merge(subject, "deployments", "vllm", {"spec": {"replicas": 0}})
         await ready(subject, "vllm", 0)  # without a node it needs no kubelet to end
