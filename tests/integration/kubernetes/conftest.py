@@ -13,17 +13,20 @@ from tests.support.kubernetes.programs import to_collect
 collect_ignore_glob = to_collect()
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On a borrowed cluster only the tests run that are marked for it."""
+    """Mark as slow what is not `smoke`, and on a borrowed cluster deselect what is not marked for it.
+
+    All tests of this folder together take a quarter of an hour of CPU.
+    """
+    here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    for item in here:
+        if not item.get_closest_marker("smoke"):
+            item.add_marker("slow")
     if borrowed_file():
-        here = Path(__file__).parent
-        left = [
-            one
-            for one in items
-            if one.path.is_relative_to(here) and not one.get_closest_marker("any_cluster")
-        ]
+        left = [item for item in here if not item.get_closest_marker("any_cluster")]
         config.hook.pytest_deselected(items=left)
-        items[:] = [one for one in items if one not in left]
+        items[:] = [item for item in items if item not in left]
 
 
 @pytest.fixture(scope="session")

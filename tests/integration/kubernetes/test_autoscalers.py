@@ -16,7 +16,7 @@ from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.site import site_of
 from tests.support.rig import lost
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(180)
 
 BLUE = Server(name="vllm", setting={})
 NO_CHANGE = {"selectPolicy": "Disabled"}

@@ -162,7 +162,6 @@ async def test_the_pods_of_a_lost_node_are_made_on_another_one(here: Namespace) 
     assert await here.dns.resolve(f"vllm.{here.name}.svc") == [pod.address]
 
 
-@pytest.mark.slow
 async def test_pods_and_dns_go_on_without_the_api_server(here: Namespace, cluster: Cluster) -> None:
     await here.create("services", headless_service("vllm", {"app": "vllm"}))
     await here.create("deployments", deployment("vllm"))

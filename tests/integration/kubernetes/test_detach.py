@@ -139,7 +139,6 @@ async def test_the_command_removes_the_lease_too(here: Namespace, tmp_path: Path
     assert await traces(here) == set()
 
 
-@pytest.mark.slow
 async def test_an_upgrade_and_the_removal_lose_no_request(here: Namespace, tmp_path: Path) -> None:
     """The order of docs/kubernetes.md: the clients return to the Service of people before flettner goes."""
     await here.create("services", headless_service("vllm", {"app": "vllm"}, 80))

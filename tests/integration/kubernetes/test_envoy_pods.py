@@ -129,7 +129,6 @@ async def test_a_killed_pod_makes_the_records_incomplete(pods: Pods) -> None:
         await received.until_state(*[("proxy_requests", state) for state in (True, False, True)])
 
 
-@pytest.mark.slow
 async def test_a_new_pod_counts_from_its_first_request_on(pods: Pods) -> None:
     await pods.serving()
     async with counting(pods) as received, aiohttp.ClientSession() as session:
@@ -190,7 +189,6 @@ async def test_a_deleted_config_map_changes_nothing_and_is_published_again(pods:
     assert await next_daemon.observe() is not None
 
 
-@pytest.mark.slow
 async def test_without_the_api_server_pods_serve_on_and_green_loses_its_share(pods: Pods) -> None:
     traffic = await pods.serving()
     listeners = await pods.listeners()

@@ -17,7 +17,6 @@ FLAGS = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "
 FAULTS = ("slow=20", "errors=0.5", "die_after=3", "hang_after=3")
 
 
-@pytest.mark.slow
 async def test_a_promoted_change_loses_no_request_and_leaves_the_route_to_people(
     here: Namespace, tmp_path: Path
 ) -> None:
@@ -32,7 +31,7 @@ async def test_a_promoted_change_loses_no_request_and_leaves_the_route_to_people
         assert "16" in await site.flags("vllm")
 
 
-@pytest.mark.parametrize("fault", ["exit", *(pytest.param(one, marks=pytest.mark.slow) for one in FAULTS)])
+@pytest.mark.parametrize("fault", ["exit", *FAULTS])
 async def test_a_bad_green_is_rolled_back_to_the_route_of_people(
     here: Namespace, tmp_path: Path, fault: str
 ) -> None:
@@ -46,7 +45,6 @@ async def test_a_bad_green_is_rolled_back_to_the_route_of_people(
         assert "8" in await site.flags("vllm")
 
 
-@pytest.mark.slow
 async def test_the_guard_ends_the_lease_of_a_daemon_that_was_killed(here: Namespace, tmp_path: Path) -> None:
     async with running(here, tmp_path / "s", *FLAGS) as site:
         async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
@@ -65,7 +63,6 @@ async def test_the_guard_ends_the_lease_of_a_daemon_that_was_killed(here: Namesp
         assert lost(traffic) == []
 
 
-@pytest.mark.slow
 async def test_a_rollout_is_judged_by_the_access_log_of_the_gateway(here: Namespace, tmp_path: Path) -> None:
     records = f"127.0.0.1:{free_port()}"
     async with running(here, tmp_path / "s", *FLAGS, records=records) as site:
@@ -79,7 +76,6 @@ async def test_a_rollout_is_judged_by_the_access_log_of_the_gateway(here: Namesp
         assert rollout["green"]["ttft_p95_s"] is not None
 
 
-@pytest.mark.slow
 async def test_nothing_is_decided_while_the_records_are_lost(here: Namespace, tmp_path: Path) -> None:
     ports = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     async with running(here, tmp_path / "s", *FLAGS, records=ports[0], sent_to=ports[1]) as site:
@@ -96,7 +92,6 @@ def _is_held(rollout: Document) -> bool:
     return "the gateway recorded only 0 of" in str(rollout)
 
 
-@pytest.mark.slow
 async def test_two_minutes_without_the_api_server_lose_no_request(here: Namespace, tmp_path: Path) -> None:
     """The split stays as it is: neither daemon nor guard can write. The daemon ends with its Lease."""
     async with running(here, tmp_path / "s", *FLAGS) as site, site.restarting():
@@ -114,7 +109,6 @@ async def test_two_minutes_without_the_api_server_lose_no_request(here: Namespac
         assert lost(traffic) == []
 
 
-@pytest.mark.slow
 async def test_an_edit_in_a_canary_is_left_and_reported(here: Namespace, tmp_path: Path) -> None:
     async with running(here, tmp_path / "s", *FLAGS) as site:
         async with site.clients(load=Load(streams=4), timeout_s=90.0):

@@ -90,7 +90,6 @@ async def test_an_evicted_pod_that_lingers_delays_nothing(here: Namespace, tmp_p
     assert "16" in await args(here)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("done", [False, True], ids=["before the write", "after the write"])
 @pytest.mark.parametrize("write", range(1, 7))
 async def test_a_handover_that_ends_at_any_write_goes_on(

@@ -18,7 +18,7 @@ from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY
 from tests.support.rig import flettner, until
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(400)
 
 KINDS = (
     "configmaps",
@@ -42,7 +42,7 @@ def chart_of(here: Namespace, folder: Path) -> Path:
     """A copy of the chart that this older API server takes, whose pods run from here, with a kubeconfig."""
     shutil.copytree(CHART, folder)
     changes = {
-        "Chart.yaml": {'kubeVersion: ">=1.21.0-0"\n': ""},  # the programs of the tests say v0.0.0
+        "Chart.yaml": {'kubeVersion: ">=1.21.0-0"\n': ""},  # the tests also run on 1.20
         "templates/daemon.yaml": {
             "          env:\n": _lines(
                 f"          command: [{sys.executable}, -m, flettner]",

@@ -12,7 +12,7 @@ from tests.support.kubernetes.proxy import PROXY
 from tests.support.kubernetes.proxy_site import proxy_site
 from tests.support.rig import lost
 
-pytestmark = [pytest.mark.timeout(500), pytest.mark.slow]
+pytestmark = pytest.mark.timeout(500)
 
 CANARY_S = 20.0  # at least, so that what happens in the canary is over before its end
 

@@ -91,7 +91,6 @@ async def test_a_growth_that_fails_leaves_what_serves(
     assert result.strategy == "replace"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("spare", [0, 1])
 async def test_a_handover_needs_no_more_gpus_than_the_rollout(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spare: int
@@ -145,7 +144,6 @@ async def roll_out(here: Namespace, site: KubernetesSite) -> tuple[Json, list[ob
     return rollout, list(lost(traffic)), fewest
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("strategy", "gpus", "fewest"), [("replace", 4, 3), ("surge", 5, 4)])
 async def test_four_pods_change_one_after_the_other(
@@ -168,7 +166,6 @@ async def test_four_pods_change_one_after_the_other(
         await site.tear_down()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 async def test_a_deployment_that_is_scaled_in_a_canary_is_rolled_out_with_its_new_number(
     here: Namespace, tmp_path: Path

@@ -56,6 +56,7 @@ async def test_a_promoted_change_ends_in_the_operators_deployment(here: Namespac
         assert [server["name"] for server in found["servers"]] == ["chat-r1"]
 
 
+@pytest.mark.smoke
 async def test_a_bad_green_is_rolled_back_and_leaves_nothing(here: Namespace, tmp_path: Path) -> None:
     async with running(here, tmp_path, "--sim-fault", "max_num_seqs=16:errors=0.5") as site:
         async with site.clients(load=Load(rate=10.0), timeout_s=90.0):
@@ -67,7 +68,6 @@ async def test_a_bad_green_is_rolled_back_and_leaves_nothing(here: Namespace, tm
         assert await site.deployments() == {"vllm": 1}
 
 
-@pytest.mark.slow
 async def test_two_replicas_change_together(here: Namespace, tmp_path: Path) -> None:
     await here.add_node(gpus=2)
     async with running(here, tmp_path, replicas=2) as site:
@@ -80,7 +80,6 @@ async def test_two_replicas_change_together(here: Namespace, tmp_path: Path) -> 
         assert left["spec"]["replicas"] == 2
 
 
-@pytest.mark.slow
 async def test_a_handover_that_a_killed_daemon_left_goes_on(here: Namespace, tmp_path: Path) -> None:
     async with running(here, tmp_path) as site:
         async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
@@ -98,7 +97,6 @@ async def test_a_handover_that_a_killed_daemon_left_goes_on(here: Namespace, tmp
         assert "16" in await site.flags("vllm")
 
 
-@pytest.mark.slow
 async def test_traffic_goes_on_while_the_api_server_is_away_in_a_canary(
     here: Namespace, tmp_path: Path
 ) -> None:
@@ -116,7 +114,6 @@ async def test_traffic_goes_on_while_the_api_server_is_away_in_a_canary(
         assert lost(traffic) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["exit", "errors=0.5", "die_after=3", "hang_after=3", "slow=20"])
 async def test_each_bad_green_is_rolled_back(here: Namespace, tmp_path: Path, fault: str) -> None:
     async with running(here, tmp_path, "--sim-fault", f"max_num_seqs=16:{fault}") as site:
@@ -128,7 +125,6 @@ async def test_each_bad_green_is_rolled_back(here: Namespace, tmp_path: Path, fa
         assert await site.deployments() == {"vllm": 1}
 
 
-@pytest.mark.slow
 async def test_a_green_with_wrong_answers_gets_no_request(here: Namespace, tmp_path: Path) -> None:
     async with running(here, tmp_path, "--sim-fault", "kv_cache_dtype=fp8_e5m2:wrong=0.3") as site:
         async with site.clients(load=Load(rate=10.0), timeout_s=90.0) as traffic:
@@ -141,7 +137,6 @@ async def test_a_green_with_wrong_answers_gets_no_request(here: Namespace, tmp_p
         assert lost(traffic) == []
 
 
-@pytest.mark.slow
 async def test_a_green_that_is_killed_for_its_memory_is_rolled_back(here: Namespace, tmp_path: Path) -> None:
     async with running(here, tmp_path, least_s=20.0) as site:
         async with site.clients(load=Load(rate=10.0), timeout_s=90.0):
@@ -156,7 +151,6 @@ async def test_a_green_that_is_killed_for_its_memory_is_rolled_back(here: Namesp
         assert "8" in await site.flags("vllm")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["launching", "warming", "canary", "promoting"])
 async def test_a_daemon_killed_in_a_phase_loses_nothing(here: Namespace, tmp_path: Path, phase: str) -> None:
     async with running(here, tmp_path) as site:
@@ -172,7 +166,6 @@ async def test_a_daemon_killed_in_a_phase_loses_nothing(here: Namespace, tmp_pat
         assert lost(traffic) == []
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 async def test_ten_changes_in_a_row_lose_nothing(here: Namespace, tmp_path: Path) -> None:
     async with running(here, tmp_path) as site:

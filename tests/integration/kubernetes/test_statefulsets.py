@@ -44,7 +44,6 @@ async def args_of_pods(here: Namespace) -> dict[str, str]:
     }
 
 
-@pytest.mark.slow
 async def test_green_is_a_deployment_whose_pods_have_claims_of_their_own(
     here: Namespace, tmp_path: Path
 ) -> None:
@@ -67,8 +66,8 @@ async def test_green_is_a_deployment_whose_pods_have_claims_of_their_own(
     "spec",
     [
         {},
-        pytest.param({"podManagementPolicy": "Parallel"}, marks=pytest.mark.slow),
-        pytest.param({"updateStrategy": {"type": "OnDelete"}}, marks=pytest.mark.slow),
+        {"podManagementPolicy": "Parallel"},
+        {"updateStrategy": {"type": "OnDelete"}},
     ],
     ids=["ordered", "parallel", "on delete"],
 )
@@ -184,7 +183,6 @@ async def test_one_of_a_gitops_controller_gets_a_patch(here: Namespace, tmp_path
     assert merged["spec"]["template"]["spec"]["containers"][0]["args"][-1] == "16"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_a_statefulset_changes_under_load_and_loses_nothing(here: Namespace, tmp_path: Path) -> None:
     server = container(*FLAGS, gpus=1, volumeMounts=[{"name": "cache", "mountPath": "/cache"}])

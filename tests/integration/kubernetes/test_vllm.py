@@ -11,7 +11,7 @@ from tests.support.kubernetes.site import site_of
 from tests.support.real_vllm import ENVIRONMENT, real_vllm
 from tests.support.rig import lost, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 START_S = 600.0  # a start needs a minute of CPU time
 
