@@ -2,7 +2,7 @@
 
     python -m bench.envoy_pods [--routes 40] [--targets 20] [--seconds 20]
 
-Two pods on the cluster of the tests (`scripts/kubernetes build`): a real API server, pods as processes of
+Two pods on the cluster of the tests (`scripts/kubernetes install`): a real API server, pods as processes of
 this host. Prints one JSON line. A busy machine makes all of it slower.
 """
 

@@ -3,7 +3,7 @@
 python -m bench.kubernetes_kills [--traffic gateway] [--times N] [--targets N] [--minutes N] runs a real etcd,
 API server and controller-manager, Envoys, simulated servers and clients, and a daemon that is killed with
 kill -9 at random moments until each phase had N kills. Exits 1 if a request was lost, a rollout did not end,
-or anything was left over. Takes root, and `scripts/kubernetes build`.
+or anything was left over. Takes root, and `scripts/kubernetes install`.
 """
 
 import argparse

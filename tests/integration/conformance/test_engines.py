@@ -31,7 +31,6 @@ from tests.support.fake_engine import FakeEngine
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
-from tests.support.kubernetes.programs import programs
 from tests.support.process_rig import STUB, free_ports
 
 SETTING = {"max_num_seqs": 8, "enforce_eager": True}
@@ -228,10 +227,10 @@ async def deployments(cluster: Cluster, state_dir: Path) -> AsyncIterator[Rig]:
         yield KubernetesRig(here, state_dir)
 
 
-@pytest.fixture(params=["fake", "process", "docker", *(["kubernetes"] if programs() else [])])
+@pytest.fixture(params=["fake", "process", "docker", "kubernetes"])
 async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
     if request.param == "kubernetes":
-        async with deployments(request.getfixturevalue("cluster"), tmp_path) as rig:
+        async with deployments(request.getfixturevalue("own_cluster"), tmp_path) as rig:
             yield rig
         return
     if request.param == "docker":

@@ -19,7 +19,6 @@ from flettner.agent.domain.ports import Site, Traffic
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.gateway.rig import GatewayRig, PlacedTraffic
 from tests.support.kubernetes.cluster import Cluster
-from tests.support.kubernetes.programs import programs
 from tests.support.kubernetes.shared_proxy import SharedEnvoyPod
 from tests.support.ports import free_port
 from tests.support.sse_backend import Answer, Backend, ask, asked, until
@@ -53,7 +52,7 @@ Bind = Callable[[int], Traffic]  # by epoch
 Act = Callable[[Route], Awaitable[None]]
 
 
-KINDS = ["fake", "envoy", *(["envoy_deployment", "gateway"] if programs() else [])]
+KINDS = ["fake", "envoy", "envoy_deployment", "gateway"]
 
 
 @pytest.fixture(params=KINDS)
@@ -65,7 +64,7 @@ async def bind(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         elif request.param == "envoy_deployment":
             proxy = request.getfixturevalue("envoy_pod")
         elif request.param == "gateway":
-            proxy = await stack.enter_async_context(GatewayRig(request.getfixturevalue("cluster")))
+            proxy = await stack.enter_async_context(GatewayRig(request.getfixturevalue("own_cluster")))
         yield lambda epoch: proxy.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=epoch))
         await proxy.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=0)).stop()
 
@@ -308,7 +307,7 @@ class Clients:
 async def clients(request: pytest.FixtureRequest) -> AsyncIterator[Clients]:
     host = "127.0.0.1"
     if request.node.callspec.params["bind"] in {"envoy_deployment", "gateway"}:
-        cluster: Cluster = request.getfixturevalue("cluster")
+        cluster: Cluster = request.getfixturevalue("own_cluster")
         host = cluster.network.address
     async with AsyncExitStack() as stack:
         names = (BLUE.name, OLDER.name, GREEN.name)

@@ -1,4 +1,4 @@
-"""One cluster for all tests, a namespace for each; no tests where the cluster's programs are missing."""
+"""One cluster for all tests, a namespace for each; skipped where the cluster's programs are missing."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -8,9 +8,6 @@ import pytest
 from tests.support.kubernetes.borrowed import BorrowedCluster, BorrowedNamespace, borrowed_file
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.namespace import Namespace
-from tests.support.kubernetes.programs import to_collect
-
-collect_ignore_glob = to_collect()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -30,13 +27,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster | BorrowedCluster]:
+def own_cluster() -> Iterator[Cluster]:
+    if file := borrowed_file():
+        pytest.skip(f"needs stand-ins of nodes, which the cluster of {file} does not have")
+    try:
+        own = Cluster()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+    with own:
+        yield own
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | BorrowedCluster]:
     if file := borrowed_file():
         with BorrowedCluster(file) as borrowed:
             yield borrowed
     else:
-        with Cluster() as own:
-            yield own
+        yield request.getfixturevalue("own_cluster")
 
 
 @pytest.fixture(autouse=True)

@@ -38,12 +38,13 @@ _AUDIT = {  # one line for each request, when it comes
 
 
 class Cluster:
-    """`with Cluster() as cluster`: ready. `kubeconfig`: of an administrator."""
+    """`with Cluster() as cluster`: ready. `kubeconfig`: of an administrator.
+
+    Raises FileNotFoundError where the programs are missing.
+    """
 
     def __init__(self) -> None:
-        found = programs()
-        assert found is not None, "run scripts/kubernetes build"
-        self._programs = found
+        self._programs = programs()
         self.folder = Path(tempfile.mkdtemp(prefix="fl-kubernetes-"))
         self._token = secrets.token_hex(16)
         self._running: list[subprocess.Popen[bytes]] = []
