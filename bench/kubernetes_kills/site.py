@@ -21,7 +21,7 @@ from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY, create_proxy, of_chart
 from tests.support.kubernetes.proxy_site import ProxySiteConfig
 from tests.support.kubernetes.service_proxy import ServiceProxy
-from tests.support.kubernetes.site import KubernetesSite, KubernetesSiteConfig, user_file
+from tests.support.kubernetes.site import KubernetesSite, KubernetesSiteConfig
 from tests.support.ports import free_port
 from tests.support.rig import until
 
@@ -113,8 +113,7 @@ async def running(here: Namespace, home: Path, names: tuple[str, ...], traffic: 
         kind = GatewayTargets if gateways else EnvoyTargets
         config = kind(
             names=names,
-            namespace=here.name,
-            kubeconfig=str(user_file(here)),
+            here=here,
             steps=STEPS,
             at_most_s=180.0,  # the machine may be busy, and the daemon is away for seconds
             start_s=180.0,

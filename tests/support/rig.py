@@ -118,8 +118,17 @@ class Rig:
         file = self.home / "daemon.log"
         return file.read_text(errors="replace") if file.exists() else ""
 
+    async def says(self, text: str) -> None:
+        """Wait until the daemon's log has this text."""
+
+        async def log() -> str:
+            return self.log()
+
+        await until(log, lambda found: text in found, f"the log to say {text!r}")
+
     def prepare(self) -> None:
-        """Write the config and make a token."""
+        """Make the folder, write the config and make a token."""
+        self.home.mkdir(exist_ok=True)
         self.config.write_text(self.site_config.text(api=self.api, listen=self.listen))
         self.token, line = mint_token(
             role="operator", principal="alice", made_at=datetime.fromtimestamp(0, UTC), expires=None
@@ -145,6 +154,12 @@ class Rig:
         self.daemon.send_signal(number)
         async with asyncio.timeout(PATIENCE_S):
             return await self.daemon.wait()
+
+    async def restart(self, after_s: float = 0.0) -> None:
+        """Kill the daemon, and start it again after this time."""
+        await self.kill()
+        await asyncio.sleep(after_s)
+        await self.start()
 
     @asynccontextmanager
     async def restarting(self, after_s: float = 2.0) -> AsyncIterator[None]:

@@ -2,33 +2,23 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import yaml
 
-from flettner.actuators.kubernetes.engine import KubernetesEngine
 from flettner.actuators.kubernetes.plugin import KubernetesPlugin
 from flettner.agent.domain.errors import ActError
-from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.ports import Site
 from flettner.clients.kubernetes.client import DEPLOYMENT, KubernetesClient, patiently
 from flettner.clients.kubernetes.errors import AwayError
 from tests.support.kubernetes import kubeconfig
-from tests.support.kubernetes.engines import FLAGS, ROLE, bind, serve
+from tests.support.kubernetes.engines import FLAGS, ROLE, bind, serve, watched
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.tls_front import TlsFront
 
 pytestmark = pytest.mark.timeout(180)
-
-AT = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-async def watched(engine: KubernetesEngine, lost: list[ServerLost]) -> asyncio.Task[None]:
-    [server] = await engine.observe()
-    return asyncio.create_task(engine.watch(server, lost.append, lambda: AT))
 
 
 async def refusal(ask: Callable[[], Awaitable[object]]) -> ActError:
@@ -45,8 +35,7 @@ async def refusal(ask: Callable[[], Awaitable[object]]) -> ActError:
 async def test_idle_targets_cost_no_call_and_a_change_is_seen(here: Namespace, tmp_path: Path) -> None:
     names = ("one", "two")
     for name in names:
-        await here.create("deployments", deployment(name, container(*FLAGS)))
-        await here.available(name)
+        await here.run(deployment(name, container(*FLAGS)))
     user = await here.user("flettner", *ROLE)
     engines = [
         KubernetesPlugin(deployments=(name,), kubeconfig=str(user)).bind(
@@ -54,8 +43,7 @@ async def test_idle_targets_cost_no_call_and_a_change_is_seen(here: Namespace, t
         )
         for name in names
     ]
-    lost: list[ServerLost] = []
-    tasks = [await watched(engine, lost) for engine in engines]
+    watches = [watched(engine, (await engine.observe())[0]) for engine in engines]
     await asyncio.sleep(2)
     before = here.cluster.requests(here.name)
 
@@ -67,12 +55,12 @@ async def test_idle_targets_cost_no_call_and_a_change_is_seen(here: Namespace, t
     idle = here.cluster.requests(here.name)[len(before) :]
     await here.api.patch(here.path("deployments", "two"), {"spec": {"replicas": 0}})
     async with asyncio.timeout(20):
-        await tasks[1]
+        await watches[1][0]
 
     assert idle == []
     assert [before.count(f"watch {kind}") for kind in ("deployments", "pods")] == [1, 1]
-    assert [(one.server, one.gone) for one in lost] == [("two", True)]
-    tasks[0].cancel()
+    assert [[(loss.server, loss.gone) for loss in lost] for _, lost in watches] == [[], [("two", True)]]
+    watches[0][0].cancel()
 
 
 async def test_what_is_asked_while_the_api_server_is_away_is_an_error_and_no_old_answer(
@@ -80,8 +68,7 @@ async def test_what_is_asked_while_the_api_server_is_away_is_an_error_and_no_old
 ) -> None:
     await serve(here)
     engine = await bind(here, tmp_path)
-    lost: list[ServerLost] = []
-    task = await watched(engine, lost)
+    task, lost = watched(engine, (await engine.observe())[0])
 
     here.cluster.stop_api()
     error = await refusal(engine.observe)

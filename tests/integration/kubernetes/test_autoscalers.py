@@ -6,11 +6,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from flettner.agent.domain.errors import ActError
-from flettner.agent.domain.model import Server
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.simulator.traffic import Load
 from tests.support.kubernetes.api import Json
-from tests.support.kubernetes.engines import FLAGS, GREEN, bind, names, serve, with_green
+from tests.support.kubernetes.engines import BLUE, FLAGS, GREEN, bind, names, serve, with_green
 from tests.support.kubernetes.manifests import autoscaler, container, deployment
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.site import site_of
@@ -18,7 +17,6 @@ from tests.support.rig import lost
 
 pytestmark = pytest.mark.timeout(180)
 
-BLUE = Server(name="vllm", setting={})
 NO_CHANGE = {"selectPolicy": "Disabled"}
 DISABLED = {"spec": {"minReplicas": 1, "behavior": {"scaleUp": NO_CHANGE, "scaleDown": NO_CHANGE}}}
 
@@ -36,6 +34,12 @@ async def counts(here: Namespace) -> tuple[int, set[str]]:
     found = await here.available("vllm")
     pods = [one for one in await here.list("pods") if "deletionTimestamp" not in one["metadata"]]
     return found["spec"]["replicas"], {one["spec"]["containers"][0]["args"][-1] for one in pods}
+
+
+async def scale_to_3(here: Namespace) -> None:
+    """By the autoscaler of Kubernetes."""
+    await here.api.patch(here.path("horizontalpodautoscalers", "vllm"), {"spec": {"minReplicas": 3}})
+    await here.until("deployments", "vllm", lambda found: found["spec"]["replicas"] == 3)
 
 
 async def test_one_that_would_give_pods_back_delays_the_rollout(here: Namespace, tmp_path: Path) -> None:
@@ -65,23 +69,18 @@ async def test_a_daemon_waits_until_it_is_disabled_and_leaves_it_the_new_pods(
     await here.create("horizontalpodautoscalers", autoscaler("vllm", least=2))
     site = site_of(here, tmp_path / "s")
     site.patience_s = 600.0
-    await site.start()
-    try:
-        await site.serving()
+    async with site.running():
         refused = await site.propose(max_num_seqs=16)
         await here.api.patch(here.path("horizontalpodautoscalers", "vllm"), DISABLED)
         async with site.clients(load=Load(streams=8), timeout_s=90.0) as traffic:
             rollout = await site.switch(max_num_seqs=16)
-            await site.restored("vllm")
-        await here.api.patch(here.path("horizontalpodautoscalers", "vllm"), {"spec": {"minReplicas": 3}})
-        await here.until("deployments", "vllm", lambda found: found["spec"]["replicas"] == 3)
+            await site.restored()
+        await scale_to_3(here)
 
         assert refused["status"] == "refused"
         assert site.named_in_audit("the HorizontalPodAutoscaler vllm would give vllm the pods back")
         assert (rollout["outcome"], lost(traffic)) == ("promoted", []), rollout["why"]
         assert await counts(here) == (3, {"16"})
-    finally:
-        await site.tear_down()
 
 
 async def test_a_disabled_one_leaves_the_pods_to_the_rollout(here: Namespace, tmp_path: Path) -> None:
@@ -152,8 +151,7 @@ async def test_the_autoscaler_of_kubernetes_scales_before_and_after_the_handover
 
     assert await counts(here) == (2, {"16"})
     assert "flettner.dev/replicas" not in (await here.get("deployments", "vllm"))["metadata"]["annotations"]
-    await here.api.patch(here.path("horizontalpodautoscalers", "vllm"), {"spec": {"minReplicas": 3}})
-    await here.until("deployments", "vllm", lambda found: found["spec"]["replicas"] == 3)
+    await scale_to_3(here)
     assert await counts(here) == (3, {"16"})
     assert [(one.name, one.replicas) for one in await engine.observe()] == [("chat-r1", 3)]
 

@@ -38,8 +38,7 @@ except OSError:
 @pytest.mark.smoke
 async def test_all_pods_of_a_deployment_answer_at_the_name_of_its_service(here: Namespace) -> None:
     await here.create("services", headless_service("vllm", {"app": "vllm"}))
-    await here.create("deployments", deployment("vllm", container(gpus=1), replicas=2))
-    await here.available("vllm")
+    await here.run(deployment("vllm", container(gpus=1), replicas=2))
 
     addresses = sorted(pod.address for pod in here.node.pods.values())
 
@@ -52,8 +51,7 @@ async def test_all_pods_of_a_deployment_answer_at_the_name_of_its_service(here: 
 async def test_envoy_follows_the_addresses_of_a_service(here: Namespace) -> None:
     name = f"vllm.{here.name}.svc"
     await here.create("services", headless_service("vllm", {"app": "vllm"}))
-    await here.create("deployments", deployment("vllm"))
-    await here.available("vllm")
+    await here.run(deployment("vllm"))
     first = here.node.pod("vllm")
     binary = find_binary("")
     assert binary is not None
@@ -90,8 +88,7 @@ async def test_a_pod_that_is_not_ready_has_no_address_in_dns(here: Namespace) ->
 
 @pytest.mark.smoke
 async def test_pods_wait_for_free_gpus_and_say_so(here: Namespace) -> None:
-    await here.create("deployments", deployment("blue", container(gpus=2)))
-    await here.available("blue")
+    await here.run(deployment("blue", container(gpus=2)))
     await here.create("deployments", deployment("green", container(gpus=1)))
     pod = await here.pod("green", lambda one: one["status"].get("conditions"))
 
@@ -146,8 +143,7 @@ async def test_namespaces_do_not_see_each_other(here: Namespace, cluster: Cluste
 
 async def test_the_pods_of_a_lost_node_are_made_on_another_one(here: Namespace) -> None:
     await here.create("services", headless_service("vllm", {"app": "vllm"}))
-    await here.create("deployments", deployment("vllm", container(gpus=2)))
-    await here.available("vllm")
+    await here.run(deployment("vllm", container(gpus=2)))
     lost = here.node.pod("vllm").name
     other = await here.add_node(gpus=2)
 
@@ -164,8 +160,7 @@ async def test_the_pods_of_a_lost_node_are_made_on_another_one(here: Namespace) 
 
 async def test_pods_and_dns_go_on_without_the_api_server(here: Namespace, cluster: Cluster) -> None:
     await here.create("services", headless_service("vllm", {"app": "vllm"}))
-    await here.create("deployments", deployment("vllm"))
-    await here.available("vllm")
+    await here.run(deployment("vllm"))
     pod = here.node.pod("vllm")
     known = await here.dns.resolve(f"vllm.{here.name}.svc")
 

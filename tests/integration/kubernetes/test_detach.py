@@ -124,13 +124,8 @@ async def test_a_deployment_that_a_person_stopped_stays_stopped(here: Namespace,
 
 async def test_the_command_removes_the_lease_too(here: Namespace, tmp_path: Path) -> None:
     await serve(here)
-    site = site_of(here, tmp_path / "s")
-    await site.start()
-    try:
-        await site.serving()
+    async with site_of(here, tmp_path / "s").running() as site:
         await site.kill()
-    finally:
-        await site.tear_down()
 
     status, said = await flettner("detach", str(as_person(site)))
 

@@ -175,8 +175,7 @@ async def test_a_deployment_that_a_controller_writes_is_not_fought_over(
 ) -> None:
     body = deployment("vllm", container(*FLAGS))
     body["metadata"] |= marks
-    await here.create("deployments", body)
-    await here.available("vllm")
+    await here.run(body)
     engine = await bind(here, tmp_path)
     [blue] = await engine.observe()
 

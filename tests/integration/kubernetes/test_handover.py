@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +12,22 @@ import yaml
 from flettner.actuators.kubernetes.engine import KubernetesEngine
 from flettner.actuators.kubernetes.watch import Watch
 from flettner.agent.domain.errors import ActError
-from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Server
 from flettner.clients.kubernetes.client import KubernetesClient
 from flettner.clients.kubernetes.errors import AwayError
-from tests.support.kubernetes import engines
 from tests.support.kubernetes.api import Json
-from tests.support.kubernetes.engines import FLAGS, GREEN, bind, names, serve
+from tests.support.kubernetes.engines import BLUE, FLAGS, GREEN, bind, names, serve, watched, with_green
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
 
 pytestmark = pytest.mark.timeout(180)
 
-AT = datetime(2026, 1, 1, tzinfo=UTC)
-BLUE = Server(name="vllm", setting={})
 NEXT = Server(name="chat-r2", setting={**GREEN.setting, "max_num_seqs": 32}, like="chat-r1")
 
 
-async def with_green(here: Namespace, tmp_path: Path) -> KubernetesEngine:
+async def handing_over(here: Namespace, tmp_path: Path) -> KubernetesEngine:
     await serve(here)
-    return await engines.with_green(here, tmp_path)
+    return await with_green(here, tmp_path)
 
 
 async def args(here: Namespace) -> list[str]:
@@ -61,10 +56,9 @@ async def test_the_old_server_is_not_said_to_be_stopped_by_a_third_party(
 
     if late:
         monkeypatch.setattr(Watch, "_follow", follow_late)
-    engine = await with_green(here, tmp_path)
+    engine = await handing_over(here, tmp_path)
     [blue] = [one for one in await engine.observe() if one.name == "vllm"]
-    lost: list[ServerLost] = []
-    watching = asyncio.create_task(engine.watch(blue, lost.append, lambda: AT))
+    watching, lost = watched(engine, blue)
 
     await engine.retire(blue)
     over.set()
@@ -79,9 +73,7 @@ async def test_an_evicted_pod_that_lingers_delays_nothing(here: Namespace, tmp_p
     await serve(here)
     await here.node.evict(here.node.pod("vllm"))
     await here.available("vllm")
-    engine = await bind(here, tmp_path)
-    await engine.observe()
-    await engine.launch(GREEN, 60)
+    engine = await with_green(here, tmp_path)
 
     async with asyncio.timeout(30):
         await engine.retire(BLUE)
@@ -95,7 +87,7 @@ async def test_an_evicted_pod_that_lingers_delays_nothing(here: Namespace, tmp_p
 async def test_a_handover_that_ends_at_any_write_goes_on(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, write: int, done: bool
 ) -> None:
-    engine = await with_green(here, tmp_path)
+    engine = await handing_over(here, tmp_path)
     writes = 0
 
     def ending(real: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
@@ -129,7 +121,7 @@ async def test_a_handover_that_ends_at_any_write_goes_on(
 async def test_an_absent_api_server_and_other_writers_are_no_fault_of_the_deployment(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = await with_green(here, tmp_path)
+    engine = await handing_over(here, tmp_path)
     patch, find = KubernetesClient.patch, KubernetesClient.find
     finds, others = 0, 0
 
@@ -162,7 +154,7 @@ async def edit(here: Namespace, change: Json) -> None:
 
 
 async def test_green_serves_until_a_later_rollout_can_hand_over(here: Namespace, tmp_path: Path) -> None:
-    engine = await with_green(here, tmp_path)
+    engine = await handing_over(here, tmp_path)
     missing = container(*FLAGS, image="vllm/vllm-openai:missing")
     await edit(here, {"spec": {"template": {"spec": {"containers": [missing]}}}})
 
@@ -183,7 +175,7 @@ async def test_green_serves_until_a_later_rollout_can_hand_over(here: Namespace,
 async def test_a_person_who_edits_the_deployment_meanwhile_does_not_get_the_traffic(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edited: str
 ) -> None:
-    engine = await with_green(here, tmp_path)
+    engine = await handing_over(here, tmp_path)
 
     async def person(*_: object, **__: object) -> None:
         template = {"spec": {"containers": [container(*FLAGS, "--max-model-len", "512")]}}
@@ -205,7 +197,7 @@ async def test_a_person_who_edits_the_deployment_meanwhile_does_not_get_the_traf
 
 
 async def test_a_promoted_server_keeps_its_name_without_its_service(here: Namespace, tmp_path: Path) -> None:
-    engine = await with_green(here, tmp_path)
+    engine = await handing_over(here, tmp_path)
     await engine.retire(BLUE)
     [service] = [one for one in await names(here, "services") if one.startswith("flettner")]
 
@@ -222,8 +214,7 @@ async def test_flags_that_the_owner_changes_end_the_watch_without_a_loss(
     await serve(here)
     engine = await bind(here, tmp_path)
     [before] = await engine.observe()
-    lost: list[ServerLost] = []
-    watch = asyncio.create_task(engine.watch(before, lost.append, lambda: AT))
+    watch, lost = watched(engine, before)
     await asyncio.sleep(1)
 
     result = await engine.preflight([before], {**before.setting, "max_num_seqs": 16}, "auto")
@@ -244,10 +235,8 @@ async def test_flags_that_the_owner_changes_end_the_watch_without_a_loss(
 async def test_a_service_that_a_third_party_deletes_is_there_again_soon(
     here: Namespace, tmp_path: Path
 ) -> None:
-    engine = await with_green(here, tmp_path)
-    watches = [
-        asyncio.create_task(engine.watch(one, lambda _: None, lambda: AT)) for one in await engine.observe()
-    ]
+    engine = await handing_over(here, tmp_path)
+    watches = [watched(engine, server)[0] for server in await engine.observe()]
     services = {one for one in await names(here, "services") if one.startswith("flettner")}
 
     for name in services:
@@ -266,9 +255,9 @@ async def test_green_does_not_end_while_its_restored_service_leads_to_it(
     here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A third party deletes the Service when it already leads to the operator's Deployment."""
-    engine = await with_green(here, tmp_path)
+    engine = await handing_over(here, tmp_path)
     [green, _] = await engine.observe()
-    watching = asyncio.create_task(engine.watch(green, lambda _: None, lambda: AT))
+    watching, _ = watched(engine, green)
     [name] = [one for one in await names(here, "services") if one.startswith("flettner-chat-r1")]
     monkeypatch.setattr("flettner.actuators.kubernetes.scale._DNS_S", 4.0)
     retiring = asyncio.create_task(engine.retire(BLUE))
@@ -291,7 +280,7 @@ async def test_green_does_not_end_while_its_restored_service_leads_to_it(
 async def test_a_promoted_server_belongs_to_the_owner_of_its_deployment(
     here: Namespace, tmp_path: Path
 ) -> None:
-    engine = await with_green(here, tmp_path)
+    engine = await handing_over(here, tmp_path)
 
     moved = await engine.retire(BLUE)
     [server] = await engine.observe()
@@ -304,8 +293,7 @@ async def test_flags_of_a_mounted_config_file_change_too(here: Namespace, tmp_pa
     mounts = [{"name": "c", "mountPath": "/c"}]
     server = container("tiny", "--sim-start-s", "0.2", "--config", "/c/c.yaml", volumeMounts=mounts)
     volumes = [{"name": "c", "configMap": {"name": "c"}}]
-    await here.create("deployments", deployment("vllm", server, volumes=volumes))
-    await here.available("vllm")
+    await here.run(deployment("vllm", server, volumes=volumes))
     engine = await bind(here, tmp_path)
     [blue] = await engine.observe()
 
@@ -323,9 +311,8 @@ async def test_a_deployment_that_selects_by_expressions_is_an_obstacle_and_finds
     body = deployment("vllm", container(*FLAGS))
     body["spec"]["selector"] = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["vllm"]}]}
     await here.create("deployments", body)
-    await here.create("deployments", deployment("other", container(*FLAGS)))
+    await here.run(deployment("other", container(*FLAGS)))
     await here.available("vllm")
-    await here.available("other")
     engine = await bind(here, tmp_path)
     [blue] = await engine.observe()
 
@@ -341,8 +328,7 @@ async def test_a_long_name_with_dots_gets_objects_with_valid_names(here: Namespa
     name = f"vllm.{'x' * 60}.v1"
     body = deployment("vllm", container(*FLAGS))
     body["metadata"]["name"] = name
-    await here.create("deployments", body)
-    await here.available(name)
+    await here.run(body)
     engine = await bind(here, tmp_path, names=(name,))
     [blue] = await engine.observe()
 
@@ -359,8 +345,7 @@ async def test_advise_mode_follows_the_pods_that_replace_others(here: Namespace,
     await serve(here, replicas=2)
     engine = await bind(here, tmp_path, acts=False)
     [before] = await engine.observe()
-    lost: list[ServerLost] = []
-    watch = asyncio.create_task(engine.watch(before, lost.append, lambda: AT))
+    watch, lost = watched(engine, before)
 
     await edit(here, {"spec": {"template": {"metadata": {"annotations": {"restarted": "now"}}}}})
     async with asyncio.timeout(30):
@@ -374,10 +359,9 @@ async def test_advise_mode_follows_the_pods_that_replace_others(here: Namespace,
 
 
 async def test_a_drained_node_is_not_counted_against_green(here: Namespace, tmp_path: Path) -> None:
-    engine = await with_green(here, tmp_path)
+    engine = await handing_over(here, tmp_path)
     green = (await engine.observe())[0]
-    lost: list[ServerLost] = []
-    watch = asyncio.create_task(engine.watch(green, lost.append, lambda: AT))
+    watch, lost = watched(engine, green)
     await asyncio.sleep(1)
 
     await here.api.delete(here.path("pods", here.node.pod("flettner").name))
@@ -391,9 +375,7 @@ async def test_a_deployment_that_a_person_scaled_to_0_is_started_again_with_as_m
     here: Namespace, tmp_path: Path
 ) -> None:
     await serve(here, replicas=2)
-    engine = await bind(here, tmp_path)
-    await engine.observe()
-    await engine.launch(GREEN, 60)
+    engine = await with_green(here, tmp_path)
 
     await edit(here, {"spec": {"replicas": 0}})
     await engine.launch(replace(BLUE, replicas=2), 60)

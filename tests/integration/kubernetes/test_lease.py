@@ -2,24 +2,19 @@
 
 import asyncio
 import signal
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from flettner.actuators.kubernetes.lease import LeaseLock
 from flettner.agent.domain.errors import LockLostError
+from flettner.agent.runtime.daemon import utc_now
 from flettner.clients.kubernetes.client import KubernetesClient
 from tests.support.kubernetes.engines import ROLE, serve
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.site import site_of
-from tests.support.rig import until
 
 pytestmark = pytest.mark.timeout(240)
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)  # noqa: TID251
 
 
 async def lock_of(here: Namespace) -> LeaseLock:
@@ -56,26 +51,15 @@ async def test_a_second_daemon_with_a_volume_of_its_own_waits_and_says_why(
     here: Namespace, tmp_path: Path
 ) -> None:
     await serve(here)
-    first = site_of(here, tmp_path / "a")
-    await first.start()
-    try:
-        await first.serving()
-    except BaseException:
-        await first.tear_down()
-        raise
-    second = site_of(here, tmp_path / "b")  # now, so that its ports are others
-    try:
-        await second.start()
-
-        async def log() -> str:
-            return second.log()
-
-        await until(log, lambda text: "another daemon holds it" in text, "the second to wait")
-        assert (await here.get("leases", "flettner"))["spec"]["holderIdentity"].endswith("/a/s")
-        assert "daemon.starting" not in second.log()
-        await first.kill(signal.SIGTERM)
-        await second.serving()
-        assert (await here.get("leases", "flettner"))["spec"]["holderIdentity"].endswith("/b/s")
-    finally:
-        await first.tear_down()
-        await second.tear_down()
+    async with site_of(here, tmp_path / "a").running() as first:
+        second = site_of(here, tmp_path / "b")  # now, so that its ports are others
+        try:
+            await second.start()
+            await second.says("another daemon holds it")
+            assert (await here.get("leases", "flettner"))["spec"]["holderIdentity"].endswith("/a/s")
+            assert "daemon.starting" not in second.log()
+            await first.kill(signal.SIGTERM)
+            await second.serving()
+            assert (await here.get("leases", "flettner"))["spec"]["holderIdentity"].endswith("/b/s")
+        finally:
+            await second.tear_down()

@@ -16,8 +16,7 @@ pytestmark = pytest.mark.timeout(180)
 
 
 async def test_a_killed_process_is_started_again_and_again_after_longer_times(here: Namespace) -> None:
-    await here.create("deployments", deployment("vllm"))
-    await here.available("vllm")
+    await here.run(deployment("vllm"))
     running = next(iter(here.node.pods.values()))
 
     running.container().signal(signal.SIGKILL)
@@ -32,8 +31,7 @@ async def test_a_killed_process_is_started_again_and_again_after_longer_times(he
 
 
 async def test_a_container_over_its_memory_limit_says_so(here: Namespace) -> None:
-    await here.create("deployments", deployment("vllm"))
-    await here.available("vllm")
+    await here.run(deployment("vllm"))
 
     here.node.kill_for_memory(here.node.pod("vllm"))
 
@@ -47,8 +45,7 @@ async def test_a_deleted_pod_gets_sigterm_and_sigkill_after_its_grace_period(
     here: Namespace, flag: str, code: int
 ) -> None:
     stub = container("tiny", flag, image="stub:1")
-    await here.create("deployments", deployment("vllm", stub, grace_s=2))
-    await here.available("vllm")
+    await here.run(deployment("vllm", stub, grace_s=2))
     pod = here.node.pod("vllm")
 
     await here.api.delete(here.path("deployments", "vllm"))
@@ -61,8 +58,7 @@ async def test_a_pod_serves_until_its_pre_stop_hook_ends(here: Namespace, tmp_pa
     drained = tmp_path / "drained"
     hook = {"exec": {"command": ["sh", "-c", "while [ ! -e $0 ]; do sleep 0.1; done", str(drained)]}}
     await here.create("services", headless_service("vllm", {"app": "vllm"}))
-    await here.create("deployments", deployment("vllm", container(lifecycle={"preStop": hook}), grace_s=60))
-    await here.available("vllm")
+    await here.run(deployment("vllm", container(lifecycle={"preStop": hook}), grace_s=60))
     pod = here.node.pod("vllm")
 
     await here.api.patch(here.path("deployments", "vllm"), {"spec": {"replicas": 0}})
@@ -107,8 +103,7 @@ async def test_the_settings_of_a_container_come_from_config_maps(here: Namespace
         {"name": "settings", "configMap": {"name": "settings"}},
         {"name": "memory", "emptyDir": {"medium": "Memory"}},
     ]
-    await here.create("deployments", deployment("vllm", server, volumes=volumes))
-    await here.available("vllm")
+    await here.run(deployment("vllm", server, volumes=volumes))
 
     log = await here.log(here.node.pod("vllm").name)
     assert log.splitlines()[:2] == ["max-model-len: 512", "7 $(UNKNOWN) $(SEQS)"]
@@ -155,8 +150,7 @@ async def test_logs_come_through_the_api(here: Namespace, cluster: Cluster) -> N
 
 
 async def test_an_evicted_pod_is_replaced_and_stays_as_failed(here: Namespace) -> None:
-    await here.create("deployments", deployment("vllm"))
-    await here.available("vllm")
+    await here.run(deployment("vllm"))
     evicted = here.node.pod("vllm")
 
     await here.node.evict(evicted)

@@ -13,16 +13,14 @@ from flettner.agent.domain.model import Server
 from flettner.simulator.traffic import Load
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.engines import GREEN, bind, names, serve
-from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
-from tests.support.kubernetes.site import KubernetesSite, site_of
+from tests.support.kubernetes.site import KubernetesSite, host_site
 from tests.support.rig import lost, until
 
 pytestmark = pytest.mark.timeout(300)
 
 BLUE = Server(name="vllm", setting={}, replicas=2)
 LONG = {"model": "tiny", "prompt": "one two three", "max_tokens": 100}
-SERVED = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")
 
 
 async def pods_of(here: Namespace, app: str = "vllm") -> list[Json]:
@@ -140,7 +138,7 @@ async def roll_out(here: Namespace, site: KubernetesSite) -> tuple[Json, list[ob
 
         await until(look, lambda found: bool(found and found["ended_at"]), "the end", 1500.0)
         rollout = await site.ended(suggestion)
-        await site.restored("vllm")
+        await site.restored()
     return rollout, list(lost(traffic)), fewest
 
 
@@ -150,20 +148,13 @@ async def test_four_pods_change_one_after_the_other(
     here: Namespace, tmp_path: Path, strategy: str, gpus: int, fewest: int
 ) -> None:
     await here.add_node(gpus=gpus - 2)
-    await here.create("deployments", deployment("vllm", container(*SERVED, gpus=1), replicas=4))
-    await here.available("vllm")
-    site = site_of(here, tmp_path / "s", strategy=strategy)
-    await site.start()
-    try:
-        await site.serving()
+    async with host_site(here, tmp_path / "s", replicas=4, strategy=strategy) as site:
         rollout, gone, least = await roll_out(here, site)
 
         assert (rollout["outcome"], rollout["lost"], gone) == ("promoted", 0, []), rollout["why"]
         assert least >= fewest
         found = await here.available("vllm")
         assert (found["spec"]["replicas"], "16" in await site.flags("vllm")) == (4, True)
-    finally:
-        await site.tear_down()
 
 
 @pytest.mark.timeout(1800)
@@ -171,26 +162,20 @@ async def test_a_deployment_that_is_scaled_in_a_canary_is_rolled_out_with_its_ne
     here: Namespace, tmp_path: Path
 ) -> None:
     """As a person or an autoscaler does. Scaled down it would cut the requests of a pod."""
-    await here.create("deployments", deployment("vllm", container(*SERVED)))
-    await here.available("vllm")
-    site = site_of(here, tmp_path / "s", strategy="surge", steps=((25, 20, 30.0), (50, 5, 0.5)))
-    site.patience_s = 1500.0
-    await site.start()
-    try:
-        await site.serving()
+    steps = ((25, 20, 30.0), (50, 5, 0.5))
+    async with host_site(here, tmp_path / "s", gpus=0, strategy="surge", steps=steps) as site:
+        site.patience_s = 1500.0
         async with site.clients(load=Load(streams=8), timeout_s=90.0) as traffic:
             suggestion = await site.change(max_num_seqs=16)
             await site.in_phase("canary")
             await site.scale("vllm", 2)
             await until(partial(_engines, site), (2).__eq__, "the number to be seen")
             rollout = await site.ended(suggestion)
-            found = await site.restored("vllm")
+            found = await site.restored()
 
         assert (rollout["outcome"], rollout["restarts"], lost(traffic)) == ("promoted", 0, []), rollout["why"]
         assert [step["weight"] for step in rollout["plan"]["steps"]][-1] == 67
         assert found["spec"]["replicas"] == 2
-    finally:
-        await site.tear_down()
 
 
 async def _engines(site: KubernetesSite) -> int:

@@ -4,20 +4,22 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from flettner.actuators.envoy_deployment.channel import RouteChannel
+from flettner.actuators.kubernetes.engine import KubernetesEngine
 from flettner.actuators.kubernetes.lease import LeaseHolder, LeaseLock
 from flettner.actuators.shared.published_route import PublishedRoute
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
+from flettner.agent.runtime.daemon import utc_now
 from flettner.clients.kubernetes.client import KubernetesClient
-from tests.integration.kubernetes.test_lease import utc_now
 from tests.support.kubernetes.api import MERGE, Api, ApiError, Json
-from tests.support.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names, serve
+from tests.support.kubernetes.engines import BLUE, FLAGS, GREEN, ROLE, bind, names, serve
 from tests.support.kubernetes.manifests import container, statefulset
 from tests.support.kubernetes.namespace import Namespace
 
@@ -98,59 +100,37 @@ async def test_what_the_daemon_never_needs_is_forbidden(here: Namespace) -> None
             assert refused.value.status == 403, (method, path)
 
 
-@pytest.mark.parametrize(
-    ("index", "lacking"),
-    GRANTED,
-    ids=[
-        f"{'read' if lacking is READ else 'write'} {'+'.join(ROLE[index]['resources'])}"
-        for index, lacking in GRANTED
-    ],
-)
-async def test_a_missing_right_is_named_and_harms_nothing(
-    here: Namespace, tmp_path: Path, index: int, lacking: set[str]
-) -> None:
-    rules = [dict(rule) for rule in ROLE]
-    rules[index]["verbs"] = [one for one in rules[index]["verbs"] if one not in lacking]
-    await serve(here, replicas=2)
-    engine = await bind(here, tmp_path, *(rule for rule in rules if rule["verbs"]))
+@dataclass
+class Daemon:
+    """Does all that a daemon asks of the API server; each method returns its problems.
 
-    await here.create("statefulsets", statefulset("set", container(*FLAGS)))
-    await here.available("set", "statefulsets")
-    of_set = await bind(
-        here,
-        tmp_path,
-        *(rule for rule in rules if rule["verbs"]),
-        epoch=2,
-        names=("set",),
-        kind="statefulsets",
-    )
+    `engine` has the Deployment `vllm`, `of_set` the StatefulSet `set`.
+    """
 
-    async def stop_set() -> str:
-        await of_set.stop(Server(name="set", setting={}))
-        return "; ".join(await of_set.problems())
+    engine: KubernetesEngine
+    of_set: KubernetesEngine
 
-    async def lock() -> str:
-        client = KubernetesClient(kubeconfig=engine._options.kubeconfig)
-        return await LeaseHolder(LeaseLock(client=client, name="flettner"), "a", utc_now)._try()
+    @property
+    def client(self) -> KubernetesClient:
+        return KubernetesClient(kubeconfig=self.engine._options.kubeconfig)
 
-    async def first_blue() -> str:
-        [blue] = await engine.observe()
-        return (await engine.preflight([blue], GREEN.setting, "auto")).problem
+    async def lock(self) -> str:
+        return await LeaseHolder(LeaseLock(client=self.client, name="flettner"), "a", utc_now)._try()
 
-    async def launch() -> str:
-        await engine.launch(GREEN, 20)
-        return "; ".join(await engine.log(GREEN))
+    async def problems(self) -> str:
+        return "; ".join(await self.engine.problems())
 
-    async def problems() -> str:
-        return "; ".join(await engine.problems())
+    async def first_blue(self) -> str:
+        [blue] = await self.engine.observe()
+        return (await self.engine.preflight([blue], GREEN.setting, "auto")).problem
 
-    async def publish() -> str:
+    async def launch(self) -> str:
+        await self.engine.launch(GREEN, 20)
+        return "; ".join(await self.engine.log(GREEN))
+
+    async def publish(self) -> str:
         channel = RouteChannel(
-            client=KubernetesClient(kubeconfig=engine._options.kubeconfig),
-            deployment="flettner-proxy",
-            target="chat",
-            epoch=1,
-            process="a",
+            client=self.client, deployment="flettner-proxy", target="chat", epoch=1, process="a"
         )
         published = PublishedRoute(
             target="chat",
@@ -166,19 +146,52 @@ async def test_a_missing_right_is_named_and_harms_nothing(
         await channel.remove()
         return ""
 
-    async def shrink() -> str:
-        await engine.stop(Server(name="vllm", setting={}), keep=1)
+    async def shrink(self) -> str:
+        await self.engine.stop(BLUE, keep=1)
         return ""
 
-    async def retire() -> str:
-        await engine.retire(GREEN)
+    async def retire(self) -> str:
+        await self.engine.retire(GREEN)
         return ""
 
-    calls = (lock, lock, problems, first_blue, launch, publish, shrink, retire, stop_set)
-    said = [await _said(call) for call in calls]
-    resource = ROLE[index]["resources"]
+    async def stop_set(self) -> str:
+        await self.of_set.stop(Server(name="set", setting={}))
+        return "; ".join(await self.of_set.problems())
+
+    async def said(self) -> list[str]:
+        """What each says, one after the other."""
+        calls = (
+            *(self.lock, self.lock, self.problems, self.first_blue, self.launch),
+            *(self.publish, self.shrink, self.retire, self.stop_set),
+        )
+        return [await _said(call) for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("index", "lacking"),
+    GRANTED,
+    ids=[
+        f"{'read' if lacking is READ else 'write'} {'+'.join(ROLE[index]['resources'])}"
+        for index, lacking in GRANTED
+    ],
+)
+async def test_a_missing_right_is_named_and_harms_nothing(
+    here: Namespace, tmp_path: Path, index: int, lacking: set[str]
+) -> None:
+    rules = [dict(rule) for rule in ROLE]
+    rules[index]["verbs"] = [verb for verb in rules[index]["verbs"] if verb not in lacking]
+    rules = [rule for rule in rules if rule["verbs"]]
+    await serve(here, replicas=2)
+    await here.run(statefulset("set", container(*FLAGS)))
+    engine = await bind(here, tmp_path, *rules)
+    of_set = await bind(here, tmp_path, *rules, epoch=2, names=("set",), kind="statefulsets")
+
+    said = await Daemon(engine, of_set).said()
+
+    resources = _kinds(ROLE[index]["resources"])
     assert any(
-        "forbids it" in one and any(f'"{name}"' in one for name in _kinds(resource)) for one in said
+        "forbids it" in sentence and any(f'"{resource}"' in sentence for resource in resources)
+        for sentence in said
     ), said
     assert "vllm" in await names(here, "deployments")
     await here.available("vllm")

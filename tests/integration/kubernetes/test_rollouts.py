@@ -1,44 +1,28 @@
 """Rollouts over real Deployments: daemon, Envoy, clients and a real API server."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from flettner.simulator.traffic import Load
-from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
-from tests.support.kubernetes.site import KubernetesSite, site_of
+from tests.support.kubernetes.proxy_site import proxy_site
+from tests.support.kubernetes.site import STREAMS, KubernetesSite, host_site
 from tests.support.rig import lost, until
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(500)
 
-FLAGS = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")
-
-
-@asynccontextmanager
-async def running(
-    here: Namespace, tmp_path: Path, *flags: str, replicas: int = 1, least_s: float = 0.5
-) -> AsyncIterator[KubernetesSite]:
-    await here.create("deployments", deployment("vllm", container(*FLAGS, *flags, gpus=1), replicas=replicas))
-    await here.available("vllm")
-    site = site_of(here, tmp_path / "s", steps=((50, 8, least_s),))
-    await site.start()
-    try:
-        await site.serving()
-        yield site
-    finally:
-        await site.tear_down()
+SITES = {"an Envoy of the host": host_site, "Envoys in pods": proxy_site}
+LONG = ((50, 8, 20.0),)  # a canary that lasts longer than what happens in it
 
 
 @pytest.mark.smoke
 async def test_a_promoted_change_ends_in_the_operators_deployment(here: Namespace, tmp_path: Path) -> None:
-    async with running(here, tmp_path) as site:
-        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+    async with host_site(here, tmp_path / "s") as site:
+        async with site.clients(load=STREAMS, timeout_s=90.0) as traffic:
             rollout = await site.switch(max_num_seqs=16)
-            left = await site.restored("vllm")
+            left = await site.restored()
             found = await site.serving()
 
         await site.scale("vllm", 0)
@@ -58,10 +42,10 @@ async def test_a_promoted_change_ends_in_the_operators_deployment(here: Namespac
 
 @pytest.mark.smoke
 async def test_a_bad_green_is_rolled_back_and_leaves_nothing(here: Namespace, tmp_path: Path) -> None:
-    async with running(here, tmp_path, "--sim-fault", "max_num_seqs=16:errors=0.5") as site:
+    async with host_site(here, tmp_path / "s", "--sim-fault", "max_num_seqs=16:errors=0.5") as site:
         async with site.clients(load=Load(rate=10.0), timeout_s=90.0):
             rollout = await site.switch(max_num_seqs=16)
-            await site.restored("vllm")
+            await site.restored()
 
         assert rollout["outcome"] == "rolled_back", rollout["why"]
         assert "8" in await site.flags("vllm")
@@ -70,66 +54,59 @@ async def test_a_bad_green_is_rolled_back_and_leaves_nothing(here: Namespace, tm
 
 async def test_two_replicas_change_together(here: Namespace, tmp_path: Path) -> None:
     await here.add_node(gpus=2)
-    async with running(here, tmp_path, replicas=2) as site:
-        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
-            rollout = await site.switch(max_num_seqs=16)
-            left = await site.restored("vllm")
+    async with host_site(here, tmp_path / "s", replicas=2) as site:
+        rollout, gone = await site.changed()
+        left = await here.get("deployments", "vllm")
 
-        assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout["why"]
-        assert lost(traffic) == []
-        assert left["spec"]["replicas"] == 2
+    assert (rollout["outcome"], rollout["lost"], gone) == ("promoted", 0, []), rollout["why"]
+    assert left["spec"]["replicas"] == 2
+
+
+async def kill_at_handover(site: KubernetesSite) -> None:
+    await until(site.deployments, lambda found: found["vllm"] == 0, "the operator's Deployment to stop")
+    await site.kill()
+    await site.start()
 
 
 async def test_a_handover_that_a_killed_daemon_left_goes_on(here: Namespace, tmp_path: Path) -> None:
-    async with running(here, tmp_path) as site:
-        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
-            suggestion = await site.change(max_num_seqs=16)
-            await until(
-                site.deployments, lambda found: found["vllm"] == 0, "the operator's Deployment to stop"
-            )
-            await site.kill()
-            await site.start()
-            rollout = await site.ended(suggestion)
-            await site.restored("vllm")
+    async with host_site(here, tmp_path / "s") as site:
+        rollout, gone = await site.changed(partial(kill_at_handover, site), "promoting")
+        flags = await site.flags("vllm")
 
-        assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout["why"]
-        assert lost(traffic) == []
-        assert "16" in await site.flags("vllm")
+    assert (rollout["outcome"], rollout["lost"], gone) == ("promoted", 0, []), rollout["why"]
+    assert "16" in flags
 
 
 async def test_traffic_goes_on_while_the_api_server_is_away_in_a_canary(
     here: Namespace, tmp_path: Path
 ) -> None:
-    async with running(here, tmp_path) as site:
-        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
-            suggestion = await site.change(max_num_seqs=16)
-            await site.in_phase("canary")
-            here.cluster.stop_api()
-            await asyncio.sleep(20.0)
-            here.cluster.start_api()
-            rollout = await site.ended(suggestion)
-            await site.restored("vllm")
+    async with host_site(here, tmp_path / "s") as site:
+        rollout, gone = await site.changed(partial(site.without_api_server, 20.0))
 
-        assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
-        assert lost(traffic) == []
+    assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
+    assert gone == []
 
 
 @pytest.mark.parametrize("fault", ["exit", "errors=0.5", "die_after=3", "hang_after=3", "slow=20"])
-async def test_each_bad_green_is_rolled_back(here: Namespace, tmp_path: Path, fault: str) -> None:
-    async with running(here, tmp_path, "--sim-fault", f"max_num_seqs=16:{fault}") as site:
+@pytest.mark.parametrize("behind", SITES)
+async def test_each_bad_green_is_rolled_back(
+    here: Namespace, tmp_path: Path, behind: str, fault: str
+) -> None:
+    async with SITES[behind](here, tmp_path / "s", "--sim-fault", f"max_num_seqs=16:{fault}") as site:
         async with site.clients(load=Load(rate=10.0), timeout_s=90.0):
             rollout = await site.switch(max_num_seqs=16)
-            await site.restored("vllm")
+            await site.restored()
 
         assert rollout["outcome"] in {"rolled_back", "failed"}, rollout["why"]
-        assert await site.deployments() == {"vllm": 1}
+        assert (await site.deployments())["vllm"] == 1
+        assert "8" in await site.flags("vllm")
 
 
 async def test_a_green_with_wrong_answers_gets_no_request(here: Namespace, tmp_path: Path) -> None:
-    async with running(here, tmp_path, "--sim-fault", "kv_cache_dtype=fp8_e5m2:wrong=0.3") as site:
+    async with host_site(here, tmp_path / "s", "--sim-fault", "kv_cache_dtype=fp8_e5m2:wrong=0.3") as site:
         async with site.clients(load=Load(rate=10.0), timeout_s=90.0) as traffic:
             rollout = await site.switch(kv_cache_dtype="fp8_e5m2")
-            await site.restored("vllm")
+            await site.restored()
 
         assert rollout["outcome"] == "rolled_back", rollout["why"]
         assert "odd one out" in rollout["why"]
@@ -138,42 +115,35 @@ async def test_a_green_with_wrong_answers_gets_no_request(here: Namespace, tmp_p
 
 
 async def test_a_green_that_is_killed_for_its_memory_is_rolled_back(here: Namespace, tmp_path: Path) -> None:
-    async with running(here, tmp_path, least_s=20.0) as site:
-        async with site.clients(load=Load(rate=10.0), timeout_s=90.0):
-            suggestion = await site.change(max_num_seqs=16)
-            await site.in_phase("canary")
-            here.node.kill_for_memory(here.node.pod("flettner"))
-            rollout = await site.ended(suggestion)
-            await site.restored("vllm")
+    async def kill_for_memory() -> None:
+        here.node.kill_for_memory(here.node.pod("flettner"))
 
-        assert rollout["outcome"] == "rolled_back", rollout["why"]
-        assert "out of memory" in rollout["why"]
-        assert "8" in await site.flags("vllm")
+    async with host_site(here, tmp_path / "s", steps=LONG) as site:
+        rollout, _ = await site.changed(kill_for_memory)
+        flags = await site.flags("vllm")
+
+    assert rollout["outcome"] == "rolled_back", rollout["why"]
+    assert "out of memory" in rollout["why"]
+    assert "8" in flags
 
 
 @pytest.mark.parametrize("phase", ["launching", "warming", "canary", "promoting"])
 async def test_a_daemon_killed_in_a_phase_loses_nothing(here: Namespace, tmp_path: Path, phase: str) -> None:
-    async with running(here, tmp_path) as site:
-        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
-            suggestion = await site.change(max_num_seqs=16)
-            await site.in_phase(phase)
-            await site.kill()
-            await site.start()
-            rollout = await site.ended(suggestion)
-            await site.restored("vllm")
+    async with host_site(here, tmp_path / "s") as site:
+        rollout, gone = await site.changed(site.restart, phase)
 
-        assert rollout["outcome"] in {"promoted", "rolled_back", "failed"}, rollout["why"]
-        assert lost(traffic) == []
+    assert rollout["outcome"] in {"promoted", "rolled_back", "failed"}, rollout["why"]
+    assert gone == []
 
 
 @pytest.mark.timeout(1800)
 async def test_ten_changes_in_a_row_lose_nothing(here: Namespace, tmp_path: Path) -> None:
-    async with running(here, tmp_path) as site:
-        async with site.clients(load=Load(streams=16), timeout_s=90.0) as traffic:
+    async with host_site(here, tmp_path / "s") as site:
+        async with site.clients(load=STREAMS, timeout_s=90.0) as traffic:
             for cap in (16, 32) * 5:  # enough for the clients, so that both are as good
                 rollout = await site.switch(max_num_seqs=cap)
                 assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
-                await site.restored("vllm")
+                await site.restored()
 
         assert await site.deployments() == {"vllm": 1}
         assert lost(traffic) == []

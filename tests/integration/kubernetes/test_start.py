@@ -10,8 +10,8 @@ from flettner.actuators.kubernetes.labels import EPOCH
 from tests.support.kubernetes.engines import ROLE, serve
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy_site import ProxySite, ProxySiteConfig
-from tests.support.kubernetes.site import KubernetesSite, site_of, user_file
-from tests.support.rig import PATIENCE_S, until
+from tests.support.kubernetes.site import KubernetesSite, site_of
+from tests.support.rig import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -32,10 +32,7 @@ async def test_a_daemon_that_lost_volume_and_routes_names_it_and_goes_on_above_t
     here: Namespace, tmp_path: Path
 ) -> None:
     await serve(here)
-    site = site_of(here, tmp_path)
-    await site.start()
-    try:
-        await site.serving()
+    async with site_of(here, tmp_path).running() as site:
         await lose_volume(site)
         refused = await site.start()
         async with asyncio.timeout(PATIENCE_S):
@@ -48,15 +45,6 @@ async def test_a_daemon_that_lost_volume_and_routes_names_it_and_goes_on_above_t
         assert "a daemon of epoch 5 has acted here" in said
         assert "--accept-new-journal" in said
         await site.in_phase("canary")
-    finally:
-        await site.tear_down()
-
-
-async def said(site: KubernetesSite, text: str) -> None:
-    async def log() -> str:
-        return site.log()
-
-    await until(log, lambda found: text in found, f"the log to say {text!r}")
 
 
 async def test_a_daemon_waits_for_an_api_server_that_is_away(here: Namespace, tmp_path: Path) -> None:
@@ -66,7 +54,7 @@ async def test_a_daemon_waits_for_an_api_server_that_is_away(here: Namespace, tm
     here.cluster.stop_api()
     try:
         await site.start()
-        await said(site, "the API server does not answer")
+        await site.says("the API server does not answer")
         here.cluster.start_api()
         await site.serving()
     finally:
@@ -76,12 +64,11 @@ async def test_a_daemon_waits_for_an_api_server_that_is_away(here: Namespace, tm
 async def test_a_daemon_asks_again_while_the_api_server_forbids_everything(
     here: Namespace, tmp_path: Path
 ) -> None:
-    config = ProxySiteConfig(namespace=here.name, kubeconfig=str(user_file(here)))
-    site = ProxySite(home=tmp_path, site_config=config, here=here, rules=())
+    site = ProxySite(home=tmp_path, site_config=ProxySiteConfig(here=here), here=here, rules=())
     site.prepare()
     daemon = await site.start()
     try:
-        await said(site, "give flettner's Role this right")
+        await site.says("give flettner's Role this right")
         await here.api.patch(here.path("roles", "daemon"), {"rules": ROLE})
         async with asyncio.timeout(PATIENCE_S):
             assert await daemon.wait() == 2

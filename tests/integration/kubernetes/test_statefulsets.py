@@ -10,9 +10,8 @@ from flettner.actuators.kubernetes.engine import KubernetesEngine
 from flettner.actuators.kubernetes.plugin import KubernetesPlugin
 from flettner.agent.domain.model import Server
 from flettner.simulator.traffic import Load
-from tests.support.kubernetes import engines
 from tests.support.kubernetes.api import Json
-from tests.support.kubernetes.engines import FLAGS, GREEN, ROLE, bind, names
+from tests.support.kubernetes.engines import BLUE, FLAGS, GREEN, ROLE, bind, names, with_green
 from tests.support.kubernetes.manifests import claim, container, controlled_by, statefulset
 from tests.support.kubernetes.memory.patches import apply
 from tests.support.kubernetes.namespace import Namespace
@@ -21,20 +20,18 @@ from tests.support.rig import lost, until
 
 pytestmark = pytest.mark.timeout(180)
 
-BLUE = Server(name="vllm", setting={})
 CACHE = {"name": "cache", "mountPath": "/root/.cache/huggingface"}
 
 
 async def serve(here: Namespace, **spec: Any) -> None:  # noqa: ANN401 - of the StatefulSet
     """A StatefulSet that keeps downloads on a claim of each pod."""
     server = container(*FLAGS, volumeMounts=[CACHE])
-    await here.create("statefulsets", statefulset("vllm", server, claims=[claim("cache")], **spec))
-    await here.available("vllm", "statefulsets")
+    await here.run(statefulset("vllm", server, claims=[claim("cache")], **spec))
 
 
-async def with_green(here: Namespace, tmp_path: Path, **spec: Any) -> KubernetesEngine:  # noqa: ANN401
+async def handing_over(here: Namespace, tmp_path: Path, **spec: Any) -> KubernetesEngine:  # noqa: ANN401
     await serve(here, **spec)
-    return await engines.with_green(here, tmp_path, kind="statefulsets")
+    return await with_green(here, tmp_path, kind="statefulsets")
 
 
 async def args_of_pods(here: Namespace) -> dict[str, str]:
@@ -47,7 +44,7 @@ async def args_of_pods(here: Namespace) -> dict[str, str]:
 async def test_green_is_a_deployment_whose_pods_have_claims_of_their_own(
     here: Namespace, tmp_path: Path
 ) -> None:
-    engine = await with_green(here, tmp_path)
+    engine = await handing_over(here, tmp_path)
     [green] = await here.list("deployments")
     claims = await names(here, "persistentvolumeclaims")
     [kept] = [one for one in green["spec"]["template"]["spec"]["volumes"] if one["name"] == "cache"]
@@ -74,7 +71,7 @@ async def test_green_is_a_deployment_whose_pods_have_claims_of_their_own(
 async def test_the_promoted_flags_reach_every_pod_of_the_statefulset(
     here: Namespace, tmp_path: Path, spec: Json
 ) -> None:
-    engine = await with_green(here, tmp_path, replicas=2, **spec)
+    engine = await handing_over(here, tmp_path, replicas=2, **spec)
 
     moved = await engine.retire(BLUE)
     [server] = await engine.observe()
@@ -95,7 +92,7 @@ async def test_the_promoted_flags_reach_every_pod_of_the_statefulset(
 async def test_green_goes_on_to_serve_where_the_changed_statefulset_cannot_start(
     here: Namespace, tmp_path: Path
 ) -> None:
-    engine = await with_green(here, tmp_path)
+    engine = await handing_over(here, tmp_path)
     missing = container(*FLAGS, image="vllm/vllm-openai:missing", volumeMounts=[CACHE])
     by_hand = {"type": "OnDelete", "rollingUpdate": None}
     change = {"spec": {"updateStrategy": by_hand, "template": {"spec": {"containers": [missing]}}}}
@@ -117,7 +114,7 @@ async def test_green_goes_on_to_serve_where_the_changed_statefulset_cannot_start
 async def test_detach_starts_the_statefulset_again_and_leaves_no_annotation(
     here: Namespace, tmp_path: Path
 ) -> None:
-    engine = await with_green(here, tmp_path)
+    engine = await handing_over(here, tmp_path)
     await engine.stop(BLUE)
 
     said = [*await engine.give_back(), *await engine.clear()]
@@ -170,8 +167,7 @@ async def test_one_that_is_named_as_a_deployment_is_pointed_out(here: Namespace,
 async def test_one_of_a_gitops_controller_gets_a_patch(here: Namespace, tmp_path: Path) -> None:
     body = statefulset("vllm", container(*FLAGS))
     body["metadata"]["annotations"] = {"argocd.argoproj.io/tracking-id": "chat:apps/StatefulSet:chat/vllm"}
-    await here.create("statefulsets", body)
-    await here.available("vllm", "statefulsets")
+    await here.run(body)
     engine = await bind(here, tmp_path, kind="statefulsets")
     [blue] = await engine.observe()
 
@@ -186,12 +182,8 @@ async def test_one_of_a_gitops_controller_gets_a_patch(here: Namespace, tmp_path
 @pytest.mark.timeout(900)
 async def test_a_statefulset_changes_under_load_and_loses_nothing(here: Namespace, tmp_path: Path) -> None:
     server = container(*FLAGS, gpus=1, volumeMounts=[{"name": "cache", "mountPath": "/cache"}])
-    await here.create("statefulsets", statefulset("vllm", server, claims=[claim("cache")]))
-    await here.available("vllm", "statefulsets")
-    site = site_of(here, tmp_path / "s", kind="statefulsets")
-    await site.start()
-    try:
-        await site.serving()
+    await here.run(statefulset("vllm", server, claims=[claim("cache")]))
+    async with site_of(here, tmp_path / "s", kind="statefulsets").running() as site:
         async with site.clients(load=Load(streams=8), timeout_s=90.0) as traffic:
             rollout = await site.switch(max_num_seqs=16)
             await until(site.deployments, lambda found: not found, "green's Deployment to end", 240.0)
@@ -201,5 +193,3 @@ async def test_a_statefulset_changes_under_load_and_loses_nothing(here: Namespac
         assert lost(traffic) == []
         assert "16" in left["spec"]["template"]["spec"]["containers"][0]["args"]
         assert [pod["metadata"]["name"] for pod in await here.list("pods")] == ["vllm-0"]
-    finally:
-        await site.tear_down()

@@ -35,9 +35,7 @@ async def test_a_change_ends_in_the_operators_deployment(here: Namespace, tmp_pa
         warm_up_s=120.0,
     )
     site.patience_s = START_S + 600
-    await site.start()
-    try:
-        await site.serving()
+    async with site.running():
         async with site.clients(load=Load(streams=16), timeout_s=START_S) as traffic:
             rollout = await site.switch(max_num_seqs=4)
             await until(lambda: is_ready(here), bool, "the operator's Deployment", START_S)
@@ -46,8 +44,6 @@ async def test_a_change_ends_in_the_operators_deployment(here: Namespace, tmp_pa
         assert lost(traffic) == []
         assert "4" in await site.flags("vllm")
         assert await site.deployments() == {"vllm": 1}
-    finally:
-        await site.tear_down()
 
 
 async def is_ready(here: Namespace) -> bool:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
@@ -13,16 +12,13 @@ from flettner.actuators.gateway.plugin import GatewayOptions
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.model import Hold
 from flettner.agent.domain.ports import Site, Traffic, TrafficSeen
+from flettner.agent.runtime.daemon import utc_now
 from flettner.clients.kubernetes.client import KubernetesClient
 from tests.support.gateway.stand_in import Gateway
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.namespace import Namespace
 
 ROUTE, HOME = "chat", "people"
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)  # noqa: TID251 - the injected Now
 
 
 @dataclass

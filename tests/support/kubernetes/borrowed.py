@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import tempfile
-from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -72,16 +71,3 @@ class BorrowedNamespace(NamespaceObjects):
         self.cluster = cluster
         self.name = f"{os.environ['FLETTNER_TEST_NAMESPACE']}-{secrets.token_hex(4)}"
         self.api = cluster.api()
-
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as undo:
-            await undo.enter_async_context(self.api)
-            await self.create_namespace()
-            undo.push_async_callback(self.api.delete, f"/api/v1/namespaces/{self.name}")
-            self._undo = undo.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._undo.aclose()

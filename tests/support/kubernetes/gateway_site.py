@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -17,8 +17,8 @@ from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.engines import ROLE
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
-from tests.support.kubernetes.site import KubernetesSite, KubernetesSiteConfig, user_file
-from tests.support.rig import until
+from tests.support.kubernetes.site import FLAGS, KubernetesSite, KubernetesSiteConfig
+from tests.support.rig import Document, until
 
 ROUTE = "chat"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "gateway-guard.yaml"
@@ -38,8 +38,7 @@ class GatewaySiteConfig(KubernetesSiteConfig):
         return f"""
             kind = "gateway"
             route = "{ROUTE}"
-            namespace = "{self.namespace}"
-            kubeconfig = "{self.kubeconfig}"
+            {self.access}
             settle_s = 1.0
             records = "{self.records}"
         """
@@ -57,7 +56,6 @@ class GatewaySiteConfig(KubernetesSiteConfig):
 @dataclass(kw_only=True)
 class GatewaySite(KubernetesSite):
     gateway: Gateway
-    guard: asyncio.subprocess.Process | None = field(default=None)
 
     async def record(self) -> SplitRecord | None:
         return record_of(await self.gateway.get(ROUTE), annotation(TARGET))
@@ -66,10 +64,10 @@ class GatewaySite(KubernetesSite):
         found = await self.record()
         return dict(found.weights) if found else {}
 
-    async def end_guard(self) -> None:
-        if self.guard is not None:
-            self.guard.terminate()
-            await self.guard.wait()
+    async def restored(self, deployment: str = "vllm") -> Document:
+        found = await super().restored(deployment)
+        await self.at_home()
+        return found
 
     async def at_home(self) -> None:
         """Wait until the HTTPRoute is as people wrote it."""
@@ -92,33 +90,32 @@ async def start_guard(here: Namespace, home: Path) -> asyncio.subprocess.Process
 
 
 @asynccontextmanager
-async def running(
+async def gateway_site(
     here: Namespace, home: Path, *flags: str, records: str = "", sent_to: str = ""
 ) -> AsyncIterator[GatewaySite]:
     """A Deployment `vllm` behind a Service of people and an HTTPRoute, adopted.
 
     `records`: where the daemon listens for the access log; `sent_to`: where the gateway sends it instead.
     """
-    await here.create("deployments", deployment("vllm", container(*flags, gpus=1)))
+    await here.create("deployments", deployment("vllm", container(*FLAGS, *flags, gpus=1)))
     spec = {"selector": {"app": "vllm"}, "ports": [{"port": 80, "targetPort": 8000}]}
     await here.create("services", {"metadata": {"name": "vllm"}, "spec": spec})
     await here.available("vllm")
     async with Gateway(here, records=sent_to or records) as gateway:
         await gateway.create(ROUTE, {"backendRefs": [{"name": "vllm", "port": 80}]})
-        kubeconfig = str(user_file(here))
-        config = GatewaySiteConfig(namespace=here.name, kubeconfig=kubeconfig, drain_s=30.0, records=records)
-        home.mkdir(exist_ok=True)
-        listen = int(gateway.listen.rpartition(":")[2])
-        rights = (*ROLE, *DAEMON)
         site = GatewaySite(
-            home=home, site_config=config, here=here, rules=rights, gateway=gateway, listen=listen
+            home=home,
+            site_config=GatewaySiteConfig(here=here, drain_s=30.0, records=records),
+            here=here,
+            rules=(*ROLE, *DAEMON),
+            gateway=gateway,
+            listen=int(gateway.listen.rpartition(":")[2]),
         )
         site.prepare()
-        site.guard = await start_guard(here, home)
-        await site.start()
+        guard = await start_guard(here, home)
         try:
-            await site.serving()
-            yield site
+            async with site.running():
+                yield site
         finally:
-            await site.end_guard()
-            await site.tear_down()
+            guard.terminate()
+            await guard.wait()

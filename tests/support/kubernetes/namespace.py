@@ -3,9 +3,6 @@
 import asyncio
 import secrets
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Self
 
 from tests.support.kubernetes.api import ApiError, Json
 from tests.support.kubernetes.cluster import Cluster
@@ -32,22 +29,12 @@ class Namespace(NamespaceObjects):
         self._netns: list[str] = []
         self._scheduler: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as undo:
-            await undo.enter_async_context(self.api)
-            undo.push_async_callback(self._remove)
-            await self.create_namespace()
-            await self._add_control_plane()
-            await self.add_node(self._gpus)
-            await self.dns.start()
-            self._scheduler = asyncio.create_task(Scheduler(self.api, self.name, LABEL).run())
-            self._undo = undo.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._undo.aclose()
+    async def begin(self) -> None:
+        await super().begin()
+        await self._add_control_plane()
+        await self.add_node(self._gpus)
+        await self.dns.start()
+        self._scheduler = asyncio.create_task(Scheduler(self.api, self.name, LABEL).run())
 
     @property
     def node(self) -> Node:
@@ -99,9 +86,9 @@ class Namespace(NamespaceObjects):
 
     # The end.
 
-    async def _remove(self) -> None:
+    async def remove(self) -> None:
         """The namespace first: nothing can be made in it from then on."""
-        await self.api.delete(f"/api/v1/namespaces/{self.name}")
+        await super().remove()
         if self._scheduler is not None:
             self._scheduler.cancel()
             await asyncio.wait({self._scheduler})

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 from tests.support.kubernetes.api import Api, Json
 
@@ -23,7 +25,9 @@ class AccessibleCluster(Protocol):
 
 
 class NamespaceObjects:
-    """`policy`: the version of the group policy: v1 from Kubernetes 1.21 on, v1beta1 until 1.24.
+    """`async with` makes the namespace and removes it at the end.
+
+    `policy`: the version of the group policy: v1 from Kubernetes 1.21 on, v1beta1 until 1.24.
 
     `autoscaling`: v2 from Kubernetes 1.23 on, v2beta2 until 1.25.
     """
@@ -34,11 +38,27 @@ class NamespaceObjects:
     policy: str
     autoscaling: str
 
-    async def create_namespace(self) -> None:
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as undo:
+            await undo.enter_async_context(self.api)
+            undo.push_async_callback(self.remove)
+            await self.begin()
+            self._undo = undo.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._undo.aclose()
+
+    async def begin(self) -> None:
         await self.api.create("/api/v1/namespaces", {"metadata": {"name": self.name}})
         self.policy = (await self.api.get("/apis/policy"))["preferredVersion"]["groupVersion"]
         served = {one["version"] for one in (await self.api.get("/apis/autoscaling"))["versions"]}
         self.autoscaling = "autoscaling/v2" if "v2" in served else "autoscaling/v2beta2"
+
+    async def remove(self) -> None:
+        await self.api.delete(f"/api/v1/namespaces/{self.name}")
 
     # Objects.
 
@@ -59,6 +79,12 @@ class NamespaceObjects:
 
     async def create(self, kind: str, body: Json) -> Json:
         return await self.api.create(self.path(kind), body)
+
+    async def run(self, workload: Json) -> Json:
+        """Create a Deployment or a StatefulSet; wait until it is available."""
+        kind = f"{workload['kind'].lower()}s"
+        await self.create(kind, workload)
+        return await self.available(workload["metadata"]["name"], kind)
 
     async def get(self, kind: str, name: str) -> Json:
         return await self.api.get(self.path(kind, name))

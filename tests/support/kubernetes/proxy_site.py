@@ -7,14 +7,12 @@ from pathlib import Path
 
 from flettner.actuators.shared.published_route import PublishedRoute, object_name
 from tests.support.config_builder import TARGET
-from tests.support.kubernetes.engines import ROLE
 from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY, create_proxy, of_chart
 from tests.support.kubernetes.service_proxy import ServiceProxy
-from tests.support.kubernetes.site import KubernetesSite, KubernetesSiteConfig, user_file
+from tests.support.kubernetes.site import FLAGS, KubernetesSite, KubernetesSiteConfig
 
-FLAGS = ("tiny", "--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")
 _PORT = 8080
 
 
@@ -26,13 +24,14 @@ class ProxySiteConfig(KubernetesSiteConfig):
             kind = "envoy_deployment"
             deployment = "{PROXY}"
             listen = "0.0.0.0:{_PORT}"
-            namespace = "{self.namespace}"
-            kubeconfig = "{self.kubeconfig}"
+            {self.access}
         """
 
 
 @dataclass(kw_only=True)
 class ProxySite(KubernetesSite):
+    beside: tuple[str, ...] = (PROXY,)
+
     async def weights(self) -> dict[str, int]:
         """As published; empty without a route."""
         for one in await self.here.list("configmaps"):
@@ -48,17 +47,14 @@ async def proxy_site(here: Namespace, home: Path, *flags: str, **options: object
     await create_proxy(here)
     await here.create("services", of_chart("Service", PROXY))
     await here.available("vllm")
-    config = ProxySiteConfig(namespace=here.name, kubeconfig=str(user_file(here)), **options)  # type: ignore[arg-type]
-    home.mkdir(exist_ok=True)
-    site = ProxySite(home=home, site_config=config, here=here, rules=ROLE)
+    config = ProxySiteConfig(here=here, **options)  # type: ignore[arg-type]
+    site = ProxySite(home=home, site_config=config, here=here)
     site.prepare()
     service = ServiceProxy(here, PROXY, site.listen, _PORT)
     await service.start()
-    await site.start()
     try:
-        await site.serving()
-        await here.available(PROXY)
-        yield site
+        async with site.running():
+            await here.available(PROXY)
+            yield site
     finally:
-        await site.tear_down()
         await service.stop()
