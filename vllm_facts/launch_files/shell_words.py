@@ -111,7 +111,7 @@ class _Lexer:
             return inner, False
         if char == '"':
             return self._double_quoted()
-        if char == "\\":
+        if char == "\\" and self._at + 1 < self._end:  # the last character of a text stands for itself
             self._at += 2
             escaped = self._text[self._at - 1 : self._at]
             return ("" if escaped == "\n" else escaped), False

@@ -1,6 +1,6 @@
 """Any text is read, or refused with a FlagError: files are cut, mistyped and of other programs."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flettner.vllm_facts.errors import FlagError
@@ -37,6 +37,7 @@ MUTATIONS = st.lists(
 
 
 @given(st.sampled_from(sorted(FILES)), MUTATIONS)
+@example("flags.txt", [(54, 20, "\\")])
 def test_text_is_read_or_refused(name: str, mutations: list[tuple[int, int, str]]) -> None:
     text = FILES[name]
     for at, cut, piece in mutations:
