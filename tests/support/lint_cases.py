@@ -2,10 +2,14 @@
 
 import shlex
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from flettner.vllm_facts.flag_parser import edit_flags, parse_address, parse_setting
+from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import Finding, GpuModel, LintRule, Model, ServeConfig
+from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.validity.refusal import InvalidSetting
 from tests.support.sources import faults
 
 T4 = GpuModel(name="T4", capability=(7, 5), memory_gib=15.0, link="pcie")
@@ -18,6 +22,11 @@ H100 = GpuModel(name="H100", capability=(9, 0), memory_gib=79.65, link="nvlink")
 H200 = GpuModel(name="H200", capability=(9, 0), memory_gib=140.4, link="nvlink")
 GB200 = GpuModel(name="GB200", capability=(10, 0), memory_gib=185.03, link="nvlink")
 MI300X = GpuModel(name="MI300X", memory_gib=191.98)
+V100 = GpuModel(name="V100", capability=(7, 0), memory_gib=32.0)
+L4 = GpuModel(name="L4", capability=(8, 9), memory_gib=22.49, link="pcie")
+A100_PCIE = GpuModel(name="A100 80GB", capability=(8, 0), memory_gib=80.0, link="pcie")
+GB10 = GpuModel(name="GB10", capability=(12, 1))
+RTX_4090 = find_gpu("RTX 4090")
 
 
 def dense(name: str, billions: float, *, layers: int = 32, **facts: Any) -> Model:  # noqa: ANN401 - the fields of Model
@@ -41,6 +50,19 @@ def dense(name: str, billions: float, *, layers: int = 32, **facts: Any) -> Mode
 QWEN_2B = dense(
     "Qwen/Qwen3-VL-2B-Instruct", 2.1, layers=28, hidden_size=2048, heads=16, kv_heads=8, max_len=262144
 )
+DENSE_7B = dense("m", 7)
+PHI = dense("phi", 4, head_dim=96)
+WIDE_14B = dense("x", 14.8, heads=64, hidden_size=8192)
+QWEN_8B = dense("Qwen/Qwen3-8B", 8.2, max_len=40960)
+BLOCKS_4B = dense("m", 4, intermediate=9728, quantization="fp8", weight_block=(128, 128))
+QWEN_7B = dense("Qwen/Qwen2.5-7B-Instruct", 7.6, layers=28, hidden_size=3584, heads=28, kv_heads=4)
+QWEN_14B = dense("Qwen/Qwen2.5-14B-Instruct", 14.8, layers=48, hidden_size=5120, heads=40)
+AWQ_7B = dense("org/m-AWQ", 7, quantization="awq")
+MINIMAX = dense("MiniMaxAI/MiniMax-M2.5", 230)
+GLM = dense("zai-org/GLM-4.7-FP8", 355)
+GEMMA_1B, GEMMA_12B = find_model("google/gemma-3-1b-it"), find_model("google/gemma-3-12b-it")
+GPT_OSS = find_model("openai/gpt-oss-20b")
+QWEN_VL = find_model("Qwen/Qwen2.5-VL-7B-Instruct")
 LLAMA_8B = dense("meta-llama/Llama-3.1-8B-Instruct", 8.03, max_len=131072)
 LLAMA_8B_AWQ = dense("casperhansen/llama-3-8b-instruct-awq", 8.03, weight_bytes=0.7, max_len=8192)
 LLAMA_70B = dense(
@@ -93,6 +115,7 @@ DEEPSEEK_R1 = dense(
     weight_bytes=1.0,
     architecture="DeepseekV3ForCausalLM",
 )
+DEEPSEEK_V32 = replace(DEEPSEEK_R1, name="deepseek-ai/DeepSeek-V3.2-Exp")
 QWEN_235B = dense(
     "Qwen/Qwen3-235B-A22B",
     235.0,
@@ -104,6 +127,8 @@ QWEN_235B = dense(
     active_experts=8,
     max_len=40960,
 )
+QWEN_235B_FP8 = replace(QWEN_235B, quantization="fp8", weight_block=(128, 128), moe_intermediate=1536)
+QWEN_397B = replace(QWEN_235B, name="Qwen/Qwen3.5-397B-A17B", experts=512, active_experts=10)
 
 
 def case(command: str, *, env: str = "", version: str = "0.32.0", **facts: Any) -> ServeConfig:  # noqa: ANN401 - its fields
@@ -138,7 +163,7 @@ def rules(said: Iterable[Finding]) -> list[str]:
     return [finding.rule for finding in said]
 
 
-def improved(command: str, said: Iterable[Finding]) -> str:
+def improved(command: str, said: Iterable[Finding | InvalidSetting]) -> str:
     """The command line with what the findings ask for, to be read by a person."""
     argv = shlex.split(command)
     for finding in said:

@@ -46,3 +46,9 @@ def test_each_slug_is_a_few_words_of_its_own() -> None:
 def test_a_rule_is_shown_by_its_id_and_slug() -> None:
     assert name_of("Q1") == "Q1 queue-cap-too-low"
     assert (name_of("ACME1"), slug_of("ACME1")) == ("ACME1", "")
+
+
+def test_a_refused_flag_ranks_first() -> None:
+    """Nothing outranks what keeps a server from starting."""
+    band = next(band for band in ORDER if "V1" in band.rules)
+    assert next(iter(band.rules)) == "V1"
