@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from flettner.lint.fixes import Fixes
 from flettner.vllm_facts.flag_parser import edit_flags, parse_address, parse_setting
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import Finding, GpuModel, LintRule, Model, ServeConfig
@@ -149,7 +150,7 @@ def findings(lints: Iterable[LintRule], asked: ServeConfig) -> tuple[Finding, ..
     for lint in lints:
         for finding in lint.check(asked):
             assert finding.rule in lint.rules
-            assert finding.why, finding.rule
+            assert finding.why and finding.expects, finding.rule  # noqa: PT018 - both are texts
             assert not faults(finding.source), finding
             assert finding.klass != "note" or not (finding.to or finding.env), finding
             assert all(
@@ -163,7 +164,7 @@ def rules(said: Iterable[Finding]) -> list[str]:
     return [finding.rule for finding in said]
 
 
-def improved(command: str, said: Iterable[Finding | InvalidSetting]) -> str:
+def improved(command: str, said: Iterable[Finding | InvalidSetting | Fixes]) -> str:
     """The command line with what the findings ask for, to be read by a person."""
     argv = shlex.split(command)
     for finding in said:
