@@ -54,18 +54,18 @@ def find_fixes(
     A finding yields only to a finding that is shown: when one is replaced or dropped, all are ranked again.
     """
     static, live = _merge_duplicates(
-        [_settle(one, config, lints) for one in _drop_duplicates(_run_lints(config, lints))], live
+        [_settle(finding, config, lints) for finding in _drop_duplicates(_run_lints(config, lints))], live
     )
     findings = [*live, *static]
     replaced = [0] * len(findings)
     dropped: dict[int, Outranked[Finding]] = {}
     while True:
         left = [finding for place, finding in enumerate(findings) if place not in dropped]
-        attempt = _Attempt(config, lints, {id(one) for one in findings[: len(live)]})
+        attempt = _Attempt(config, lints, {id(finding) for finding in findings[: len(live)]})
         event = attempt.follow(rank(left))
         if event is None:
             return attempt.fixes(tuple(dropped.values()))
-        place = next(at for at, one in enumerate(findings) if one is event.what)
+        place = next(at for at, finding in enumerate(findings) if finding is event.what)
         if isinstance(event, Outranked):
             dropped[place] = event
             continue
@@ -94,17 +94,19 @@ def find_fixes_in_rounds(config: ServeConfig, lints: Sequence[LintRule]) -> Fixe
 
 def _join(first: Fixes, more: Fixes) -> Fixes | None:
     """Both together; None if `more` changes nothing, or undoes what another rule asks for."""
-    added = [one for one in more.findings if one.to or one.env]
-    kept = [
-        _with_later_values(one, added)
-        for one in first.findings
-        if one.severity == "error" or not any(_replaces(new, one) for new in added)
+    added = [finding for finding in more.findings if finding.to or finding.env]
+    earlier = [
+        _with_later_values(finding, added)
+        for finding in first.findings
+        if finding.severity == "error" or not any(_replaces(new, finding) for new in added)
     ]
-    if not added or any(contradictions(new.changes, one.changes) for new in added for one in kept):
+    if not added or any(contradictions(new.changes, finding.changes) for new in added for finding in earlier):
         return None
-    rules = {one.rule for one in kept}
-    findings = sorted([*kept, *added], key=lambda one: SEVERITIES.index(one.severity))
-    outranked = tuple(lost for lost in first.outranked if lost.by in rules | {one.rule for one in added})
+    rules = {finding.rule for finding in earlier}
+    findings = sorted([*earlier, *added], key=_severity)
+    outranked = tuple(
+        lost for lost in first.outranked if lost.by in rules | {finding.rule for finding in added}
+    )
     return replace(
         first,
         findings=tuple(findings),
@@ -114,22 +116,22 @@ def _join(first: Fixes, more: Fixes) -> Fixes | None:
     )
 
 
-def _replaces(new: Finding, one: Finding) -> bool:
+def _replaces(new: Finding, earlier: Finding) -> bool:
     """True for a later value of the same rule."""
-    return new.rule == one.rule and bool(new.changes.keys() & one.changes.keys())
+    return new.rule == earlier.rule and bool(new.changes.keys() & earlier.changes.keys())
 
 
-def _with_later_values(one: Finding, added: Sequence[Finding]) -> Finding:
+def _with_later_values(error: Finding, added: Sequence[Finding]) -> Finding:
     """An error with the values that later findings give to its knobs."""
-    later = [new for new in added if contradictions(new.changes, one.changes)]
-    if one.severity != "error" or not later:
-        return one
-    to, env = dict(one.to), dict(one.env)
+    later = [new for new in added if contradictions(new.changes, error.changes)]
+    if error.severity != "error" or not later:
+        return error
+    to, env = dict(error.to), dict(error.env)
     for new in later:
         to |= {knob: value for knob, value in new.to.items() if knob in to}
         env |= {name: value for name, value in new.env.items() if name in env}
     rules = " and ".join(dict.fromkeys(name_of(new.rule) for new in later))
-    return replace(one, to=to, env=env, expects=f"it starts; {rules} says why with this value")
+    return replace(error, to=to, env=env, expects=f"it starts; {rules} says why with this value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ class _Attempt:
 
     def __init__(self, config: ServeConfig, lints: Sequence[LintRule], live: Container[int]) -> None:
         self._config, self._lints, self._live = config, lints, live
-        self._found: list[Finding] = []
+        self._shown: list[Finding] = []
         self._outranked: list[Outranked[Finding]] = []
         self._followed: list[Finding] = []
         self._later: list[str] = []
@@ -154,12 +156,12 @@ class _Attempt:
         self._errors = find_errors(config, lints)
 
     def follow(self, ordered: Ordered[Finding]) -> _Replaced | Outranked[Finding] | None:
-        kept, self._outranked = _restore_errors(ordered)
-        if contradiction := _find_contradiction(kept) or self._find_wider_fix(kept):
+        findings, self._outranked = _restore_errors(ordered)
+        if contradiction := _find_contradiction(findings) or self._find_wider_fix(findings):
             return contradiction
         followed: Finding | None = None
-        unsolved = self._find_unsolved(kept)
-        for finding in sorted(kept, key=lambda finding: SEVERITIES.index(finding.severity)):
+        unsolved = self._find_unsolved(findings)
+        for finding in sorted(findings, key=_severity):
             measured = id(finding) in self._live
             if measured and followed is not None and finding.to:
                 self._later.append(
@@ -175,19 +177,22 @@ class _Attempt:
                 if event := self._change(finding):
                     return event
                 followed = finding if measured else followed
-            self._found.append(finding)
+            self._shown.append(finding)
         return None
 
-    def _find_unsolved(self, kept: Sequence[Finding]) -> Finding | None:
+    def _find_unsolved(self, findings: Sequence[Finding]) -> Finding | None:
         """An error that only the log shows and no change ends: other flags may be part of the search."""
-        notes = (one for one in kept if one.severity == "error" and not (one.to or one.env))
-        notes = (one for one in notes if one.rule not in HEALTH)
-        return next((one for one in notes if _error(one) not in self._errors), None)
+        notes = (
+            finding for finding in findings if finding.severity == "error" and not (finding.to or finding.env)
+        )
+        notes = (finding for finding in notes if finding.rule not in HEALTH)
+        return next((finding for finding in notes if _error(finding) not in self._errors), None)
 
-    def _find_wider_fix(self, kept: Sequence[Finding]) -> Outranked[Finding] | None:
+    def _find_wider_fix(self, findings: Sequence[Finding]) -> Outranked[Finding] | None:
         """The kept error that a contradicting error's change fixes, too, unlike the other way round."""
-        for lost in (one.what for one in self._outranked if one.what.severity == "error" and one.what.to):
-            for finding in kept:
+        lost_errors = (loser.what for loser in self._outranked if loser.what.severity == "error")
+        for lost in (error for error in lost_errors if error.to):
+            for finding in findings:
                 if finding.severity != "error" or not contradictions(lost.changes, finding.changes):
                     continue
                 both = {_error(lost), _error(finding)}
@@ -212,8 +217,10 @@ class _Attempt:
         """The finding together with the changes that prevent the errors it would bring."""
         after = replace(after, log=())
         remedied, solved = finding, set[_Error]()
-        brought = (found for found in _run_lints(after, self._lints) if found.severity == "error")
-        for remedy in [_settle(found, after, self._lints) for found in brought if _error(found) in brings]:
+        brought = (finding for finding in _run_lints(after, self._lints) if finding.severity == "error")
+        for remedy in [
+            _settle(finding, after, self._lints) for finding in brought if _error(finding) in brings
+        ]:
             if any(contradictions(remedy.changes, other.changes) for other in (*self._followed, remedied)):
                 return None
             solved.add(_error(remedy))
@@ -229,14 +236,14 @@ class _Attempt:
         return config
 
     def fixes(self, dropped: Sequence[Outranked[Finding]]) -> Fixes:
-        shown = {finding.rule for finding in self._found}
+        shown = {finding.rule for finding in self._shown}
         back = [lost.what for lost in dropped if lost.by not in shown]
-        found = sorted([*self._found, *back], key=lambda finding: SEVERITIES.index(finding.severity))
+        findings = sorted([*self._shown, *back], key=_severity)
         return Fixes(
-            findings=tuple(found),
+            findings=tuple(findings),
             outranked=(*self._outranked, *(lost for lost in dropped if lost.by in shown)),
-            to={knob: value for one in self._followed for knob, value in one.to.items()},
-            env={name: value for one in self._followed for name, value in one.env.items()},
+            to={knob: value for finding in self._followed for knob, value in finding.to.items()},
+            env={name: value for finding in self._followed for name, value in finding.env.items()},
             later=tuple(self._later),
         )
 
@@ -267,11 +274,15 @@ def _build_note(finding: Finding, error: str) -> Finding:
 
 def _restore_errors(ordered: Ordered[Finding]) -> tuple[list[Finding], list[Outranked[Finding]]]:
     """Restore errors that only a non-error outranks, or the health that they may explain."""
-    grave = {one.rule for one in ordered.kept if one.severity == "error" and one.rule not in HEALTH}
+    grave = {
+        finding.rule
+        for finding in ordered.winners
+        if finding.severity == "error" and finding.rule not in HEALTH
+    }
     back = [lost for lost in ordered.outranked if lost.what.severity == "error" and lost.by not in grave]
     return (
-        [*(lost.what for lost in back), *ordered.kept],
-        [lost for lost in ordered.outranked if not any(lost is one for one in back)],
+        [*(lost.what for lost in back), *ordered.winners],
+        [lost for lost in ordered.outranked if not any(lost is finding for finding in back)],
     )
 
 
@@ -303,17 +314,17 @@ def build_rows(finding: Finding, config: ServeConfig, assumed: Mapping[Knob, Val
 
 
 def _run_lints(config: ServeConfig, lints: Iterable[LintRule]) -> list[Finding]:
-    found = [hold_back(finding, lint, config) for lint in lints for finding in lint.check(config)]
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+    findings = [hold_back(finding, lint, config) for lint in lints for finding in lint.check(config)]
+    return sorted(findings, key=_severity)
 
 
 def _drop_duplicates(findings: Iterable[Finding]) -> list[Finding]:
     """Findings without those that repeat the rule, the change and the sentence of an earlier one."""
-    kept: list[Finding] = []
+    distinct: list[Finding] = []
     for finding in findings:
-        if not any(_key(finding) == _key(one) and finding.why == one.why for one in kept):
-            kept.append(finding)
-    return kept
+        if not any(_key(finding) == _key(other) and finding.why == other.why for other in distinct):
+            distinct.append(finding)
+    return distinct
 
 
 def _settle(finding: Finding, config: ServeConfig, lints: Sequence[LintRule]) -> Finding:
@@ -322,8 +333,8 @@ def _settle(finding: Finding, config: ServeConfig, lints: Sequence[LintRule]) ->
     settled = finding
     for _ in range(STEPS):
         after = replace(_apply(config, settled.to, settled.env), log=())
-        found = (one for one in _run_lints(after, own) if one.rule == finding.rule)
-        onward = next((one for one in found if one.to.keys() & settled.to.keys()), None)
+        findings = (other for other in _run_lints(after, own) if other.rule == finding.rule)
+        onward = next((other for other in findings if other.to.keys() & settled.to.keys()), None)
         if onward is None:
             return settled
         settled = replace(settled, to={**settled.to, **onward.to}, expects=onward.expects, risks=onward.risks)
@@ -339,13 +350,21 @@ def _merge_duplicates(
     same rule.
     """
     changed = {finding.rule for finding in live if finding.to}
-    static = [one for one in static if one.to or one.env or one.rule not in changed]
+    static = [finding for finding in static if finding.to or finding.env or finding.rule not in changed]
     seen = {_key(finding): finding.evidence for finding in live if finding.to}
-    known = {_key(finding) for finding in static}
+    stated = {_key(finding) for finding in static}
     return (
-        [replace(one, evidence={**one.evidence, **seen.get(_key(one), {})}) for one in static],
-        [one for one in live if not one.to or _key(one) not in known],
+        [
+            replace(finding, evidence={**finding.evidence, **seen.get(_key(finding), {})})
+            for finding in static
+        ],
+        [finding for finding in live if not finding.to or _key(finding) not in stated],
     )
+
+
+def _severity(finding: Finding) -> int:
+    """The place of its severity, the gravest first."""
+    return SEVERITIES.index(finding.severity)
 
 
 def _describe(finding: Finding) -> str:
@@ -378,8 +397,10 @@ def find_errors(config: ServeConfig, lints: Sequence[LintRule]) -> dict[_Error, 
     The log is left out, because it describes another start.
     """
     config = replace(config, log=())
-    found = {_error(one): one.why for one in _run_lints(config, lints) if one.severity == "error"}
-    return {(one.rule, one.source): one.why for one in find_problems(config)} | found
+    errors = {
+        _error(finding): finding.why for finding in _run_lints(config, lints) if finding.severity == "error"
+    }
+    return {(finding.rule, finding.source): finding.why for finding in find_problems(config)} | errors
 
 
 def _error(finding: Finding) -> _Error:

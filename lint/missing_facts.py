@@ -23,7 +23,7 @@ class FactSource:
 
     what: Callable[[ServeConfig], str]
     option: str
-    known: Callable[[ServeConfig], bool]
+    is_known: Callable[[ServeConfig], bool]
 
     def describe(self, config: ServeConfig) -> str:
         """`the GPU (--gpu NAME)`"""
@@ -44,39 +44,43 @@ def _has_model_size(config: ServeConfig) -> bool:
 
 FACTS: Mapping[Fact, FactSource] = {
     "gpu": FactSource(
-        what=lambda _: "the GPU", option="--gpu NAME", known=lambda config: config.card is not None
+        what=lambda _: "the GPU", option="--gpu NAME", is_known=lambda config: config.card is not None
     ),
     "gpus": FactSource(
-        what=lambda _: "the number of GPUs", option="--gpus N", known=lambda config: config.gpus is not None
+        what=lambda _: "the number of GPUs",
+        option="--gpus N",
+        is_known=lambda config: config.gpus is not None,
     ),
     "model": FactSource(
-        what=_name_model, option="--model-config FILE", known=lambda config: config.model is not None
+        what=_name_model, option="--model-config FILE", is_known=lambda config: config.model is not None
     ),
     "version": FactSource(
         what=lambda _: "the version of vLLM",
         option="--vllm-version V",
-        known=lambda config: bool(config.version),
+        is_known=lambda config: bool(config.version),
     ),
     "profile": FactSource(
-        what=lambda _: "the kind of traffic", option="--profile P", known=lambda config: bool(config.profile)
+        what=lambda _: "the kind of traffic",
+        option="--profile P",
+        is_known=lambda config: bool(config.profile),
     ),
     "log": FactSource(
-        what=lambda _: "its startup log", option="--log FILE", known=lambda config: bool(config.log)
+        what=lambda _: "its startup log", option="--log FILE", is_known=lambda config: bool(config.log)
     ),
     "gpu_memory": FactSource(
         what=lambda config: f"the memory of {config.card.name if config.card else 'the GPU'}",
         option="",
-        known=lambda config: config.card is None or config.card.memory_gib is not None,
+        is_known=lambda config: config.card is None or config.card.memory_gib is not None,
     ),
     "model_size": FactSource(
         what=lambda config: f"the size of {text_of(config, 'model') or 'the model'} with these flags",
         option="",
-        known=lambda config: config.model is None or _has_model_size(config),
+        is_known=lambda config: config.model is None or _has_model_size(config),
     ),
     "step_memory": FactSource(
         what=lambda _: "the memory of the largest step",
         option="",
-        known=lambda config: (
+        is_known=lambda config: (
             config.model is None or config.card is None or overhead_gib(config, layout(config)) is not None
         ),
     ),
@@ -108,7 +112,7 @@ class Judged:
 
 
 def find_missing(config: ServeConfig, facts: Iterable[Fact]) -> tuple[Fact, ...]:
-    return tuple(fact for fact in facts if not FACTS[fact].known(config))
+    return tuple(fact for fact in facts if not FACTS[fact].is_known(config))
 
 
 def judge_coverage(config: ServeConfig, lints: Sequence[LintRule]) -> Judged:

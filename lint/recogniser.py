@@ -42,8 +42,8 @@ def recogniser(
             return ()
         for line in reversed(config.log):
             match = re.search(pattern, line[:LONGEST_LINE], re.MULTILINE)
-            if match and (found := recognise(match, config)):
-                return (found,)
+            if match and (finding := recognise(match, config)):
+                return (finding,)
         return ()
 
     return Recogniser(

@@ -114,8 +114,8 @@ class Admission:
 
     def _is_cache_full(self, reading: Reading, context: Context) -> bool:
         """True if the cache, less the watermark's share, is full in both halves of the window."""
-        usage, kept_free = reading.kv_usage, min(1.0, read_number(context.setting, WATERMARK) or 0.0)
-        above = self.kv_full_above_ratio * (1 - kept_free)
+        usage, reserve = reading.kv_usage, min(1.0, read_number(context.setting, WATERMARK) or 0.0)
+        above = self.kv_full_above_ratio * (1 - reserve)
         return usage is not None and min(usage.early, usage.late) > above
 
     def _has_queue(self, reading: Reading) -> bool:
@@ -162,11 +162,11 @@ class Admission:
     def _raise_watermark(self, rule: str, reading: Reading, context: Context) -> Proposal | None:
         """The mildest remedy: keep a small share of the cache free on admission."""
         value = context.setting.get(WATERMARK)
-        known = KNOBS[WATERMARK].in_version(reading.facts.get("version"))
+        exists = KNOBS[WATERMARK].in_version(reading.facts.get("version"))
         current = float(value) if isinstance(value, (int, float)) else 0.0
         bound = context.bound(WATERMARK)
         higher = next((step for step in WATERMARKS if step > current and bound.allows(step)), None)
-        if higher is None or not (known or (known is None and value is not None)):
+        if higher is None or not (exists or (exists is None and value is not None)):
             return None
         if was_reversed_recently(reading, context, (WATERMARK,), upwards=True, settle_s=self.settle_s):
             return None

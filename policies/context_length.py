@@ -54,7 +54,7 @@ class ContextLength:
         value = step_down(context.bound(LENGTH), current=length, at_most=least * 2, least=least)
         if value is None:
             return ()
-        found = build_optimisation(
+        proposal = build_optimisation(
             "L1",
             reading,
             {LENGTH: value},
@@ -68,7 +68,7 @@ class ContextLength:
             klass="gated",
             assumed={LENGTH: length},
         )
-        return (found,)
+        return (proposal,)
 
 
 plugin = ContextLength

@@ -64,7 +64,7 @@ class Graphs:
             return None
         tokens = reading.generation_tokens_per_s.mean if reading.generation_tokens_per_s else None
         rate = "" if tokens is None else f" at {tokens:.0f} tokens/s"
-        found = build_optimisation(
+        proposal = build_optimisation(
             "G1",
             reading,
             {EAGER: False},
@@ -80,7 +80,7 @@ class Graphs:
             misses_objective(reading.ttft, context.slo.ttft, self.requests_at_least),
             misses_objective(reading.e2e, context.slo.e2e, self.requests_at_least),
         )
-        return replace(found, mitigation=any(late))
+        return replace(proposal, mitigation=any(late))
 
     def _enlarge_captures(self, reading: Reading, context: Context) -> Proposal | None:
         """Batches above the largest captured size run without a graph: a step in ITL."""
@@ -94,7 +94,7 @@ class Graphs:
         if largest is None or reading.running.high <= largest or not to:
             return None
         values = " and ".join(f"{k} {'as vLLM chooses' if v is None else v}" for k, v in to.items())
-        found = build_optimisation(
+        proposal = build_optimisation(
             "G2",
             reading,
             to,
@@ -108,7 +108,7 @@ class Graphs:
             source=cite("vllm/config/compilation.py: cudagraph_capture_sizes"),
             assumed=assumed,
         )
-        return replace(found, mitigation=late)
+        return replace(proposal, mitigation=late)
 
     def _capture_proposal(
         self, reading: Reading, context: Context
@@ -178,7 +178,7 @@ def _table(value: Value) -> dict[str, object]:
 
 
 def _whole_numbers(value: Value) -> list[int]:
-    return [int(found) for found in findall(r"\d{1,6}", str(value))] if value is not None else []
+    return [int(number) for number in findall(r"\d{1,6}", str(value))] if value is not None else []
 
 
 plugin = Graphs

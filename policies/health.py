@@ -49,11 +49,11 @@ class Health:
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
         if any(incident.what == "oom" for incident in reading.incidents):
             return ()  # M2 knows the cause, and its remedy must not wait
-        found = [self._note_restart(reading), *self._note_requests(reading, context.slo)]
+        notes = [self._note_restart(reading), *self._note_requests(reading, context.slo)]
         if reading.coverage >= self.coverage_at_least_ratio:
             hang = self._note_hang(reading)
-            found += [hang, None if hang else self._note_imbalance(reading), self._note_deferred(reading)]
-        return tuple(proposal for proposal in found if proposal)
+            notes += [hang, None if hang else self._note_imbalance(reading), self._note_deferred(reading)]
+        return tuple(note for note in notes if note)
 
     def _note_hang(self, reading: Reading) -> Proposal | None:
         """Requests run and no token advances. A prompt that is computed in chunks takes more of the cache."""
@@ -71,7 +71,7 @@ class Health:
                 "HC1", reading, why, "restart the server; its log, or py-spy, shows where it stands"
             )
         engines = reading.health.engines
-        hung = [name for name, one in engines.items() if one.running.low > 0 and not one.tokens]
+        hung = [name for name, engine in engines.items() if engine.running.low > 0 and not engine.tokens]
         if not hung or len(hung) == len(engines):
             return None
         why = (
@@ -106,17 +106,17 @@ class Health:
             )
             advice = "find the cause in the server's log; no flag is judged by the requests that are left"
             yield _build("HC3", reading, why, advice, ("failed", share, "ratio"))
-        asked = of + rejected
-        if self._is_proved(rejected, asked, allowed):
+        arrived = of + rejected
+        if self._is_proved(rejected, arrived, allowed):
             limits = ", ".join(
                 f"{count:.0f} by {limit}" for limit, count in reading.health.rejected.items() if count
             )
             why = (
-                f"{rejected:.0f} of {asked:.0f} requests ({rejected / asked:.1%}) were rejected with 503 in "
-                f"{reading.span_s:.0f} s: {limits}"
+                f"{rejected:.0f} of {arrived:.0f} requests ({rejected / arrived:.1%}) were rejected with 503 "
+                f"in {reading.span_s:.0f} s: {limits}"
             )
             advice = "the limit of the queue sheds load: raise the limit, or add servers, before tuning"
-            yield _build("HC4", reading, why, advice, ("rejected", rejected / asked, "ratio"))
+            yield _build("HC4", reading, why, advice, ("rejected", rejected / arrived, "ratio"))
         yield self._note_aborts(reading)
 
     def _note_aborts(self, reading: Reading) -> Proposal | None:
@@ -139,15 +139,15 @@ class Health:
         engines = reading.health.engines
         if len(engines) <= 1:
             return None
-        load = {name: one.running.mean + one.waiting.mean for name, one in engines.items()}
+        load = {name: engine.running.mean + engine.waiting.mean for name, engine in engines.items()}
         most, least = max(load, key=lambda name: load[name]), min(load, key=lambda name: load[name])
         queues = self._queues_beside(engines[most], engines[least])
         if not queues and not self._gets_too_few(engines, least):
             return None
         what = ", ".join(
-            f"engine {name} had {one.running.mean:.1f} running and {one.waiting.mean:.1f} waiting and ended "
-            f"{one.ended:.0f}"
-            for name, one in ((most, engines[most]), (least, engines[least]))
+            f"engine {name} had {engine.running.mean:.1f} running and {engine.waiting.mean:.1f} waiting and "
+            f"ended {engine.ended:.0f}"
+            for name, engine in ((most, engines[most]), (least, engines[least]))
         )
         why = f"the {len(engines)} data-parallel engines differ in load over {reading.span_s:.0f} s: {what}"
         advice = (
@@ -168,7 +168,7 @@ class Health:
 
     def _gets_too_few(self, engines: Mapping[str, EngineWindow], least: str) -> bool:
         """Fewer requests than chance leaves an engine that gets its fair share."""
-        of, fair = sum(one.ended for one in engines.values()), 1 / len(engines)
+        of, fair = sum(engine.ended for engine in engines.values()), 1 / len(engines)
         if not of or engines[least].ended > self.idle_engine_ratio * fair * of:
             return False
         return exceeds_share(1 - engines[least].ended / of, 1 - fair, of)
@@ -179,7 +179,7 @@ class Health:
             return None
         halves = ((deferred.early, waiting.early), (deferred.late, waiting.late))
         least = max(self.queue_at_least, self.running_ratio * reading.running.mean)
-        if any(one < max(least, self.deferred_ratio * queue) for one, queue in halves):
+        if any(half < max(least, self.deferred_ratio * queue) for half, queue in halves):
             return None
         why = (
             f"{deferred.mean:.1f} of {waiting.mean:.1f} waiting requests were deferred over "
@@ -226,7 +226,7 @@ def _count_aborted(reading: Reading) -> tuple[float, float]:
     """Aborted requests and all that ended."""
     if seen := reading.requests:
         answered: tuple[RequestOutcome, ...] = ("ok", "truncated", "aborted")
-        return seen.get("aborted", 0), sum(seen.get(one, 0) for one in answered)
+        return seen.get("aborted", 0), sum(seen.get(outcome, 0) for outcome in answered)
     ended = reading.health.ended
     return ended.get("abort", 0.0), sum(ended.values())
 

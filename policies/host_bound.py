@@ -50,10 +50,10 @@ class HostBound:
         if has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
         busy = find_peak_gpu_utilization(reading)
-        found = [self._enable_async(reading, context)]
+        proposals = [self._enable_async(reading, context)]
         if busy is not None and busy < self.gpu_idle_below_ratio:
-            found += [self._add_api_servers(reading, context, busy), self._note_low_load(reading, busy)]
-        return tuple(proposal for proposal in found if proposal)
+            proposals += [self._add_api_servers(reading, context, busy), self._note_low_load(reading, busy)]
+        return tuple(proposal for proposal in proposals if proposal)
 
     def _add_api_servers(self, reading: Reading, context: Context, busy: float) -> Proposal | None:
         cpu, setting = reading.series.get(self.cpu_series), context.setting

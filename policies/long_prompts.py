@@ -47,8 +47,8 @@ class LongPrompts:
         if has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
         p50, p99 = reading.series.get(self.p50_series), reading.series.get(self.p99_series)
-        known = KNOBS[THRESHOLD].in_version(reading.facts.get("version"))
-        if not p50 or not p99 or read_number(context.setting, THRESHOLD) or known is False:
+        exists = KNOBS[THRESHOLD].in_version(reading.facts.get("version"))
+        if not p50 or not p99 or read_number(context.setting, THRESHOLD) or exists is False:
             return ()
         mixed = p99 > self.long_from and p50 <= self.short_below_ratio * p99
         late = misses_objective(reading.itl, context.slo.itl, self.requests_at_least)
@@ -68,7 +68,7 @@ class LongPrompts:
         )
         if value is None or value >= budget:
             return ()
-        found = build_optimisation(
+        proposal = build_optimisation(
             "P4",
             reading,
             {THRESHOLD: value},
@@ -82,7 +82,7 @@ class LongPrompts:
             source=SOURCE,
             assumed={THRESHOLD: 0},
         )
-        return (replace(found, mitigation=late),)
+        return (replace(proposal, mitigation=late),)
 
     def _has_tail(self, reading: Reading) -> bool:
         least = self.requests_at_least

@@ -187,7 +187,7 @@ class MemoryShare:
             if any(ran_out_of_memory(o) and to.items() <= o.to.items() for o in context.outcomes):
                 continue
             values = " and ".join(f"{knob} {value}" for knob, value in to.items())
-            found = Proposal(
+            proposal = Proposal(
                 rule="M2",
                 to=to,
                 assumed=assumed,
@@ -201,7 +201,7 @@ class MemoryShare:
                 evidence=_evidence(reading, find_used_share(reading)),
                 mitigation=True,
             )
-            return replace(found, klass="gated") if LENGTH in to else found
+            return replace(proposal, klass="gated") if LENGTH in to else proposal
         return None
 
     def _list_reductions(self, reading: Reading, context: Context) -> list[_Change]:

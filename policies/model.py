@@ -49,18 +49,20 @@ class Model:
         age_s = (reading.at - result.made_at).total_seconds()
         if dict(result.setting) != dict(context.setting) or age_s > self.oldest_s:
             return ()
-        found = [_warn_of_rules(result)]
+        proposals = [_warn_of_rules(result)]
         if has_need(reading, context.slo):
             helps = can_end_queue(reading, gain=_capacity_gain(result))
-            found += [_change(result) if helps else None, self._count_servers(result)]
-        return tuple(proposal for proposal in found if proposal)
+            proposals += [_change(result) if helps else None, self._count_servers(result)]
+        return tuple(proposal for proposal in proposals if proposal)
 
     def _count_servers(self, result: ModelSearchResult) -> Proposal | None:
         servers = result.servers
         if result.reaches_goal or servers is None or not 1 < servers <= self.servers_at_most:
             return None
-        one = result.best_capacity or result.capacity
-        alone = f"one carries {one.rate_rps:.2f}" if one.rate_rps else "one carries none of it in time"
+        capacity = result.best_capacity or result.capacity
+        alone = (
+            f"one carries {capacity.rate_rps:.2f}" if capacity.rate_rps else "one carries none of it in time"
+        )
         why = (
             f"{servers} servers carry the {result.rate_rps:.2f} requests/s within the objectives, {alone}; "
             f"{result.why_nothing or 'the best change of one server is not enough'}"
@@ -74,9 +76,9 @@ def _change(result: ModelSearchResult) -> Proposal | None:
         return None
     now, then = result.present["attainment"], result.then["attainment"]
     against = "".join(
-        f"; {name_of(one.rule)} suggests {describe_changes(one.to)}: {_points(one.gain)}"
-        for one in result.rules
-        if one.rule != CHANGE and one.to.items() - best.to.items()
+        f"; {name_of(rule.rule)} suggests {describe_changes(rule.to)}: {_points(rule.gain)}"
+        for rule in result.rules
+        if rule.rule != CHANGE and rule.to.items() - best.to.items()
     )
     why = (
         f"replaying {result.requests:,} recorded requests ({result.rate_rps:.2f}/s), {now.value:.1%} meet "
@@ -107,10 +109,10 @@ def _capacity_gain(result: ModelSearchResult) -> float:
 
 def _warn_of_rules(result: ModelSearchResult) -> Proposal | None:
     """PM3, for the suggestion with the largest loss, if chance and the law's error do not explain it."""
-    losses = [one for one in result.rules if one.rule != CHANGE and one.gain.high < 0]
+    losses = [rule for rule in result.rules if rule.rule != CHANGE and rule.gain.high < 0]
     if not losses:
         return None
-    worst = min(losses, key=lambda one: one.gain.value)
+    worst = min(losses, key=lambda rule: rule.gain.value)
     why = (
         f"the model contradicts {name_of(worst.rule)}: {describe_changes(worst.to)} changes the share of "
         f"requests within the objectives by {_points(worst.gain)}, {_describe_errors(result)}"

@@ -50,7 +50,7 @@ class Offloading:
             or reading.kv_usage is None
         ):
             return ()
-        found = build_optimisation(
+        proposal = build_optimisation(
             "O1",
             reading,
             {OFFLOAD: value[0]},
@@ -63,7 +63,7 @@ class Offloading:
             risks="prefixes found in host memory until now are computed again",
             source=SOURCE,
         )
-        return (found,)
+        return (proposal,)
 
 
 plugin = Offloading

@@ -154,8 +154,8 @@ class PrefillBudget:
         if shares is None:
             by_prompts = _has_prompt_backlog(reading, late)
         else:
-            known = reading.work.decode_step_s is not None or _has_prompt_backlog(reading, late)
-            by_prompts = known and shares.prefill >= MOST_COST
+            measured = reading.work.decode_step_s is not None or _has_prompt_backlog(reading, late)
+            by_prompts = measured and shares.prefill >= MOST_COST
             why = f"{why}, {shares.prefill:.0%} of the excess in steps that read prompts,"
         most = step_in_time(reading, objective)
         is_median_late = itl.p50 > objective.under_s
@@ -267,10 +267,10 @@ def _by_prompts(miss: Miss) -> float:
 
 def _rate_confidence(reading: Reading, context: Context, knob: Knob) -> tuple[ChangeClass, str]:
     """False if neither the flag nor the GPU is known: the default is a guess, and the change is gated."""
-    known = positive_int(context.setting, knob) is not None or any(
+    is_known = positive_int(context.setting, knob) is not None or any(
         gpu.memory_total_mib for gpu in reading.gpus
     )
-    return ("auto", "") if known else ("gated", " (a guess: neither the flag nor the GPU is known)")
+    return ("auto", "") if is_known else ("gated", " (a guess: neither the flag nor the GPU is known)")
 
 
 def _has_prompt_backlog(reading: Reading, late: float) -> bool:

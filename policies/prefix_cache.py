@@ -48,7 +48,7 @@ class PrefixCache:
             return None
         if not self._prompts_matter(reading):
             return None
-        found = build_optimisation(
+        proposal = build_optimisation(
             "X1",
             reading,
             {CACHING: value[0]},
@@ -59,7 +59,7 @@ class PrefixCache:
             risks="close to none: cached blocks are evicted first when the cache is full",
             source=SOURCE,
         )
-        return replace(found, mitigation=bool(find_misses(reading, context.slo, self.requests_at_least)))
+        return replace(proposal, mitigation=bool(find_misses(reading, context.slo, self.requests_at_least)))
 
     def _prompts_matter(self, reading: Reading) -> bool:
         """True if the engine reads prompts much of the time, or that is not known."""

@@ -72,10 +72,10 @@ class QueueNotes:
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
         if is_idle(reading) or reading.coverage < self.coverage_at_least_ratio:
             return ()
-        found = [self._note_backlog(reading), self._note_stall(reading, context)]
+        notes = [self._note_backlog(reading), self._note_stall(reading, context)]
         if not reading.stands_still:  # replicas do not help what hangs
-            found.append(self._note_capacity(reading, context))
-        return tuple(proposal for proposal in found if proposal)
+            notes.append(self._note_capacity(reading, context))
+        return tuple(note for note in notes if note)
 
     def _note_backlog(self, reading: Reading) -> Proposal | None:
         waiting = reading.waiting
@@ -100,8 +100,8 @@ class QueueNotes:
             f"over {reading.span_s:.0f} s {reading.waiting.mean:.1f} requests waited while at most "
             f"{reading.running.high:.0f} ran ({cap.origin}) and the KV cache was free"
         )
-        found = [*_describe_prefill(reading), *_list_blockers(context.setting)]
-        blockers = "; ".join(found) or "structured output, multimodal inputs, adapters"
+        causes = [*_describe_prefill(reading), *_list_blockers(context.setting)]
+        blockers = "; ".join(causes) or "structured output, multimodal inputs, adapters"
         advice = f"neither the cap nor the KV cache is the limit; check: {blockers}"
         return build_note("Q4", reading, why, advice, SOURCE, _kv(reading))
 
@@ -185,19 +185,19 @@ def _is_prefilling(reading: Reading) -> bool:
 
 
 def _list_blockers(setting: Setting) -> list[str]:
-    found = [
+    flags = [
         f"{knob} ({meaning})"
         for knob, meaning in BLOCKERS.items()
         if setting.get(knob) not in {None, False, "fcfs"}
     ]
     if setting.get("async_scheduling") is False:
-        found.append("async_scheduling (it is off)")
+        flags.append("async_scheduling (it is off)")
     if setting.get("enable_chunked_prefill") is False:
-        found.append("enable_chunked_prefill (it is off: a prompt waits until all of it fits a step)")
+        flags.append("enable_chunked_prefill (it is off: a prompt waits until all of it fits a step)")
     budget = read_number(setting, BUDGET)
     if budget is not None and budget < FEW_TOKENS:
-        found.append(f"{BUDGET} ({budget:g} tokens a step admit few prompts)")
-    return found
+        flags.append(f"{BUDGET} ({budget:g} tokens a step admit few prompts)")
+    return flags
 
 
 def _kv(reading: Reading) -> Measured:

@@ -51,7 +51,7 @@ class Speculation:
             return ()
         acceptance = "" if accepted is None else f"{accepted:.0%} of the drafted tokens are accepted, "
         values = "fewer tokens" if TOKENS in to and to[TOKENS] is not None else "off"
-        found = build_optimisation(
+        proposal = build_optimisation(
             "SD1",
             reading,
             to,
@@ -63,7 +63,7 @@ class Speculation:
             source=f"{DOCS}/features/spec_decode/",
             klass="gated" if set(to) == {TOKENS} else "note",  # method and model are the operator's choice
         )
-        return (found,)
+        return (proposal,)
 
     def _to(self, context: Context, given: Sequence[Knob], accepted: float | None) -> dict[Knob, Value]:
         """Half the draft tokens if some are useful, else all flags of speculation removed."""

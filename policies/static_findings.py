@@ -50,9 +50,9 @@ def can_try(finding: Finding, reading: Reading, context: Context) -> bool:
 
 def _is_possible(knob: Knob, value: Value, reading: Reading, context: Context) -> bool:
     flag, present = knob.partition(".")[0], context.setting.get(knob)
-    known = knob in context.setting or KNOBS[flag].in_version(reading.facts.get("version")) is True
+    exists = knob in context.setting or KNOBS[flag].in_version(reading.facts.get("version")) is True
     allowed = context.bound(knob).allows(value) and not misfit(knob, value)
-    return tunable(knob) and knob not in BY_LOAD and known and allowed and value != present
+    return tunable(knob) and knob not in BY_LOAD and exists and allowed and value != present
 
 
 def _class(finding: Finding) -> ChangeClass:

@@ -1,4 +1,4 @@
-"""Ranks proposals and findings by the order of their rules, and drops those that another one outranks. Pure.
+"""Ranks proposals and findings by the order of their rules, and drops those that another item outranks. Pure.
 
 The first is followed; the rest are evaluated again when its outcome is known (one concern per suggestion).
 """
@@ -27,7 +27,7 @@ S = TypeVar("S", bound=Rankable)
 
 @dataclass(frozen=True, slots=True)
 class Outranked(Generic[S]):
-    """A dropped element, the kept rule that outranks it, and why in one sentence."""
+    """A dropped element, the rule that outranks it, and the reason in a sentence."""
 
     what: S
     by: str
@@ -36,9 +36,9 @@ class Outranked(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class Ordered(Generic[S]):
-    """All given elements: `kept`, the first to be followed first, and `outranked`."""
+    """All given elements: the winners in the order in which to follow them, and `outranked`."""
 
-    kept: tuple[S, ...]
+    winners: tuple[S, ...]
     outranked: tuple[Outranked[S], ...] = ()
 
 
@@ -47,32 +47,34 @@ class Precedence(Protocol):
 
 
 def ranked(items: Sequence[S]) -> Ordered[S]:
-    """Sort proposals or findings by precedence and drop those that another one outranks.
+    """Sort proposals or findings by precedence and drop those that another item outranks.
 
-    Only a kept item outranks another: each item is decided after all items that could outrank it,
-    and is compared with the kept ones alone. In a cycle, the first in rank is decided first.
+    Only a winner outranks another item: each item is decided after all items that could outrank it, and is
+    compared with the winners alone. In a cycle, the item that ranks first is decided first.
     """
     ordered = sorted(items, key=_rank)  # stable: items of one rank keep their order
-    winners = {
+    rivals = {
         place: [at for at, other in enumerate(ordered) if _may_lose(item, other, later=at > place)]
         for place, item in enumerate(ordered)
     }
-    pending, kept = list(winners), dict[int, S]()
+    pending, winners = list(rivals), dict[int, S]()
     outranked: dict[int, Outranked[S]] = {}
     while pending:
-        place = next((at for at in pending if not any(by in pending for by in winners[at])), pending[0])
+        place = next((at for at in pending if not any(by in pending for by in rivals[at])), pending[0])
         pending.remove(place)
-        item, standing = ordered[place], [kept[at] for at in sorted(kept)]
+        item, standing = ordered[place], [winners[at] for at in sorted(winners)]
         lost = _yields(item, standing) or _contradicts(item, standing) or _excludes(item, standing)
         if lost is None:
-            kept[place] = item
+            winners[place] = item
         else:
             outranked[place] = Outranked(item, *lost)
-    return Ordered(tuple(kept[at] for at in sorted(kept)), tuple(outranked[at] for at in sorted(outranked)))
+    return Ordered(
+        tuple(winners[at] for at in sorted(winners)), tuple(outranked[at] for at in sorted(outranked))
+    )
 
 
 def _may_lose(item: S, other: S, *, later: bool) -> bool:
-    """True if `other`, once kept, outranks `item`."""
+    """True if `other`, once a winner, outranks `item`."""
     if other is item:
         return False
     if _yields(item, (other,)):
@@ -80,28 +82,28 @@ def _may_lose(item: S, other: S, *, later: bool) -> bool:
     return not later and not _yields(other, (item,)) and bool(_contradicts(item, (other,)))
 
 
-def _excludes(item: S, kept: Sequence[S]) -> tuple[str, str] | None:
-    """The kept rule that would yield to `item`, had a cycle not decided it first, and why `item` goes."""
-    first = next((other.rule for other in kept if _yields(other, (item,))), None)
+def _excludes(item: S, winners: Sequence[S]) -> tuple[str, str] | None:
+    """The winner's rule that would yield to `item`, had a cycle not decided it first, and why `item` goes."""
+    first = next((other.rule for other in winners if _yields(other, (item,))), None)
     return None if first is None else (first, "the two exclude each other, and the other is followed first")
 
 
-def _yields(item: S, kept: Sequence[S]) -> tuple[str, str] | None:
+def _yields(item: S, winners: Sequence[S]) -> tuple[str, str] | None:
     """The rule that `item` yields to by `YIELDS`, and why."""
     for row in YIELDS:
         every = ANY in row.rules and _changes(item) and item.rule not in (*row.to, *row.but)
         if item.rule not in row.rules and not every:
             continue
-        for other in kept:
+        for other in winners:
             changes = ANY in row.to and _changes(other) and other.rule != item.rule
             if other.rule in row.to or changes:
                 return other.rule, row.why
     return None
 
 
-def _contradicts(item: S, kept: Sequence[S]) -> tuple[str, str] | None:
+def _contradicts(item: S, winners: Sequence[S]) -> tuple[str, str] | None:
     """The other rule that wants a different value of one knob or variable, and which."""
-    for other in kept:
+    for other in winners:
         if other.rule != item.rule and (apart := contradictions(_changes_of(item), _changes_of(other))):
             return other.rule, f"it wants another {min(apart)}"
     return None

@@ -62,7 +62,7 @@ def by_rank(suggestions: Sequence[Suggestion]) -> tuple[Suggestion, ...]:
             if not is_from_person(suggestion)
         ]
     )
-    proposed = (*ordered.kept, *(lost.what for lost in ordered.outranked))
+    proposed = (*ordered.winners, *(lost.what for lost in ordered.outranked))
     return (*asked, *(proposal.suggestion for proposal in proposed))
 
 

@@ -140,7 +140,7 @@ def _ask(rules: Rules, state: State, reading: Reading, context: Context, at: dat
             return None
         return rules.guard.admit(state, made, policy=proposal.policy, at=at, reading=reading, slo=rules.slo)
 
-    return _Answers(tuple((proposal, admit(proposal)) for proposal in ordered.kept), ordered.outranked)
+    return _Answers(tuple((proposal, admit(proposal)) for proposal in ordered.winners), ordered.outranked)
 
 
 def _remember(state: State, answers: _Answers, reading: Reading, at: datetime) -> State:

@@ -46,12 +46,12 @@ def _check_volta(config: ServeConfig) -> Iterable[Finding]:
 def _check_engine_version(config: ServeConfig) -> Iterable[Finding]:
     vendor = next((name for name in sorted(config.env) if name.startswith("NIM_")), "")
     nim = vendor or any("nvcr.io/nim" in line or "nvcr.io/nvidia/nim" in line for line in config.log)
-    known = release_number(config)
+    release = release_number(config)
     before_ampere = bool(config.card and config.card.capability and config.card.capability < AMPERE)
-    if nim and (known is None or known < OLD):
+    if nim and (release is None or release < OLD):
         mark = f"{vendor} is set" if vendor else "its log names an image of nvcr.io"
         why = f"this is NVIDIA's NIM build of vLLM {config.version or 'of unknown version'} ({mark})"
-    elif known is not None and known < OLD:
+    elif release is not None and release < OLD:
         why = f"vLLM {config.version} is older than 0.14"
     else:
         return
@@ -80,8 +80,8 @@ def _check_kernel(config: ServeConfig) -> Iterable[Finding]:
             "without the flag vLLM chooses Marlin"
         )
     elif line:
-        found = _EXLLAMA.search(line)
-        kernel = found[1] if found else "a kernel that vLLM reports as not fully optimized"
+        fallback = _EXLLAMA.search(line)
+        kernel = fallback[1] if fallback else "a kernel that vLLM reports as not fully optimized"
         why = f"according to the log the quantized weights run on {kernel}, a slow fallback"
     else:
         return

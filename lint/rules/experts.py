@@ -67,7 +67,9 @@ def _check_latent_attention(config: ServeConfig) -> Iterable[Finding]:
     why = f"{model.name} has latent attention: with TP {now.tp} every GPU holds the full KV cache"
     to = plan_changes(config) if is_busy(config) else {}
     by_hand = f" (--data-parallel-size {plan.layout.dp} --enable-expert-parallel instead of TP)"
-    kept = "; gpu_memory_utilization changes too, because vLLM does not account for the exchange's buffers"
+    lower_share = (
+        "; gpu_memory_utilization changes too, because vLLM does not account for the exchange's buffers"
+    )
     yield Finding(
         rule="D7",
         klass="gated" if to else "note",
@@ -78,7 +80,7 @@ def _check_latent_attention(config: ServeConfig) -> Iterable[Finding]:
         to=to,
         expects=f"the KV cache is partitioned: about {now.tp} times the tokens, more throughput under load"
         + ("" if to else by_hand)
-        + (kept if "gpu_memory_utilization" in to else ""),
+        + (lower_share if "gpu_memory_utilization" in to else ""),
         risks="each GPU holds all attention weights; at low concurrency TP is faster",
         evidence={"tensor_parallel_size": now.tp, "latent_dim": model.latent_dim},
     )

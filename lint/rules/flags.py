@@ -46,12 +46,12 @@ def _check_removed(config: ServeConfig) -> Iterable[Finding]:
         replaced = RENAMED.get(knob)
         if replaced is None or replaced.gone(config.version) is False or (drafts and knob == DRAFT_TOKENS):
             continue
-        known = replaced.gone(config.version) is True
-        start = f"{config.version} does not start with it. " if known else ""
+        is_gone = replaced.gone(config.version) is True
+        start = f"{config.version} does not start with it. " if is_gone else ""
         yield invalid_flags_finding(
             f"vLLM {replaced.since} and later do not know {spell_flag(knob)}: {start}{replaced.how}",
             _merge_into_json(config, drafts if drafts and knob == DRAFT else replaced.changes(knob, value)),
-            severity="error" if known else "warning",
+            severity="error" if is_gone else "warning",
             expects=f"vLLM {replaced.since} and later accept the command line",
         )
 
@@ -119,8 +119,8 @@ def _unknown_flags(config: ServeConfig) -> list[Knob]:
     if is_omni(config):
         return []
     names = {knob: knob.partition(".")[0] for knob in config.setting}
-    known = FLAGS | KNOBS.keys() | RENAMED.keys()
-    return [knob for knob, name in names.items() if name not in known and not _is_prefix(name)]
+    flags = FLAGS | KNOBS.keys() | RENAMED.keys()
+    return [knob for knob, name in names.items() if name not in flags and not _is_prefix(name)]
 
 
 def _unknown_flag_finding(config: ServeConfig, knob: Knob, to: Mapping[Knob, Value]) -> Finding:
@@ -192,18 +192,18 @@ def _placeholder_finding(knob: Knob, value: str) -> Finding:
 
 
 def _check_context_limit(config: ServeConfig) -> Iterable[Finding]:
-    found = find_exceeded_context(config)
-    if found is None or not allows_longer_context(config):
+    excess = find_exceeded_context(config)
+    if excess is None or not allows_longer_context(config):
         return
     yield Finding(
         rule="V1",
         klass="note",
         severity="warning",
         why=(
-            f"max_model_len {found.asked} is above the {found.own} tokens that the model supports; "
+            f"max_model_len {excess.asked} is above the {excess.own} tokens that the model supports; "
             f"{ALLOWED} lets it start"
         ),
-        expects=f"answers to prompts of more than {found.own} tokens may be useless: test such prompts",
+        expects=f"answers to prompts of more than {excess.own} tokens may be useless: test such prompts",
         risks="vLLM: 'positions exceeding derived_max_model_len lead to nan' with RoPE, else to a CUDA error",
     )
 
@@ -213,10 +213,10 @@ def _check_combinations(config: ServeConfig) -> Iterable[Finding]:
         if problem.rule != "V1":
             continue
         by_hand = "" if problem.to or problem.env else "vLLM accepts the command line once that is given"
-        found = invalid_flags_finding(
+        finding = invalid_flags_finding(
             problem.why, problem.to, source=problem.source, expects=problem.expects or by_hand
         )
-        yield replace(found, env=problem.env, risks=problem.risks or found.risks)
+        yield replace(finding, env=problem.env, risks=problem.risks or finding.risks)
 
 
 def _check_blocks(config: ServeConfig) -> Iterable[Finding]:

@@ -75,12 +75,12 @@ def _find_format(config: ServeConfig) -> str:
 
 
 def _check_plugins(config: ServeConfig) -> Iterable[Finding]:
-    found = _find_format(config)
-    if not found or not is_at_least(config, PLUGINS[found][0]):
+    weights = _find_format(config)
+    if not weights or not is_at_least(config, PLUGINS[weights][0]):
         return
-    (_, minor), package, source = PLUGINS[found]
+    (_, minor), package, source = PLUGINS[weights]
     yield invalid_flags_finding(
-        f"vLLM 0.{minor} and later read {found} with the package {package} only: "
+        f"vLLM 0.{minor} and later read {weights} with the package {package} only: "
         "without it the server does not start",
         {},
         source=source,
@@ -90,17 +90,17 @@ def _check_plugins(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _check_slow_format(config: ServeConfig) -> Iterable[Finding]:
-    found = _find_format(config)
-    if not found or is_at_least(config, PLUGINS[found][0]):
+    weights = _find_format(config)
+    if not weights or is_at_least(config, PLUGINS[weights][0]):
         return
     yield Finding(
         rule="E2",
         klass="note",
         severity="info",
-        why=f"{found} weights: vLLM calls this format under-optimised, and later reads it by a plugin only",
+        why=f"{weights} weights: vLLM calls this format under-optimised, and later reads it by a plugin only",
         expects="AWQ, GPTQ (Marlin kernels) or FP8 checkpoints of the same model are faster",
         risks="another quantisation answers differently: check the answers",
-        source=f"{QUANTIZATION}; {PLUGINS[found][2]}",
+        source=f"{QUANTIZATION}; {PLUGINS[weights][2]}",
     )
 
 
@@ -125,7 +125,7 @@ def _check_unknown_format(config: ServeConfig) -> Iterable[Finding]:
 def _check_checkpoint_format(config: ServeConfig) -> Iterable[Finding]:
     """VLLM refuses a method that differs from the checkpoint's."""
     given, model = text_of(config, "quantization"), config.model
-    family = next((one for one in FAMILIES if given in one), None)
+    family = next((methods for methods in FAMILIES if given in methods), None)
     if family is None or model is None or model.quantization not in {"awq", "gptq"}:
         return
     if model.quantization in family:

@@ -63,7 +63,7 @@ def _check_profile(config: ServeConfig) -> Iterable[Finding]:
         config, profile, TOKENS, effective_batched_tokens(config), profile.tokens, profile.first_tokens
     )
     seqs = _value_finding(config, profile, SEQS, effective_seqs(config), profile.seqs, profile.first_seqs)
-    yield from (found for found in (tokens, seqs) if found)
+    yield from (finding for finding in (tokens, seqs) if finding)
     if config.profile == "wide-ep":
         yield from _check_expert_parallel(config)
 

@@ -30,9 +30,9 @@ def _check_unused_parser(config: ServeConfig) -> Iterable[Finding]:
 
 def _check_reranker(config: ServeConfig) -> Iterable[Finding]:
     name = canonical_name(text_of(config, "model"))
-    if not (found := _RERANKER.match(name)) or "seq-cls" in name or config.setting.get("hf_overrides"):
+    if not (reranker := _RERANKER.match(name)) or "seq-cls" in name or config.setting.get("hf_overrides"):
         return
-    kind = "Qwen3VLForSequenceClassification" if found["vision"] else "Qwen3ForSequenceClassification"
+    kind = "Qwen3VLForSequenceClassification" if reranker["vision"] else "Qwen3ForSequenceClassification"
     meant = {
         "architectures": [kind],
         "classifier_from_token": ["no", "yes"],

@@ -15,11 +15,11 @@ _SEQS, _LEN = "max_num_seqs", "max_model_len"
 def _check_times(config: ServeConfig) -> Iterable[Finding]:
     """F6: the times of a start are spread over several lines."""
     times = {name: _find_seconds(pattern, config.log) for name, pattern in _TIMES.items()}
-    known: dict[str, Value] = {name: took_s for name, took_s in times.items() if took_s}
-    if not known:
+    read: dict[str, Value] = {name: took_s for name, took_s in times.items() if took_s}
+    if not read:
         return ()
     times_text = ", ".join(
-        f"{name.removesuffix('_s').replace('_', ' ')} {took:g} s" for name, took in known.items()
+        f"{name.removesuffix('_s').replace('_', ' ')} {took:g} s" for name, took in read.items()
     )
     return (
         Finding(
@@ -31,7 +31,7 @@ def _check_times(config: ServeConfig) -> Iterable[Finding]:
                 "keep VLLM_CACHE_ROOT (~/.cache/vllm) on a volume that outlives the container: the next "
                 "start of the same flags loads what this one compiled"
             ),
-            evidence=known,
+            evidence=read,
         ),
     )
 
@@ -62,8 +62,8 @@ def _find_seconds(pattern: str, log: tuple[str, ...]) -> float | None:
 
 
 def _last_match(pattern: str, log: tuple[str, ...]) -> re.Match[str] | None:
-    found = (re.search(pattern, line[:LONGEST_LINE]) for line in reversed(log))
-    return next((match for match in found if match), None)
+    matches = (re.search(pattern, line[:LONGEST_LINE]) for line in reversed(log))
+    return next((match for match in matches if match), None)
 
 
 _TIMES = {

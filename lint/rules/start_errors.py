@@ -111,21 +111,21 @@ def _fp8(match: re.Match[str], config: ServeConfig) -> Finding:
 def _unknown_flags(match: re.Match[str], config: ServeConfig) -> Finding | None:
     named = [word.lstrip("-").replace("-", "_") for word in re.findall(r"--[\w-]+", match["words"])]
     given = [knob for knob in named if knob in config.setting]
-    known = [knob for knob in given if knob in RENAMED]
-    reported = [knob for knob in known if RENAMED[knob].gone(config.version) is not None]
+    renamed = [knob for knob in given if knob in RENAMED]
+    reported = [knob for knob in renamed if RENAMED[knob].gone(config.version) is not None]
     if not given or reported == given:
         return None
     to: dict[Knob, Value] = {}
-    for knob in known:
+    for knob in renamed:
         to |= RENAMED[knob].changes(knob, config.setting[knob])
-    how = " ".join(RENAMED[knob].how for knob in known)
+    how = " ".join(RENAMED[knob].how for knob in renamed)
     meant = ", ".join(spell_flag(COUNTERPARTS[knob]) for knob in given if knob in COUNTERPARTS)
     return _start_error(
         "V1",
         f"it did not start: this vLLM does not know {', '.join(map(spell_flag, given))}",
         to,
         f"it starts. {how}".strip()
-        if known
+        if renamed
         else f"vLLM has {meant} instead"
         if meant
         else "it starts without the flag, or with a release that has it",

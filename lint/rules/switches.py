@@ -112,8 +112,8 @@ def _check_capture_sizes(config: ServeConfig) -> Iterable[Finding]:
 
 def _check_async(config: ServeConfig) -> Iterable[Finding]:
     method, given = speculation_method(config), config.setting.get("async_scheduling")
-    known_bad = bool(method) and not method.startswith(ASYNC_METHODS) and not method.endswith("_mtp")
-    if given is False and not known_bad and layout(config).pp == 1 and not is_pooling(config):
+    incompatible = bool(method) and not method.startswith(ASYNC_METHODS) and not method.endswith("_mtp")
+    if given is False and not incompatible and layout(config).pp == 1 and not is_pooling(config):
         if is_older_than(config, ASYNC_SINCE):
             return
         yield Finding(

@@ -55,8 +55,8 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
     lines = [line[:LONGEST_LINE] for line in config.log]
     served = [place for place, line in enumerate(lines) if _SERVES.search(line)]
     since = lines[served[-1] + 1 :] if served else lines  # before, errors of single requests are no reason
-    found = (match for line in reversed(since) if (match := _ERROR.search(line)))
-    root = next((match for match in found if not _WRAPPER.search(match[0])), None)
+    errors = (match for line in reversed(since) if (match := _ERROR.search(line)))
+    root = next((match for match in errors if not _WRAPPER.search(match[0])), None)
     last = root or next(filter(None, map(_LAST_RESORT.search, reversed(since))), None)
     if last and not any(re.search(pattern, last.string) for pattern in _known_patterns()):
         error = last[0].strip()
@@ -133,10 +133,12 @@ def _advice(error: str, *, named: bool) -> str:
     """The sentences of the message that say what to do."""
     message = re.sub(r"^[\w.]*(?:Error|Exception|Value error|Assertion failed)[:,] ", "", error)
     sentences = re.split(r"(?<=[.!?;])\s+", message.partition(" [type=")[0])
-    said = " ".join(sentence for sentence in sentences if _SAYS_WHAT_TO_DO.search(sentence))
-    if said:
+    instructions = " ".join(sentence for sentence in sentences if _SAYS_WHAT_TO_DO.search(sentence))
+    if instructions:
         return (
-            f"what vLLM's message asks for: {said[:300]}" if len(sentences) > 1 else "what the message says"
+            f"what vLLM's message asks for: {instructions[:300]}"
+            if len(sentences) > 1
+            else "what the message says"
         )
     if named:
         return "check the named flags first: the message says no more"

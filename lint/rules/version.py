@@ -77,12 +77,12 @@ def _unneeded_finding(config: ServeConfig, *, hybrid: bool) -> Finding:
 
 
 def _check_regressions(config: ServeConfig) -> Iterable[Finding]:
-    known = release_number(config)
-    if known is None:
+    release = release_number(config)
+    if release is None:
         return
     model, card = f"{text_of(config, 'model')} {config.model.name if config.model else ''}", config.card
     for row in REGRESSIONS:
-        if not row.seen_in(known, patch_number(config)) or not row.fits(model, card.name if card else ""):
+        if not row.seen_in(release, patch_number(config)) or not row.fits(model, card.name if card else ""):
             continue
         if not row.shows(config.env.get(row.env) if row.env else config.setting.get(row.knob)):
             continue

@@ -128,8 +128,8 @@ def it_does_no_harm(plugin: type) -> None:
     @given(CASES)
     def any_case(case: tuple[Reading, Context]) -> None:
         reading, context = case
-        found = harms(reading, context, _propose(plugin(), reading, context))
-        _require(not found, f"it does no harm, but: {'; '.join(found)}")
+        faults = harms(reading, context, _propose(plugin(), reading, context))
+        _require(not faults, f"it does no harm, but: {'; '.join(faults)}")
 
     any_case()
 

@@ -23,14 +23,14 @@ SafetyCheck = Callable[[Reading, Context, Proposal], str]
 
 def harms(reading: Reading, context: Context, proposals: Sequence[Proposal]) -> tuple[str, ...]:
     """The harm of these proposals for one reading: one sentence each, `RULE: …`."""
-    found = [
+    faults = [
         f"{proposal.rule}: {harm}"
         for proposal in proposals
         if proposal.to
         for check in HARMS
         if (harm := check(reading, context, proposal))
     ]
-    return (*found, *contradictions(context, proposals))
+    return (*faults, *contradictions(context, proposals))
 
 
 def contradictions(context: Context, proposals: Sequence[Proposal]) -> tuple[str, ...]:

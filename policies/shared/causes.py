@@ -38,13 +38,13 @@ class Miss:
 
 def find_misses(reading: Reading, slo: Slo, requests: float) -> tuple[Miss, ...]:
     """The missed objectives that a queue can explain."""
-    found = (
+    objectives = (
         ("TTFT", reading.ttft, slo.ttft, reading.ttft_shares),
         ("the duration", reading.e2e, slo.e2e, reading.e2e_shares),
     )
     return tuple(
         Miss(name, latency, shares)
-        for name, latency, objective, shares in found
+        for name, latency, objective, shares in objectives
         if latency is not None and misses_objective(latency, objective, requests)
     )
 
@@ -68,10 +68,10 @@ def find_queue_cause(reading: Reading, context: Context) -> QueueCause:
         return "cap"
     if queue.kv_usage is None:
         return "unknown"
-    kept_free = min(1.0, read_number(context.setting, "watermark") or 0.0)
+    reserve = min(1.0, read_number(context.setting, "watermark") or 0.0)
     size, prompt = find_kv_tokens(reading), reading.work.prompt_tokens
     room = prompt / size if size and prompt else 0.0
-    if queue.kv_usage + room >= KV_SHORT * (1 - kept_free):
+    if queue.kv_usage + room >= KV_SHORT * (1 - reserve):
         return "kv"
     if filled:
         return "budget"

@@ -42,4 +42,4 @@ def can_be_relieved(reading: Reading, slo: Slo) -> bool:
 def _growth(reading: Reading) -> float:
     """Requests per second by which those in the server become more."""
     both = (reading.waiting, reading.running)
-    return sum(one.late - one.early for one in both) / (reading.span_s / 2)
+    return sum(count.late - count.early for count in both) / (reading.span_s / 2)

@@ -48,8 +48,8 @@ def find_cap(reading: Reading, context: Context) -> SequenceCap | None:
     if seqs is not None:
         return SequenceCap(knob=SEQS, value=seqs, origin=f"{SEQS} is {seqs}{each}", engines=count)
     low, high = reading.running.low, reading.running.high
-    known = "model" in context.setting and context.setting.get("config") is None
-    least = count * (find_max_num_seqs(context.setting, reading) if known else 1)
+    complete = "model" in context.setting and context.setting.get("config") is None
+    least = count * (find_max_num_seqs(context.setting, reading) if complete else 1)
     is_ceiling = low >= PLATEAU_RATIO * high or reading.running.at_high >= AT_CAP_RATIO
     if high >= least and is_ceiling and reading.waiting.low > 0:
         level = round(high / count)
@@ -71,8 +71,8 @@ def count_engines(setting: Setting, reading: Reading) -> int:
 
 def has_active_cap(reading: Reading, context: Context) -> bool:
     """True if the server has max_num_active_seqs: by its version or, if that is unknown, by its flags."""
-    known = KNOBS[ACTIVE].in_version(reading.facts.get("version"))
-    return known or (known is None and positive_int(context.setting, ACTIVE) is not None)
+    exists = KNOBS[ACTIVE].in_version(reading.facts.get("version"))
+    return exists or (exists is None and positive_int(context.setting, ACTIVE) is not None)
 
 
 def raise_cap(

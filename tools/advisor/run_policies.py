@@ -48,7 +48,7 @@ def run_all(reading: Reading, setting: Setting, slo: Slo, config: ServeConfig) -
         else:
             proposals += answer
     ordered = ranked(proposals)
-    every = (*ordered.kept, *(lost.what for lost in ordered.outranked))
+    every = (*ordered.winners, *(lost.what for lost in ordered.outranked))
     return PolicyFindings(
         findings=tuple(finding_of(proposal) for proposal in every),
         assumed={knob: now for proposal in reversed(every) for knob, now in proposal.assumed.items()},

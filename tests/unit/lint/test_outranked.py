@@ -60,9 +60,9 @@ def test_more_severe_finding_outranks_the_other(asked: ServeConfig, first: str, 
     found = findings(all_lints(), asked)
     assert {first, outranked} <= {one.rule for one in found}
     order = ranked(found)
-    assert first in [one.rule for one in order.kept]
+    assert first in [one.rule for one in order.winners]
     assert outranked in [one.what.rule for one in order.outranked]
-    assert outranked not in [one.rule for one in order.kept]
+    assert outranked not in [one.rule for one in order.winners]
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,6 @@ def test_more_severe_finding_outranks_the_other(asked: ServeConfig, first: str, 
 )
 def test_kept_findings_never_propose_two_values_of_one_knob(asked: ServeConfig) -> None:
     wanted: dict[str, object] = {}
-    for one in ranked(findings(all_lints(), asked)).kept:
+    for one in ranked(findings(all_lints(), asked)).winners:
         for knob, value in one.to.items():
             assert wanted.setdefault(knob, value) == value, (one.rule, knob)

@@ -202,7 +202,7 @@ def test_changes_nothing_on_a_stalled_server(name: str) -> None:
     result = asked(reading, found.context)
 
     assert not result.changes, result.describe()
-    assert not {"N1", "K3", "C2"} & {proposal.rule for proposal in result.kept_proposals}, result.describe()
+    assert not {"N1", "K3", "C2"} & {proposal.rule for proposal in result.winners}, result.describe()
 
 
 @each

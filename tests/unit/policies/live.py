@@ -60,29 +60,27 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advised:
-    """Proposals of all shipped policies for one reading; `kept_proposals` in order of precedence."""
+    """Proposals of all shipped policies for one reading; `winners` in order of precedence."""
 
     reading: Reading
     context: Context
     proposals: tuple[Proposal, ...]
-    kept_proposals: tuple[Proposal, ...]
+    winners: tuple[Proposal, ...]
 
     @property
     def changes(self) -> tuple[Proposal, ...]:
-        return tuple(p for p in self.kept_proposals if p.to and p.klass != "note")
+        return tuple(p for p in self.winners if p.to and p.klass != "note")
 
     @property
     def first(self) -> Proposal | None:
-        return next(iter(self.changes), None) or next(iter(self.kept_proposals), None)
+        return next(iter(self.changes), None) or next(iter(self.winners), None)
 
     @property
     def harm(self) -> tuple[str, ...]:
-        return harms(self.reading, self.context, self.kept_proposals)
+        return harms(self.reading, self.context, self.winners)
 
     def describe(self) -> str:
-        return (
-            "\n".join(f"{p.rule} {dict(p.to)} ({p.klass}): {p.why}" for p in self.kept_proposals) or "nothing"
-        )
+        return "\n".join(f"{p.rule} {dict(p.to)} ({p.klass}): {p.why}" for p in self.winners) or "nothing"
 
 
 def serve(situation: Situation) -> Reading:
@@ -105,10 +103,8 @@ def policies() -> tuple[Policy, ...]:
 
 def asked(reading: Reading, context: Context) -> Advised:
     proposals = [proposal for policy in policies() for proposal in policy.propose(reading, context)]
-    kept_proposals = ranked(proposals).kept
-    return Advised(
-        reading=reading, context=context, proposals=tuple(proposals), kept_proposals=tuple(kept_proposals)
-    )
+    winners = ranked(proposals).winners
+    return Advised(reading=reading, context=context, proposals=tuple(proposals), winners=tuple(winners))
 
 
 def reading_of(

@@ -139,7 +139,7 @@ def test_kv_pressure_and_a_queue_outrank_graphs() -> None:
     thrash = replace(queue, kv_usage=steady(0.99), preemptions_per_s=steady(1.0))
 
     first, alone = (
-        ranked([*chain(*(p.propose(reading, context) for p in (Graphs(), Admission())))]).kept
+        ranked([*chain(*(p.propose(reading, context) for p in (Graphs(), Admission())))]).winners
         for reading in (queue, thrash)
     )
 
@@ -155,4 +155,4 @@ def test_g1_outranks_the_capture_sizes() -> None:
     ]
 
     assert [one.rule for one in reported] == ["G2", "G3", "G1"]
-    assert [one.rule for one in ranked(reported).kept] == ["G1"]
+    assert [one.rule for one in ranked(reported).winners] == ["G1"]

@@ -168,5 +168,5 @@ def test_every_change_waits_while_the_server_is_not_healthy() -> None:
 
     ordered = ranked([*chain(*(one.propose(ended(stop=50.0, error=50.0), context) for one in policies))])
 
-    assert [one.rule for one in ordered.kept] == ["HC3"]
+    assert [one.rule for one in ordered.winners] == ["HC3"]
     assert {(lost.what.rule, lost.by) for lost in ordered.outranked} == {("Q1", "HC3"), ("G1", "HC3")}

@@ -127,5 +127,5 @@ def test_sequence_cap_outranks_the_host_and_k3_outranks_c2() -> None:
     spare = replace(QUIET, running=steady(1), gpus=(Gpu(index=0, uuid="a", utilization=0.1),))
     idle = [*chain(*(p.propose(spare, a_context({"max_num_seqs": 64})) for p in (HostBound(), Admission())))]
 
-    assert [one.rule for one in ranked(capped).kept] == ["Q1", "A1"]
-    assert [one.rule for one in ranked(idle).kept] == ["K3"]
+    assert [one.rule for one in ranked(capped).winners] == ["Q1", "A1"]
+    assert [one.rule for one in ranked(idle).winners] == ["K3"]

@@ -128,8 +128,8 @@ def test_ranks_mitigations_first_and_operator_decisions_last() -> None:
     queue = a_context({**OFFLOADED.setting, "max_num_seqs": 16})
     policies = (ContextLength(), Speculation(), Offloading(), Admission())
 
-    first = [one.rule for one in ranked([*chain(*(p.propose(pressed, context) for p in policies))]).kept]
-    second = [one.rule for one in ranked([*chain(*(p.propose(QUEUE, queue) for p in policies))]).kept]
+    first = [one.rule for one in ranked([*chain(*(p.propose(pressed, context) for p in policies))]).winners]
+    second = [one.rule for one in ranked([*chain(*(p.propose(QUEUE, queue) for p in policies))]).winners]
 
     assert first[0] == "K1"
     assert first[-3:] == ["L1", "SD1", "Q2"]

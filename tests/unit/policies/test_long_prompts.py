@@ -72,5 +72,5 @@ def test_p4_outranks_p3_on_a_latency_tail() -> None:
         [*chain(*(p.propose(MIXED, context) for p in (LongPrompts(), PrefillBudget(), Admission())))]
     )
 
-    assert [one.rule for one in tail.kept] == ["P4"]
+    assert [one.rule for one in tail.winners] == ["P4"]
     assert [(lost.what.rule, lost.by) for lost in tail.outranked] == [("P3", "P4")]

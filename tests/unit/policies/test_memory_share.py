@@ -211,16 +211,16 @@ def test_m1_outranks_k1_and_suppresses_q1_but_not_heat() -> None:
         for reading in (SHORT, hot)
     )
 
-    assert both.kept[0].rule == "M1"
-    assert "K1" in {one.rule for one in both.kept}
-    assert [one.rule for one in held.kept if one.to] == []
+    assert both.winners[0].rule == "M1"
+    assert "K1" in {one.rule for one in both.winners}
+    assert [one.rule for one in held.winners if one.to] == []
     assert {lost.by for lost in held.outranked} == {"T1"}
 
 
 def test_m2_suppresses_changes_that_use_memory() -> None:
     policies = (Admission(), MemoryShare())
 
-    kept = ranked([*chain(*(policy.propose(FAILED, a_context(AT)) for policy in policies))]).kept
+    kept = ranked([*chain(*(policy.propose(FAILED, a_context(AT)) for policy in policies))]).winners
 
     assert kept[0].rule == "M2"
     assert not {one.rule for one in kept} & {"M1", "M3", "Q1", "P1"}

@@ -144,5 +144,5 @@ def test_it_comes_before_the_rule_that_only_knows_a_direction() -> None:
 
     ordered = ranked([rule, change])
 
-    assert [one.rule for one in ordered.kept] == ["PM1"]
+    assert [one.rule for one in ordered.winners] == ["PM1"]
     assert [lost.what.rule for lost in ordered.outranked] == ["Q1"]

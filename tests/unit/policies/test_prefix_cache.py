@@ -85,6 +85,6 @@ def test_heat_outranks_x1_and_every_change_outranks_x2() -> None:
     hot = replace(BUSY, gpus=(Gpu(index=0, uuid="a", temperature_c=90.0),))
     found = [*PrefixCache().propose(hot, OFF), *Thermal().propose(hot, OFF)]
 
-    assert [one.rule for one in ranked(found).kept] == ["T1"]
+    assert [one.rule for one in ranked(found).winners] == ["T1"]
     both = [*PrefixCache().propose(MISSES, a_context()), *PrefixCache().propose(BUSY, OFF)]
-    assert [one.rule for one in ranked(both).kept] == ["X1", "X2"]
+    assert [one.rule for one in ranked(both).winners] == ["X1", "X2"]

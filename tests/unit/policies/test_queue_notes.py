@@ -156,6 +156,6 @@ def test_raisable_cap_outranks_every_queue_note() -> None:
     )
     context = a_context({SEQS: 16})
 
-    kept = ranked([*chain(*(p.propose(busy, context) for p in (QueueNotes(), Admission())))]).kept
+    kept = ranked([*chain(*(p.propose(busy, context) for p in (QueueNotes(), Admission())))]).winners
 
     assert [one.rule for one in kept] == ["Q1", "Q3"]

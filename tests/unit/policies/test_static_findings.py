@@ -75,5 +75,5 @@ def test_every_measured_cause_comes_first() -> None:
 
     ordered = ranked([*StaticFindings().propose(BUSY, context), *Admission().propose(BUSY, context)])
 
-    assert [one.rule for one in ordered.kept] == ["Q1"]
+    assert [one.rule for one in ordered.winners] == ["Q1"]
     assert [(lost.what.rule, lost.by) for lost in ordered.outranked] == [("CL1", "Q1")]

@@ -59,5 +59,5 @@ def test_blocks_all_other_proposals_while_throttled() -> None:
 
     ordered = ranked([*chain(*(policy.propose(reading(HOT), context) for policy in policies))])
 
-    assert [one.rule for one in ordered.kept] == ["T1"]
+    assert [one.rule for one in ordered.winners] == ["T1"]
     assert {(lost.what.rule, lost.by) for lost in ordered.outranked} == {("Q1", "T1"), ("G1", "T1")}

@@ -39,7 +39,7 @@ G1 = a("G1", {"enforce_eager": False})
 
 
 def kept_rules(*proposals: Proposal) -> list[str]:
-    return [one.rule for one in ranked(proposals).kept]
+    return [one.rule for one in ranked(proposals).winners]
 
 
 def test_every_rule_has_one_rank_and_every_row_a_reason() -> None:
@@ -107,7 +107,7 @@ def test_outranked_finding_names_its_winner_and_the_reason() -> None:
 def test_two_rules_never_propose_different_values_of_one_knob() -> None:
     ordered = ranked([a("X9", {SEQS: 8}), a("Y9", {SEQS: 512})])
 
-    assert [one.rule for one in ordered.kept] == ["X9"]
+    assert [one.rule for one in ordered.winners] == ["X9"]
     assert ordered.outranked[0].why == "it wants another max_num_seqs"
 
 
@@ -129,7 +129,7 @@ def test_ranks_findings_like_proposals() -> None:
         [finding("W1", {SEQS: 128}), finding("V1", {"swap_space": None}), finding("M4", {SHARE: 0.85})]
     )
 
-    assert [one.rule for one in ordered.kept] == ["V1", "M4", "W1"]
+    assert [one.rule for one in ordered.winners] == ["V1", "M4", "W1"]
 
 
 def test_a_finding_that_changes_only_the_environment_is_a_change() -> None:
@@ -143,7 +143,7 @@ def test_a_finding_that_changes_only_the_environment_is_a_change() -> None:
     )
     template = Finding(rule="W1", klass="auto", severity="info", why="1", source="test", to={SEQS: 64})
 
-    assert [one.rule for one in ranked([template, tuned]).kept] == ["U1", "W1"]
+    assert [one.rule for one in ranked([template, tuned]).winners] == ["U1", "W1"]
 
 
 PROPOSALS = st.lists(
@@ -161,33 +161,33 @@ PROPOSALS = st.lists(
 def test_loses_no_finding_and_keeps_no_contradiction(proposals: list[Proposal]) -> None:
     ordered = ranked(proposals)
 
-    parts = [*ordered.kept, *(lost.what for lost in ordered.outranked)]
+    parts = [*ordered.winners, *(lost.what for lost in ordered.outranked)]
     assert sorted(map(id, parts)) == sorted(map(id, proposals))
     assert (
-        ordered.kept
+        ordered.winners
         or not proposals
         or {lost.by for lost in ordered.outranked} <= {one.rule for one in proposals}
     )
-    for one, other in combinations(ordered.kept, 2):
+    for one, other in combinations(ordered.winners, 2):
         shared = one.to.keys() & other.to.keys() if one.rule != other.rule else set()
         assert all(one.to[knob] == other.to[knob] for knob in shared)
 
 
 @given(PROPOSALS)
 def test_always_keeps_a_finding(proposals: list[Proposal]) -> None:
-    assert bool(ranked(proposals).kept) == bool(proposals)
+    assert bool(ranked(proposals).winners) == bool(proposals)
 
 
 @given(PROPOSALS)
 def test_rule_that_outranks_another_is_kept(proposals: list[Proposal]) -> None:
     ordered = ranked(proposals)
 
-    assert {lost.by for lost in ordered.outranked} <= {one.rule for one in ordered.kept}
+    assert {lost.by for lost in ordered.outranked} <= {one.rule for one in ordered.winners}
 
 
 @given(PROPOSALS)
 @example([a("P2", {SEQS: 2}), a("D1", {SEQS: 1}), a("G2", {SEQS: 2})])  # a cycle
 def test_no_kept_finding_outranks_another_kept_one(proposals: list[Proposal]) -> None:
-    kept = {one.rule for one in ranked(proposals).kept}
+    kept = {one.rule for one in ranked(proposals).winners}
 
     assert not [row for row in YIELDS if kept & {*row.rules} and kept & {*row.to}]
