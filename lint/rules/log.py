@@ -8,14 +8,13 @@ from math import floor
 
 from flettner.lint.recogniser import recogniser
 from flettner.lint.rules.known_errors import PINNED
-from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
-from flettner.vllm_facts.values import Knob, Value, as_number
+from flettner.vllm_facts.sizing.effective_flags import memory_share
+from flettner.vllm_facts.values import Knob, Value
 
 _UTILIZATION, _SEQS, _LEN = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
 _DENSE, _MOE = 0.92, 0.85  # the exchange's buffers of a MoE are outside vLLM's accounts
-_RAISED_DEFAULT_SINCE = (0, 20)
 HYBRID_OFF = "Turning off hybrid kv cache manager because `--kv-transfer-config`"
 
 
@@ -68,7 +67,7 @@ def _no_custom_all_reduce(match: re.Match[str], config: ServeConfig) -> Finding 
 
 
 def _no_kv_blocks(match: re.Match[str], config: ServeConfig) -> Finding:
-    present, ceiling = memory_utilization(config), _MOE if config.model and config.model.experts else _DENSE
+    present, ceiling = memory_share(config), _MOE if config.model and config.model.experts else _DENSE
     to: dict[Knob, Value] = {_UTILIZATION: ceiling} if present < ceiling else {}
     more = (
         "the weights and the activations leave memory for KV cache"
@@ -111,17 +110,14 @@ def _context_too_long(match: re.Match[str], config: ServeConfig) -> Finding | No
 def _memory_in_use(match: re.Match[str], config: ServeConfig) -> Finding | None:
     free, total = float(match["free"]), float(match["total"])
     fits = floor(free / total * 100 - 1) / 100 if total else 0.0
-    if fits >= memory_utilization(config):
+    if fits >= memory_share(config):
         return None
     wise = fits >= 0.5  # noqa: PLR2004 - below that another process uses the GPU
     return Finding(
         rule="F4",
         klass="auto" if wise else "note",
         severity="error",
-        why=(
-            f"it did not start: {free:g} of {total:g} GiB were free, "
-            f"{memory_utilization(config):g} is requested"
-        ),
+        why=(f"it did not start: {free:g} of {total:g} GiB were free, {memory_share(config):g} is requested"),
         to={_UTILIZATION: fits} if wise else {},
         expects="it starts with the free memory; better: free the GPU first (nvidia-smi lists its processes)",
         risks="less KV cache",
@@ -171,15 +167,6 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
         expects=advice,
         evidence={"running": running, "waiting": waiting, "kv_cache_usage_percent": usage},
     )
-
-
-def memory_utilization(config: ServeConfig) -> float:
-    """gpu_memory_utilization as given, else vLLM's default."""
-    given = as_number(config.setting.get(_UTILIZATION))
-    if given is not None:
-        return given
-    release = release_of(config.version)
-    return 0.9 if release is not None and release < _RAISED_DEFAULT_SINCE else 0.92
 
 
 def _round_down(tokens: int) -> int:

@@ -3,9 +3,9 @@
 import re
 
 from flettner.lint.recogniser import LONGEST_LINE, recogniser
-from flettner.lint.rules.log import memory_utilization
 from flettner.vllm_facts.references import CONSERVING_MEMORY
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import memory_share
 from flettner.vllm_facts.values import Knob, Value
 
 _UTILIZATION, _SEQS = "gpu_memory_utilization", "max_num_seqs"
@@ -24,7 +24,7 @@ def _warm_up_failure(match: re.Match[str], config: ServeConfig) -> Finding | Non
     if isinstance(seqs, int) and seqs < dummies:
         return None  # lowered since: the log is of another start
     to: dict[Knob, Value] = {_SEQS: 1 << max(0, (dummies // 4).bit_length() - 1)}
-    if memory_utilization(config) > _LOWER[0]:
+    if memory_share(config) > _LOWER[0]:
         to[_UTILIZATION] = _LOWER[0]
     return Finding(
         rule="F5",
@@ -43,7 +43,7 @@ def _out_of_memory(match: re.Match[str], config: ServeConfig) -> Finding | None:
         return None  # F5 knows more
     if _is_loading(config):
         return _weights_too_large(match)
-    lower = next((step for step in _LOWER if step < memory_utilization(config)), None)
+    lower = next((step for step in _LOWER if step < memory_share(config)), None)
     seqs = config.setting.get(_SEQS)
     to: dict[Knob, Value] = {}
     if lower is not None:
