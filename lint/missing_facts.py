@@ -23,7 +23,7 @@ class FactSource:
 
     what: Callable[[ServeConfig], str]
     option: str
-    is_known: Callable[[ServeConfig], bool]
+    given: Callable[[ServeConfig], bool]
 
     def describe(self, config: ServeConfig) -> str:
         """`the GPU (--gpu NAME)`"""
@@ -44,43 +44,39 @@ def _has_model_size(config: ServeConfig) -> bool:
 
 FACTS: Mapping[Fact, FactSource] = {
     "gpu": FactSource(
-        what=lambda _: "the GPU", option="--gpu NAME", is_known=lambda config: config.card is not None
+        what=lambda _: "the GPU", option="--gpu NAME", given=lambda config: config.card is not None
     ),
     "gpus": FactSource(
-        what=lambda _: "the number of GPUs",
-        option="--gpus N",
-        is_known=lambda config: config.gpus is not None,
+        what=lambda _: "the number of GPUs", option="--gpus N", given=lambda config: config.gpus is not None
     ),
     "model": FactSource(
-        what=_name_model, option="--model-config FILE", is_known=lambda config: config.model is not None
+        what=_name_model, option="--model-config FILE", given=lambda config: config.model is not None
     ),
     "version": FactSource(
         what=lambda _: "the version of vLLM",
         option="--vllm-version V",
-        is_known=lambda config: bool(config.version),
+        given=lambda config: bool(config.version),
     ),
     "profile": FactSource(
-        what=lambda _: "the kind of traffic",
-        option="--profile P",
-        is_known=lambda config: bool(config.profile),
+        what=lambda _: "the kind of traffic", option="--profile P", given=lambda config: bool(config.profile)
     ),
     "log": FactSource(
-        what=lambda _: "its startup log", option="--log FILE", is_known=lambda config: bool(config.log)
+        what=lambda _: "its startup log", option="--log FILE", given=lambda config: bool(config.log)
     ),
     "gpu_memory": FactSource(
         what=lambda config: f"the memory of {config.card.name if config.card else 'the GPU'}",
         option="",
-        is_known=lambda config: config.card is None or config.card.memory_gib is not None,
+        given=lambda config: config.card is None or config.card.memory_gib is not None,
     ),
     "model_size": FactSource(
         what=lambda config: f"the size of {text_of(config, 'model') or 'the model'} with these flags",
         option="",
-        is_known=lambda config: config.model is None or _has_model_size(config),
+        given=lambda config: config.model is None or _has_model_size(config),
     ),
     "step_memory": FactSource(
         what=lambda _: "the memory of the largest step",
         option="",
-        is_known=lambda config: (
+        given=lambda config: (
             config.model is None or config.card is None or overhead_gib(config, layout(config)) is not None
         ),
     ),
@@ -112,7 +108,7 @@ class Judged:
 
 
 def find_missing(config: ServeConfig, facts: Iterable[Fact]) -> tuple[Fact, ...]:
-    return tuple(fact for fact in facts if not FACTS[fact].is_known(config))
+    return tuple(fact for fact in facts if not FACTS[fact].given(config))
 
 
 def judge_coverage(config: ServeConfig, lints: Sequence[LintRule]) -> Judged:

@@ -138,18 +138,18 @@ def is_vllm_server(argv: Sequence[str]) -> bool:
 
 def find_secrets(argv: Sequence[str]) -> tuple[str, ...]:
     """The words that must be masked. Never raises."""
-    found: list[str] = []
+    words: list[str] = []
     secret = False
     for word in argv:
         name, equals, value = word.partition("=")
         if _is_flag(word):
             secret = _knob(name) in SECRETS
-            found += [value] if secret and equals else []
+            words += [value] if secret and equals else []
         elif secret:
-            found.append(word)
+            words.append(word)
         elif _SECRET_ASSIGNMENT.match(word):
-            found.append(value)
-    return tuple(found)
+            words.append(value)
+    return tuple(words)
 
 
 def _flags(argv: Sequence[str]) -> list[_Flag]:

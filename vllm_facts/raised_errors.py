@@ -50,8 +50,8 @@ class _Line:
         """Whether the runs are in the line, in their order."""
         place = 0
         for length, digest in runs:
-            found = self._of_length(length).get(digest, ())
-            start = next((at for at in found if at >= place), None)
+            places = self._of_length(length).get(digest, ())
+            start = next((at for at in places if at >= place), None)
             if start is None:
                 return False
             place = start + length
@@ -59,9 +59,9 @@ class _Line:
 
     def _of_length(self, length: int) -> dict[str, list[int]]:
         if length not in self._places:
-            known = self._places[length] = {}
+            places = self._places[length] = {}
             for at in range(len(self._words) - length + 1):
-                known.setdefault(hash_words(self._words[at : at + length]), []).append(at)
+                places.setdefault(hash_words(self._words[at : at + length]), []).append(at)
         return self._places[length]
 
 
@@ -89,7 +89,7 @@ def find_raised(text: str) -> RaisedError | None:
 
 def next_release(release: Release) -> Release | None:
     """The release after it of those looked at."""
-    return min((one for one in _table()[1] if one > release), default=None)
+    return min((later for later in _table()[1] if later > release), default=None)
 
 
 @lru_cache(maxsize=1)
@@ -107,7 +107,7 @@ def _rows(lines: Iterable[str]) -> Iterator[RaisedError]:
             file = first
             continue
         last, flags, written_runs = rest
-        runs = tuple(_run(one) for one in written_runs.split())
+        runs = tuple(_run(run) for run in written_runs.split())
         yield RaisedError(
             first=_release(first),
             last=_release(last),

@@ -24,9 +24,9 @@ def as_number(value: Value) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def is_same(one: Value, other: Value) -> bool:
+def is_same(value: Value, other: Value) -> bool:
     """Whether two values are the same on a command line: True, 1 and "1" differ, 1 and 1.0 do not."""
-    return one == other and isinstance(one, bool) is isinstance(other, bool)
+    return value == other and isinstance(value, bool) is isinstance(other, bool)
 
 
 def describe_changes(changes: Mapping[str, Value]) -> str:

@@ -54,11 +54,11 @@ _EIGHT_BITS = frozenset({"int8", "8bit"})
 
 def format_from_name(words: frozenset[str]) -> WeightFormat | None:
     """The format that the words of a name state; None without one."""
-    for word, known in _WORDS.items():
+    for word, weights in _WORDS.items():
         if word in words:
-            if known.size == _INT4 and words & _EIGHT_BITS:  # "GPTQ-Int8"
-                return WeightFormat(method=known.method, size=_INT8)
-            return known
+            if weights.size == _INT4 and words & _EIGHT_BITS:  # "GPTQ-Int8"
+                return WeightFormat(method=weights.method, size=_INT8)
+            return weights
     return None
 
 
@@ -89,14 +89,14 @@ def format_from_config(config: Mapping[str, Any], dtype: object) -> WeightFormat
     )
 
 
-def stored_size(known: WeightFormat, parameters: float, apart: float) -> float | None:
+def stored_size(weights: WeightFormat, parameters: float, apart: float) -> float | None:
     """Mean bytes per parameter of the model, of which `apart` parameters stay in 16 bit."""
-    if known.size is None or parameters <= 0:
+    if weights.size is None or parameters <= 0:
         return None
-    if known.size >= SIXTEEN_BIT:
-        return known.size
-    kept = min(apart, parameters)
-    return (known.size * (parameters - kept) + SIXTEEN_BIT * kept) / parameters
+    if weights.size >= SIXTEEN_BIT:
+        return weights.size
+    unquantized = min(apart, parameters)
+    return (weights.size * (parameters - unquantized) + SIXTEEN_BIT * unquantized) / parameters
 
 
 def _groups(groups: object) -> float | None:

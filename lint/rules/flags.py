@@ -200,10 +200,12 @@ def _check_context_limit(config: ServeConfig) -> Iterable[Finding]:
         klass="note",
         severity="warning",
         why=(
-            f"max_model_len {excess.asked} is above the {excess.own} tokens that the model supports; "
-            f"{ALLOWED} lets it start"
+            f"max_model_len {excess.requested} is above the {excess.supported} tokens that the model "
+            f"supports; {ALLOWED} lets it start"
         ),
-        expects=f"answers to prompts of more than {excess.own} tokens may be useless: test such prompts",
+        expects=(
+            f"answers to prompts of more than {excess.supported} tokens may be useless: test such prompts"
+        ),
         risks="vLLM: 'positions exceeding derived_max_model_len lead to nan' with RoPE, else to a CUDA error",
     )
 

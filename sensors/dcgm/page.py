@@ -80,24 +80,24 @@ def parse_page(body: bytes) -> tuple[AssignedGpu, ...]:
             f"no metric of NVIDIA's DCGM exporter, such as {MEMORY_USED}: check `url`, and the exporter's"
             " list of counters"
         )
-    found: dict[tuple[str, str], _Rows] = {}
+    gpus: dict[tuple[str, str], _Rows] = {}
     for name, rows in picked.items():
         for inside, value in rows:
-            _add(found, METRICS[name], parse_labels(inside), value)
-    sliced = {uuid for uuid, instance in found if instance}
+            _add(gpus, METRICS[name], parse_labels(inside), value)
+    sliced = {uuid for uuid, instance in gpus if instance}
     return tuple(
         AssignedGpu(_to_gpu(uuid, instance, rows), frozenset(rows.pods))
-        for (uuid, instance), rows in found.items()
+        for (uuid, instance), rows in gpus.items()
         if instance or uuid not in sliced  # else it would count twice
     )
 
 
-def _add(found: dict[tuple[str, str], _Rows], metric: str, labels: Mapping[str, str], value: float) -> None:
+def _add(gpus: dict[tuple[str, str], _Rows], metric: str, labels: Mapping[str, str], value: float) -> None:
     uuid = _first(labels, _UUID)
     if not uuid:
         raise MetricsPageError(f"{metric} has no label `UUID`: not a page of NVIDIA's DCGM exporter")
-    rows = found.setdefault((uuid, labels.get("GPU_I_ID", "")), _Rows(labels))
-    if len(found) > _MOST_GPUS:
+    rows = gpus.setdefault((uuid, labels.get("GPU_I_ID", "")), _Rows(labels))
+    if len(gpus) > _MOST_GPUS:
         raise MetricsPageError(f"more than {_MOST_GPUS} GPUs: not the page of one node's exporter")
     rows.values[metric] = value if 0 <= value <= _AT_MOST.get(metric, _LARGEST) else None
     if pod := _first(labels, _POD):
@@ -131,7 +131,7 @@ def _to_gpu(uuid: str, instance: str, rows: _Rows) -> Gpu:
 
 def _index(labels: Mapping[str, str]) -> int:
     cell = labels.get("gpu", "")
-    known = cell.isascii() and cell.isdecimal() and len(cell) <= len(str(_MOST_GPUS))
-    if not known or int(cell) >= _MOST_GPUS:
+    readable = cell.isascii() and cell.isdecimal() and len(cell) <= len(str(_MOST_GPUS))
+    if not readable or int(cell) >= _MOST_GPUS:
         raise MetricsPageError(f"the label `gpu` is {cell[:80]!r}, not a GPU's index below {_MOST_GPUS}")
     return int(cell)

@@ -68,11 +68,11 @@ class Dcgm:
                     emit(GpuSample(at=now(), gpus=gpus))
                 await asyncio.sleep(self.every_s)  # after a read, so that slow ones leave a pause
 
-    def select(self, found: tuple[AssignedGpu, ...]) -> tuple[Gpu, ...]:
+    def select(self, assigned: tuple[AssignedGpu, ...]) -> tuple[Gpu, ...]:
         """The GPUs of the wanted pods."""
         if not self.namespace and not self.pods:
-            return tuple(one.gpu for one in found)
-        return tuple(one.gpu for one in found if any(self._wants(*pod) for pod in one.pods))
+            return tuple(entry.gpu for entry in assigned)
+        return tuple(entry.gpu for entry in assigned if any(self._wants(*pod) for pod in entry.pods))
 
     def _wants(self, namespace: str, pod: str) -> bool:
         return self.namespace in {"", namespace} and (not self.pods or pod.startswith(self.pods))
@@ -93,19 +93,19 @@ class _Exporters:
         The exporter of a node without wanted GPUs may fail; one that had some when it last answered may not.
         """
         addresses = await self._resolve()
-        answers = await asyncio.gather(*map(self._read_one, addresses))
+        answers = await asyncio.gather(*map(self._read_exporter, addresses))
         pages = dict(zip(addresses, answers, strict=True))
         errors = {address: page for address, page in pages.items() if isinstance(page, SensorError)}
-        found = {address: page for address, page in pages.items() if not isinstance(page, SensorError)}
-        if not found:
+        read = {address: page for address, page in pages.items() if not isinstance(page, SensorError)}
+        if not read:
             raise next(iter(errors.values()))
-        gpus = {address: some for address, page in found.items() if (some := self._options.select(page))}
+        gpus = {address: some for address, page in read.items() if (some := self._options.select(page))}
         lost = self._with_gpus & errors.keys()
         self._with_gpus = lost | gpus.keys()
         why = "; ".join(str(errors[address]) for address in sorted(lost))
         chosen = {gpu.uuid: gpu for some in gpus.values() for gpu in some}  # a node may have two addresses
         if not chosen:
-            raise SensorError(why or self._explain_none(found))
+            raise SensorError(why or self._explain_none(read))
         if len(chosen) > _MOST_GPUS:
             raise SensorError(
                 f"{self._options.url}: {len(chosen)} GPUs, more than {_MOST_GPUS}: set `namespace` and `pods`"
@@ -122,7 +122,7 @@ class _Exporters:
                 " is the exporter's Service there, and are its pods ready?"
             ) from error
 
-    async def _read_one(self, address: str) -> tuple[AssignedGpu, ...] | SensorError:
+    async def _read_exporter(self, address: str) -> tuple[AssignedGpu, ...] | SensorError:
         """Return what the exporter at the address has, or why that is unknown."""
         url = f"http://{address}{self._url.path or '/metrics'}"
         try:
@@ -136,11 +136,11 @@ class _Exporters:
         except (aiohttp.ClientError, OSError, ValueError, MetricsPageError) as error:
             return SensorError(f"{url}: {str(error) or type(error).__name__}")
 
-    def _explain_none(self, found: Mapping[str, tuple[AssignedGpu, ...]]) -> str:
+    def _explain_none(self, pages: Mapping[str, tuple[AssignedGpu, ...]]) -> str:
         """Why none of the GPUs found is of the wanted pods."""
-        gpus = [one for page in found.values() for one in page]
-        pods = sorted({f"{namespace}/{pod}" for one in gpus for namespace, pod in one.pods})
-        read = f"{self._options.url}, {len(found)} addresses"
+        gpus = [gpu for page in pages.values() for gpu in page]
+        pods = sorted({f"{namespace}/{pod}" for gpu in gpus for namespace, pod in gpu.pods})
+        read = f"{self._options.url}, {len(pages)} addresses"
         if not pods:
             return (
                 f"{read}: {len(gpus)} GPUs, none with a label `pod`: set DCGM_EXPORTER_KUBERNETES=true at the"

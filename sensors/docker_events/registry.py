@@ -16,7 +16,7 @@ HELD_S = 1.0
 """A container that ends leaves its networks before or after its `die` event, and a change of aliases
 disconnects it for a moment. A disconnection that lasts longer was made on a running container."""
 
-_MOST_KNOWN = 10_000  # a list is taken again if `destroy` events are missing
+_MOST_CONTAINERS = 10_000  # a list is taken again if `destroy` events are missing
 _HERE = ("127.0.0.1", "localhost", "::1")
 
 
@@ -42,28 +42,28 @@ class ContainerRegistry:
 
     view: View
     adopted: Sequence[str] = ()
-    _known: dict[str, _Container] = field(default_factory=dict)
+    _containers: dict[str, _Container] = field(default_factory=dict)
 
     def resync(self, summaries: Iterable[ContainerSummary], at: datetime) -> list[Incident]:
         """Compare with a new list: return what happened to running containers while no stream was open."""
         listed = {summary.id: summary for summary in summaries}
         incidents: list[Incident] = []
-        for key, container in self._known.items():
-            if container.running and (found := _missed(container, listed.get(key))):
-                incidents += self._incidents(container, *found, at)
-        for key in self._known.keys() - listed.keys():
-            del self._known[key]
+        for key, container in self._containers.items():
+            if container.running and (incident := _missed(container, listed.get(key))):
+                incidents += self._incidents(container, *incident, at)
+        for key in self._containers.keys() - listed.keys():
+            del self._containers[key]
         self.update(listed.values())
         for key, summary in listed.items():
-            self._known[key].running = _runs(summary)
-            self._known[key].was_healthy |= "(healthy)" in summary.status
+            self._containers[key].running = _runs(summary)
+            self._containers[key].was_healthy |= "(healthy)" in summary.status
         return incidents
 
     def update(self, summaries: Iterable[ContainerSummary]) -> None:
         """Take names, labels and addresses from a list. A stopped container keeps its last address."""
         for summary in summaries:
             name = _name(summary)
-            container = self._known.setdefault(summary.id, _Container(name, summary.labels))
+            container = self._containers.setdefault(summary.id, _Container(name, summary.labels))
             container.name, container.labels = name, summary.labels
             container.adopted = name if name in self.adopted else container.adopted
             container.reached = _reached(summary) or container.reached
@@ -75,20 +75,22 @@ class ContainerRegistry:
             self._record_network(event.action, event.attributes, clock_s)
             return []
         if event.action == "destroy":
-            self._known.pop(event.actor, None)
+            self._containers.pop(event.actor, None)
             return []
-        if event.actor not in self._known and len(self._known) >= _MOST_KNOWN:
-            raise SensorError(f"the Docker Engine reports more than {_MOST_KNOWN} containers")
+        if event.actor not in self._containers and len(self._containers) >= _MOST_CONTAINERS:
+            raise SensorError(f"the Docker Engine reports more than {_MOST_CONTAINERS} containers")
         new = _Container(event.attributes.get("name", ""), event.attributes)
-        container = self._known.setdefault(event.actor, new)
-        found = _changed(container, event.action, event.attributes)
-        return self._incidents(container, *found, at) if found else []
+        container = self._containers.setdefault(event.actor, new)
+        incident = _changed(container, event.action, event.attributes)
+        return self._incidents(container, *incident, at) if incident else []
 
     def confirm_held(self, at: datetime, clock_s: float) -> list[Incident]:
         """Return disconnections that have lasted for HELD_S."""
         incidents: list[Incident] = []
-        for container in self._known.values():
-            for network in [one for one, since in container.left.items() if clock_s - since >= HELD_S]:
+        for container in self._containers.values():
+            for network in [
+                network for network, since in container.left.items() if clock_s - since >= HELD_S
+            ]:
                 del container.left[network]
                 if container.running:
                     why = f"disconnected from the network {network}; undo it with docker network connect"
@@ -96,7 +98,7 @@ class ContainerRegistry:
         return incidents
 
     def _record_network(self, action: str, attributes: Mapping[str, str], clock_s: float) -> None:
-        container = self._known.get(attributes.get("container", ""))
+        container = self._containers.get(attributes.get("container", ""))
         network = attributes.get("name", "")
         if container is not None and action == "connect":
             container.left.pop(network, None)
@@ -114,7 +116,7 @@ class ContainerRegistry:
         if container.labels.get(TARGET):
             return container.labels.get(SERVER) if self._ours(container.labels) else None
         for server in self.view.servers():
-            if any({one, Address(one.host, 0)} & container.reached for one in server.addresses):
+            if any({address, Address(address.host, 0)} & container.reached for address in server.addresses):
                 return server.name
         return container.adopted or None
 
@@ -200,14 +202,16 @@ def _name(summary: ContainerSummary) -> str:
 
 
 def _reached(summary: ContainerSummary) -> frozenset[Address]:
-    found = {Address(one.address, 0) for one in summary.networks.values() if one and one.address}
+    addresses = {
+        Address(network.address, 0) for network in summary.networks.values() if network and network.address
+    }
     for port in summary.ports:
         if port.public:
             published = Address(port.host, port.public)
             hosts = (port.host, *_HERE) if published.is_wildcard else (port.host,)
-            found |= {Address(host, port.public) for host in hosts}
-    return frozenset(found)
+            addresses |= {Address(host, port.public) for host in hosts}
+    return frozenset(addresses)
 
 
 def _endpoints(summary: ContainerSummary) -> frozenset[str]:
-    return frozenset(one.id for one in summary.networks.values() if one and one.id)
+    return frozenset(network.id for network in summary.networks.values() if network and network.id)

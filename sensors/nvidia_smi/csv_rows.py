@@ -45,11 +45,11 @@ EXITS = {
 
 def retry_fields(fields: Sequence[str], output: str) -> tuple[str, ...] | None:
     """Return the fields to query next if the driver rejected one; None if `output` is another error."""
-    found = _UNKNOWN_FIELD.search(output)
-    if found is None or found[1] not in fields or found[1] in NEEDED:
+    refusal = _UNKNOWN_FIELD.search(output)
+    if refusal is None or refusal[1] not in fields or refusal[1] in NEEDED:
         return None
-    instead = OLD_NAMES.get(found[1])
-    renamed = (instead if field == found[1] else field for field in fields)
+    instead = OLD_NAMES.get(refusal[1])
+    renamed = (instead if field == refusal[1] else field for field in fields)
     return tuple(field for field in renamed if field is not None)
 
 
@@ -85,8 +85,8 @@ def _is_unknown(cell: str) -> bool:
 
 
 def _index(cell: str, row: str) -> int:
-    known = cell.isascii() and cell.isdecimal() and len(cell) <= len(str(_MOST_GPUS))
-    if not known or int(cell) >= _MOST_GPUS:
+    readable = cell.isascii() and cell.isdecimal() and len(cell) <= len(str(_MOST_GPUS))
+    if not readable or int(cell) >= _MOST_GPUS:
         raise SensorError(f"no GPU index below {_MOST_GPUS} in {row[:_SHOWN]!r}")
     return int(cell)
 

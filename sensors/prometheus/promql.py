@@ -205,7 +205,7 @@ def read_points(result: object, times: Collection[int]) -> dict[int, float]:
 
 
 def _labels(series: Sequence[object]) -> str:
-    shown = (one.get("metric") if isinstance(one, dict) else one for one in series[:_SERIES_SHOWN])
+    shown = (entry.get("metric") if isinstance(entry, dict) else entry for entry in series[:_SERIES_SHOWN])
     return ", ".join(map(_BRIEF.repr, shown))[:_SHOWN]
 
 

@@ -34,7 +34,7 @@ def find_selectors(promql: str) -> tuple[Selector, ...]:
     """Find each selector once, without `offset` and `@`; a metric named like a keyword ("by") is missed."""
     tokens = [(str(m.lastgroup), m[0]) for m in _TOKEN.finditer(promql) if m.lastgroup != "skipped"]
     tokens += [("end", "")] * 2
-    found: dict[Selector, None] = {}
+    selectors: dict[Selector, None] = {}
     labels = False  # inside `by (...)` and the like
     for place, (kind, text) in enumerate(tokens[:-2]):
         following, after = tokens[place + 1], tokens[place + 2]
@@ -44,10 +44,10 @@ def find_selectors(promql: str) -> tuple[Selector, ...]:
             labels = True
         elif kind == "name" and _is_metric(text, following[1]):
             braces = following[1] if following[0] == "braces" else ""
-            found[Selector(text + braces, _window(after if braces else following))] = None
+            selectors[Selector(text + braces, _window(after if braces else following))] = None
         elif kind == "braces" and (place == 0 or not _names_series(tokens[place - 1], following)):
-            found[Selector(text, _window(following))] = None
-    return tuple(found)
+            selectors[Selector(text, _window(following))] = None
+    return tuple(selectors)
 
 
 def _is_metric(name: str, following: str) -> bool:

@@ -177,18 +177,18 @@ class OpenRequests:
     _out: list[Request] = field(default_factory=list, init=False)
 
     def add(self, record: AccessRecord, now_s: float) -> None:
-        found = self._open.setdefault(record.id, _Open(now_s))
-        found.updated_s = now_s
-        if found.decided:
+        request = self._open.setdefault(record.id, _Open(now_s))
+        request.updated_s = now_s
+        if request.decided:
             return
         if record.of_attempt:
-            self._add_attempt(found, record)
+            self._add_attempt(request, record)
         elif record.ended:
-            found.end = record
+            request.end = record
         else:
-            self._check_stall(found, record)
-        if found.end and len(found.counted) + len(found.attempts) >= found.end.attempt:
-            self._decide(found)
+            self._check_stall(request, record)
+        if request.end and len(request.counted) + len(request.attempts) >= request.end.attempt:
+            self._decide(request)
         if len(self._open) > MOST_OPEN:
             del self._open[next(iter(self._open))]
 
@@ -196,43 +196,43 @@ class OpenRequests:
         """Add a request of which no other record comes."""
         self._out.append(_request(record, classify(record, record)))
 
-    def _add_attempt(self, found: _Open, record: AccessRecord) -> None:
-        if record.attempt in found.counted:
+    def _add_attempt(self, request: _Open, record: AccessRecord) -> None:
+        if record.attempt in request.counted:
             return
         if record.code >= SERVER_ERROR or record.server_broke:  # counted now: its retry may run for minutes
-            found.counted.add(record.attempt)
-            stalled = record.attempt in found.stalled
+            request.counted.add(record.attempt)
+            stalled = record.attempt in request.stalled
             self._out.append(_request(record, classify(record, None), stalled=stalled))
         else:
-            found.attempts[record.attempt] = record
+            request.attempts[record.attempt] = record
 
-    def _check_stall(self, found: _Open, record: AccessRecord) -> None:
+    def _check_stall(self, request: _Open, record: AccessRecord) -> None:
         limit_s = self.stalled_after_s if record.stream else self.unstreamed_stalled_after_s
-        known = found.counted | found.stalled
-        no_byte = record.ttft_s is None and record.server and record.attempt not in known
+        reported = request.counted | request.stalled
+        no_byte = record.ttft_s is None and record.server and record.attempt not in reported
         if no_byte and record.duration_s >= limit_s:
-            found.stalled.add(record.attempt)
+            request.stalled.add(record.attempt)
             self._out.append(_request(record, "stalled"))
 
-    def _decide(self, found: _Open) -> None:
+    def _decide(self, request: _Open) -> None:
         """Count the remaining attempts; without a record of the last one, use the request's."""
-        end = found.end
-        found.decided = True
-        if end and end.server and end.attempt not in found.counted:
-            found.attempts.setdefault(end.attempt, end)
-        for number, attempt in found.attempts.items():
+        end = request.end
+        request.decided = True
+        if end and end.server and end.attempt not in request.counted:
+            request.attempts.setdefault(end.attempt, end)
+        for number, attempt in request.attempts.items():
             last = end if end and number == end.attempt else None
-            stalled = number in found.stalled
+            stalled = number in request.stalled
             self._out.append(_request(attempt, classify(attempt, last), last, stalled=stalled))
-        found.attempts.clear()
+        request.attempts.clear()
 
     def take_decided(self, now_s: float) -> tuple[Request, ...]:
         """Return the requests decided since the last call."""
-        for key, found in list(self._open.items()):
-            silent_s = now_s - found.updated_s
-            limit_s = ATTEMPT_WITHIN_S if found.end else END_WITHIN_S
-            if not found.decided and (found.end or found.attempts) and silent_s > limit_s:
-                self._decide(found)
+        for key, request in list(self._open.items()):
+            silent_s = now_s - request.updated_s
+            limit_s = ATTEMPT_WITHIN_S if request.end else END_WITHIN_S
+            if not request.decided and (request.end or request.attempts) and silent_s > limit_s:
+                self._decide(request)
             if silent_s > KEPT_S:
                 del self._open[key]
         requests, self._out = tuple(self._out), []

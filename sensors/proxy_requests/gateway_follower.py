@@ -57,17 +57,17 @@ class GatewayFollower:
     task: asyncio.Task[None] | None = None
     _addresses: ServerAddresses = field(default_factory=ServerAddresses)
     _waiting: deque[Attributes] = field(default_factory=deque)
-    _known: bool = False  # a record of this HTTPRoute has come
+    _has_records: bool = False  # a record of this HTTPRoute has come
 
     def state(self) -> SourceCondition:
         if self.task is not None and self.task.done():
             self.task.result()  # it ends by an error only
-        return (True, "gateways send records") if self._known else None
+        return (True, "gateways send records") if self._has_records else None
 
     def receive(self, attributes: Attributes) -> None:
         if not self.names.include(attributes.get("route_name", "")):
             return
-        self._known = True
+        self._has_records = True
         if len(self._waiting) >= MOST:
             self.inbox.lose(f"more than {MOST} records in {LOOK_S:g} s")
             return
@@ -84,8 +84,10 @@ class GatewayFollower:
     async def _look(self) -> None:
         for server in self.view.servers():
             with suppress(OSError, SensorError):
-                found = await resolve(server.address)
-                self._addresses.update(server.name, server.address, found, asyncio.get_running_loop().time())
+                addresses = await resolve(server.address)
+                self._addresses.update(
+                    server.name, server.address, addresses, asyncio.get_running_loop().time()
+                )
 
     def _count(self, attributes: Attributes) -> None:
         try:

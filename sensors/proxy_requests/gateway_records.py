@@ -39,8 +39,8 @@ class RouteNames:
     rule: str = ""
 
     def include(self, name: str) -> bool:
-        if found := _OF_RULE.fullmatch(name):
-            return found["owner"] == f"{self.namespace}/{self.route}" and self._is_rule(found["place"])
+        if rule := _OF_RULE.fullmatch(name):
+            return rule["owner"] == f"{self.namespace}/{self.route}" and self._is_rule(rule["place"])
         owner, _, place = name.rpartition(".")
         if owner == f"{self.namespace}.{self.route}" and place.isdecimal():
             return self._is_rule(place)
@@ -54,28 +54,28 @@ class RouteNames:
 class ServerAddresses:
     """The addresses of pods, by server; those of pods that have ended are kept for a while."""
 
-    _known: dict[Address, tuple[str, float]] = field(default_factory=dict)  # server, and when it had it
+    _servers: dict[Address, tuple[str, float]] = field(default_factory=dict)  # server, and when it had it
     _services: dict[tuple[str, str], str] = field(default_factory=dict)  # by name and namespace
 
-    def update(self, server: str, address: str, found: tuple[str, ...], now_s: float) -> None:
+    def update(self, server: str, address: str, behind: tuple[str, ...], now_s: float) -> None:
         """`address`: such as `vllm.chat.svc:8000`; `found`: the `HOST:PORT` behind it now."""
         name, _, rest = Address.parse(address).host.partition(".")
         self._services[name, rest.partition(".")[0]] = server
-        for one in found:
-            self._known[Address.parse(one)] = server, now_s
-        self._known = {key: value for key, value in self._known.items() if now_s - value[1] < KEPT_S}
+        for pod in behind:
+            self._servers[Address.parse(pod)] = server, now_s
+        self._servers = {key: value for key, value in self._servers.items() if now_s - value[1] < KEPT_S}
 
     def server_of(self, host: str, cluster: str) -> str:
         """By the pod's address, else by the Service that a cluster of Istio's names; empty: unknown."""
         with suppress(ValueError):  # - in place of an address
             address = Address.parse(host)
-            if address in self._known:
-                return self._known[address][0]
-            servers = {server for known, (server, _) in self._known.items() if known.host == address.host}
+            if address in self._servers:
+                return self._servers[address][0]
+            servers = {server for place, (server, _) in self._servers.items() if place.host == address.host}
             if len(servers) == 1:
                 return servers.pop()
-        found = _OF_SERVICE.match(cluster)
-        return self._services.get((found["service"], found["namespace"]), "") if found else ""
+        service = _OF_SERVICE.match(cluster)
+        return self._services.get((service["service"], service["namespace"]), "") if service else ""
 
 
 def read_record(attributes: Attributes, addresses: ServerAddresses) -> AccessRecord:
@@ -116,10 +116,10 @@ def has_lost_its_server(record: AccessRecord, attributes: Attributes) -> bool:
 
 
 def _number(attributes: Attributes, name: str) -> float:
-    found = attributes.get(name)
-    if found is None:
+    text = attributes.get(name)
+    if text is None:
         raise SensorError(f"a record without {name} (it has {', '.join(sorted(attributes)) or 'nothing'})")
     try:
-        return 0 if found == _NONE else float(found)
+        return 0 if text == _NONE else float(text)
     except ValueError as error:
-        raise SensorError(f"a record whose {name} is {found!r}") from error
+        raise SensorError(f"a record whose {name} is {text!r}") from error

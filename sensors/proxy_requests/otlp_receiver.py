@@ -88,6 +88,8 @@ class OtlpReceiver:
         for resource in request.resource_logs:
             for scope in resource.scope_logs:
                 for record in scope.log_records:
-                    attributes = {one.key: one.value.string_value for one in record.attributes}
+                    attributes = {
+                        attribute.key: attribute.value.string_value for attribute in record.attributes
+                    }
                     for inbox in self.inboxes.values():
                         inbox.receive(attributes)

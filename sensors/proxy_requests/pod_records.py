@@ -64,7 +64,7 @@ class PodRecords:
         self._pods = DeploymentPods(client=client, deployment=deployment)
         self._streams: dict[str, _Stream] = {}  # by the pod's name
         self._began_s = asyncio.get_running_loop().time()
-        self._known = False  # there was a pod once
+        self._has_pods = False  # there was a pod once
         self._why = ""  # the pods cannot be listed
         self.following = asyncio.create_task(self._follow(), name="records of pods")
 
@@ -72,14 +72,14 @@ class PodRecords:
         """Whether the records of all ready pods arrive, and why not; None before the first pod."""
         if self.following.done():
             self.following.result()  # it ends by an error only
-        broken = [one for one in self._streams.values() if one.pod.ready and one.why]
+        broken = [stream for stream in self._streams.values() if stream.pod.ready and stream.why]
         if broken:
-            return False, "; ".join(f"{one.pod.name}: {one.why}" for one in broken)
+            return False, "; ".join(f"{stream.pod.name}: {stream.why}" for stream in broken)
         if self._why:
             return False, self._why
-        if any(one.connected for one in self._streams.values()):
+        if any(stream.connected for stream in self._streams.values()):
             return True, "every Envoy pod is connected"
-        return (False, "no Envoy pod is connected") if self._known else None
+        return (False, "no Envoy pod is connected") if self._has_pods else None
 
     def since_s(self) -> float:
         """Seconds since this process has counted requests: a new pod's are counted from its first on."""
@@ -102,18 +102,18 @@ class PodRecords:
         async with aiohttp.ClientSession(timeout=timeout) as session, asyncio.TaskGroup() as tasks:
             while True:
                 try:
-                    found = {pod.name: pod for pod in await self._pods.find(stale=True)}
+                    pods = {pod.name: pod for pod in await self._pods.find(stale=True)}
                     self._why = ""
                 except ActError as error:
                     self._why = error.why
                 else:
-                    for name in self._streams.keys() - found.keys():
+                    for name in self._streams.keys() - pods.keys():
                         self._streams.pop(name).drop()
-                    for name, pod in found.items():
+                    for name, pod in pods.items():
                         if name not in self._streams:
                             stream = self._streams[name] = _Stream(self, pod, session)
                             stream.task = tasks.create_task(stream.run(), name=f"records of {name}")
-                            self._known = True
+                            self._has_pods = True
                         self._streams[name].pod = pod
                 await asyncio.sleep(LOOK_S)
 

@@ -141,7 +141,7 @@ class _Source:
         self._parser.cpu_s = 0.0
         try:
             pages = await self._get_pages()
-            after = add_up({one: await self._parser.parse(page) for one, page in pages.items()})
+            after = add_up({replica: await self._parser.parse(page) for replica, page in pages.items()})
             at, at_s = self._now(), clock()
             if self._replicas != (answered := tuple(pages)):  # one replica more or less is no restart
                 self._accepted, self._before, self._replicas = None, None, answered
@@ -152,11 +152,11 @@ class _Source:
                 await self._get_version()
             before, self._before = self._before, None  # a rejected page is no base for the next one
             interval_s = at_s - self._before_s
-            one = sample(
+            current = sample(
                 before, after, at=at, server=self._server, interval_s=interval_s, version=self._version
             )
-            one = replace(one, restarted=restarted)  # also where refused pages lie between
-            self._refuse_nonsense(one)
+            current = replace(current, restarted=restarted)  # also where refused pages lie between
+            self._refuse_nonsense(current)
         except TimeoutError:
             self._report_lost(f"no answer from {self._url}/metrics in time")
         except (aiohttp.ClientError, OSError, SensorError, MetricsPageError) as error:
@@ -166,12 +166,12 @@ class _Source:
             self._before_s = at_s
             if self._lost:
                 self._report(available=True)
-            self._emit(one)
+            self._emit(current)
 
-    def _refuse_nonsense(self, one: EngineSample) -> None:
+    def _refuse_nonsense(self, sample: EngineSample) -> None:
         """Raise MetricsPageError: the page is dropped, and is no base for the next one."""
         server = next((server for server in self._view.servers() if server.name == self._server), None)
-        if server is not None and (why := find_nonsense(one, highest_setting(server))):
+        if server is not None and (why := find_nonsense(sample, highest_setting(server))):
             raise MetricsPageError(f"the metrics are not plausible: {why}")
 
     @property
@@ -183,9 +183,11 @@ class _Source:
         replicas = await resolve(self._address)
         if len(replicas) == 1:
             return {replicas[0]: await self._get(replicas[0], "/metrics", MOST_BYTES)}
-        asked = (self._get(one, "/metrics", MOST_BYTES) for one in replicas)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        pages = {one: page for one, page in zip(replicas, answers, strict=True) if isinstance(page, bytes)}
+        requests = (self._get(replica, "/metrics", MOST_BYTES) for replica in replicas)
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+        pages = {
+            replica: page for replica, page in zip(replicas, answers, strict=True) if isinstance(page, bytes)
+        }
         errors = [answer for answer in answers if isinstance(answer, Exception)]
         if not pages and errors:
             raise errors[0]

@@ -25,9 +25,9 @@ def add_up(replicas: Mapping[str, PageTotals]) -> PageTotals:
     }
     counters = {field: sum(each) for field, each in _common([page.counters for page in pages])}
     histograms = {
-        field: found
+        field: total
         for field, each in _common([page.histograms for page in pages])
-        if (found := _add_histograms(each)) is not None
+        if (total := _add_histograms(each)) is not None
     }
     missing = frozenset(chain.from_iterable(page.missing for page in pages)) | {
         names.PLAIN[field] for field in pages[0].histograms.keys() - histograms.keys()
@@ -50,9 +50,9 @@ def add_up(replicas: Mapping[str, PageTotals]) -> PageTotals:
         rejected=_add([page.rejected for page in pages]),
         deferred=sum(deferred) if deferred else None,
         engines={
-            f"{address}/{engine}": found
+            f"{address}/{engine}": total
             for address, page in replicas.items()
-            for engine, found in page.engines.items()
+            for engine, total in page.engines.items()
         }
         if all(page.engines for page in pages)
         else {},
@@ -77,10 +77,10 @@ def _add(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _add_histograms(each: Sequence[HistogramTotals]) -> HistogramTotals | None:
     """None: their edges differ."""
     edges = each[0].edges
-    if any(one.edges != edges for one in each):
+    if any(histogram.edges != edges for histogram in each):
         return None
-    counts = tuple(map(sum, zip(*(one.counts for one in each), strict=True)))
-    return HistogramTotals(edges, counts, sum(one.sum for one in each))
+    counts = tuple(map(sum, zip(*(histogram.counts for histogram in each), strict=True)))
+    return HistogramTotals(edges, counts, sum(histogram.sum for histogram in each))
 
 
 def _facts(pages: Sequence[PageTotals]) -> Mapping[str, str]:

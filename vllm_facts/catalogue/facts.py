@@ -142,5 +142,5 @@ def _one_of(value: Value, choices: tuple[Value, ...]) -> bool:
 @lru_cache(maxsize=1024)  # a daemon asks of a few versions, some times a second
 def release_of(version: str | None) -> tuple[int, int] | None:
     """(0, 32) of "0.32.0", "v0.32.1rc2+cpu"; None of anything else."""
-    found = re.match(r"v?(\d{1,4})\.(\d{1,4})", version or "")
-    return (int(found[1]), int(found[2])) if found else None
+    release = re.match(r"v?(\d{1,4})\.(\d{1,4})", version or "")
+    return (int(release[1]), int(release[2])) if release else None

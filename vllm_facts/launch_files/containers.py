@@ -22,28 +22,28 @@ def read_container(
     words = (*entry, *own)
     program = words[0].text.rpartition("/")[2] if words else ""
     if program in SHELLS:
-        found = _read_shell(text, words)
-        if not found and any("vllm" in word.text for word in words[1:]):
+        launches = _read_shell(text, words)
+        if not launches and any("vllm" in word.text for word in words[1:]):
             problem = f"{program} starts the server: its flags cannot be told from the script's"
-            found = [Launch(name="", start=start, problem=problem)]
+            launches = [Launch(name="", start=start, problem=problem)]
     elif not entry and is_vllm_image(image):
-        found = [Launch(name="", start=start, words=(*_SERVE, *own))]
+        launches = [Launch(name="", start=start, words=(*_SERVE, *own))]
     elif is_vllm_server([word.text for word in words]):
-        found = [Launch(name="", start=words[0].start or start, words=words)]
+        launches = [Launch(name="", start=words[0].start or start, words=words)]
     elif own and own[0].text == "serve" and "vllm" in image.rpartition("/")[2]:
-        found = [Launch(name="", start=start, words=(Word(text="vllm"), *own))]
+        launches = [Launch(name="", start=start, words=(Word(text="vllm"), *own))]
     elif is_vllm_image(image):
         problem = f"{program} starts the server, and its flags are unknown"
-        found = [Launch(name="", start=start, problem=problem)]
+        launches = [Launch(name="", start=start, problem=problem)]
     else:
-        found = []
-    return [_complete(text, launch, image) for launch in found]
+        launches = []
+    return [_complete(text, launch, image) for launch in launches]
 
 
 def _complete(text: str, launch: Launch, image: str) -> Launch:
-    kept, unread = drop_unknown_flags(text, launch.words)
+    words, unread = drop_unknown_flags(text, launch.words)
     unread = [*launch.unread, *unread]
-    return replace(launch, words=tuple(kept), unread=tuple(unread), version=image_version(image))
+    return replace(launch, words=tuple(words), unread=tuple(unread), version=image_version(image))
 
 
 def _read_shell(text: str, words: Sequence[Word]) -> list[Launch]:
@@ -57,8 +57,8 @@ def _read_shell(text: str, words: Sequence[Word]) -> list[Launch]:
     for offset in (0, 1):
         if inner[offset : len(inner) - offset] == script.text and script.form != "none":
             return read_script(text, start=script.start + offset, end=script.end - offset)
-    found = _read_folded(text, script)
-    return found or [
+    launches = _read_folded(text, script)
+    return launches or [
         replace(launch, start=script.start, words=without_places(launch.words))
         for launch in read_script(script.text)
     ]

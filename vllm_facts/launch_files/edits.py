@@ -147,8 +147,8 @@ def _quoting_sibling(text: str, siblings: Sequence[Word]) -> Word:
 def _shell_lines(text: str, placed: Sequence[Word], new: Sequence[str]) -> str:
     """The new words, each flag on a line of its own where the words before are so."""
     between = " "
-    for one, two in reversed(list(pairwise(placed))):
-        gap = text[one.end : two.start]
+    for word, following in reversed(list(pairwise(placed))):
+        gap = text[word.end : following.start]
         if not _is_blank(gap):
             break
         if "\n" in gap:

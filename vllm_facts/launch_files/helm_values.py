@@ -67,10 +67,10 @@ def _read_model(text: str, spec: Node) -> Launch:
 
 
 def _flags(node: Node, names: dict[str, str]) -> list[Word]:
-    found = [(flag, get(node, name)) for name, flag in names.items()]
+    values = [(flag, get(node, name)) for name, flag in names.items()]
     return [
         word
-        for flag, value in found
+        for flag, value in values
         if value is not None
         for word in (replace(word_of(value, "value"), text=flag, form="none"), word_of(value, "value"))
     ]

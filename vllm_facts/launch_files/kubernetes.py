@@ -21,14 +21,14 @@ _DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
 def read_manifest(text: str, document: Node) -> list[Launch]:
     """The servers of one resource, or of a Helm chart's values. Raises FlagError."""
     resource = f"{text_at(document, 'kind') or 'values'}/{text_at(document, 'metadata', 'name')}".rstrip("/")
-    found = []
+    launches = []
     grouped = text_at(document, "kind") == "LeaderWorkerSet"
     plain = text_at(document, "kind") in _WORKLOADS and not _shares_memory(document)
     for container in _containers(document):
         name = text_at(container, "name")
         label = f"{resource}: {name}" if name else resource
         little = plain and not _mounts_shared_memory(container)
-        found += [
+        launches += [
             replace(
                 launch,
                 name=label,
@@ -37,7 +37,7 @@ def read_manifest(text: str, document: Node) -> list[Launch]:
             )
             for launch in _read_container(text, container)
         ]
-    return found
+    return launches
 
 
 def _takes_ray(version: str) -> bool:
@@ -68,8 +68,8 @@ def _containers(node: Node, seen: set[int] | None = None) -> Iterator[Node]:
         return
     seen.add(id(node))
     pairs = list(entries(node))
-    found = {name for name, _, _ in pairs}
-    if found & {"command", "args"} or text_at(node, "image"):
+    keys = {name for name, _, _ in pairs}
+    if keys & {"command", "args"} or text_at(node, "image"):
         yield node
     for child in [value for _, _, value in pairs] or items(node):
         yield from _containers(child, seen)
@@ -83,13 +83,13 @@ def _read_container(text: str, container: Node) -> list[Launch]:
         image = f"{text_at(container, 'repository')}:{text_at(container, 'tag')}"
     start = container.start_mark.index
     env, remarks = read_env(text, container)
-    known = {name: variable.value for name, variable in env.items()}
+    values = {name: variable.value for name, variable in env.items()}
     if not entry and not image and _is_runtime(container):
         return [_kserve_launch(container, start)]
     return [
         replace(
             launch,
-            words=tuple(_expand(word, known) for word in launch.words),
+            words=tuple(_expand(word, values) for word in launch.words),
             env={**env, **launch.env},
             gpus=_count_gpus(container),
             remarks=tuple(remarks),
@@ -113,10 +113,10 @@ def _kserve_launch(container: Node, start: int) -> Launch:
     )
 
 
-def _expand(word: Word, known: dict[str, str]) -> Word:
+def _expand(word: Word, values: dict[str, str]) -> Word:
     """`$(NAME)` of a variable that the container sets."""
     text = word.text
-    for name, value in known.items():
+    for name, value in values.items():
         text = text.replace(f"$({name})", value)
     return word if text == word.text else replace(word, text=text)
 

@@ -43,12 +43,14 @@ def read_script(
         words = _after_reserved(command)
         if not variables.assign_all(words, sure=depth == 0, text=text):
             starts.append(words)
-    found: list[Launch] = []
+    launches: list[Launch] = []
     for words in starts:
-        if words[0].text.startswith("--") and found:
-            found[-1] = replace(found[-1], remarks=(*found[-1].remarks, _explain_lost_flag(text, words[0])))
-        found += _read_command(text, words, variables)
-    return found
+        if words[0].text.startswith("--") and launches:
+            launches[-1] = replace(
+                launches[-1], remarks=(*launches[-1].remarks, _explain_lost_flag(text, words[0]))
+            )
+        launches += _read_command(text, words, variables)
+    return launches
 
 
 def _explain_lost_flag(text: str, word: Word) -> str:
@@ -97,8 +99,8 @@ def _find_unknown_command(words: Sequence[Word], variables: Variables) -> Word |
     """The variable in the place of the program that holds a command for vLLM, if not every part is known."""
     passed = (word for word in words if not ASSIGNMENT.match(word.text) and word.text not in WRAPPERS)
     first = next(passed, None)
-    known = variables.commands & variables.unknown
-    return first if first is not None and name_of_variable(first) in known else None
+    names = variables.commands & variables.unknown
+    return first if first is not None and name_of_variable(first) in names else None
 
 
 def _program(words: Sequence[Word]) -> str:
@@ -121,16 +123,16 @@ def _read_inner(text: str, words: Sequence[Word], variables: Variables) -> Itera
     )
     if script is None or "vllm" not in script.text:
         return
-    known = variables.known
+    values = variables.literals
     inner = text[script.start + 1 : max(script.start + 1, script.end - 1)]
     if inner == script.text:
-        found = read_script(text, start=script.start + 1, end=script.end - 1, env=known)
+        launches = read_script(text, start=script.start + 1, end=script.end - 1, env=values)
     else:
-        found = [
+        launches = [
             replace(launch, start=words[0].start, words=without_places(launch.words))
-            for launch in read_script(script.text, env=known)
+            for launch in read_script(script.text, env=values)
         ]
-    yield from (replace(launch, env={**variables.exported, **launch.env}) for launch in found)
+    yield from (replace(launch, env={**variables.exported, **launch.env}) for launch in launches)
 
 
 def without_places(words: Iterable[Word]) -> tuple[Word, ...]:

@@ -30,7 +30,7 @@ class Variables:
     commands: set[str] = field(default_factory=set)  # names of values that start vLLM
 
     @property
-    def known(self) -> Mapping[str, str]:
+    def literals(self) -> Mapping[str, str]:
         return {name: word.text for name, word in self.values.items() if name not in self.unknown}
 
     def assign_all(self, words: Sequence[Word], *, sure: bool, text: str) -> bool:
@@ -48,7 +48,7 @@ class Variables:
                 place = entry_place(text, given, at, line)
             else:
                 name, place = word.text, None
-            if exports and (value := self.known.get(name)) is not None:
+            if exports and (value := self.literals.get(name)) is not None:
                 self.exported[name] = Variable(value=value, start=word.start, whole=place)
         return True
 
@@ -75,8 +75,8 @@ def _is_assignment(word: Word) -> bool:
 
 def name_of_variable(word: Word) -> str:
     """The variable that the whole word is; "" for any other word."""
-    found = _WHOLE.fullmatch(word.text) if word.live else None
-    return (found[1] or found[3] or "") if found else ""
+    variable = _WHOLE.fullmatch(word.text) if word.live else None
+    return (variable[1] or variable[3] or "") if variable else ""
 
 
 @dataclass(slots=True)
@@ -90,17 +90,17 @@ class Expansion:
     used: list[Word] = field(default_factory=list)  # assignments
 
     def add(self, word: Word) -> None:
-        name, known = name_of_variable(word), self.variables.known
+        name, literals = name_of_variable(word), self.variables.literals
         if name in self.variables.arrays and name not in self.variables.unknown:
             for item in self.variables.arrays[name]:
                 self.add(item)
-        elif name in known:
-            self._add_value(word, known[name], self.variables.values[name])
+        elif name in literals:
+            self._add_value(word, literals[name], self.variables.values[name])
         elif _hides_flags(word) and _is_place_of_flag(self.words):
             line = line_of(self.text, word.start)
             self.unread.append(f"line {line}: the flags in {word.text} are unknown")
         elif word.live:
-            self.words.append(replace(word, text=replace_defaults(self._replace_known(word.text))))
+            self.words.append(replace(word, text=replace_defaults(self._replace_literals(word.text))))
         else:
             self.words.append(word)
 
@@ -110,9 +110,11 @@ class Expansion:
         parts = [value] if quoted else value.split()
         self.words += [replace(word, text=value)] if len(parts) == 1 else [Word(text=part) for part in parts]
 
-    def _replace_known(self, text: str) -> str:
-        known = self.variables.known
-        return _REFERENCE.sub(lambda found: known.get(found[1] or found[2], found[0]), text)
+    def _replace_literals(self, text: str) -> str:
+        literals = self.variables.literals
+        return _REFERENCE.sub(
+            lambda reference: literals.get(reference[1] or reference[2], reference[0]), text
+        )
 
 
 def _hides_flags(word: Word) -> bool:
@@ -130,25 +132,25 @@ def _is_place_of_flag(before: Sequence[Word]) -> bool:
 
 def drop_unknown_flags(text: str, words: Sequence[Word]) -> tuple[list[Word], list[str]]:
     """The words without variables in the place of a flag, and what is unread for that reason."""
-    kept: list[Word] = []
+    rest: list[Word] = []
     unread: list[str] = []
     for word in words:
-        if _PLACEHOLDER.fullmatch(word.text) and _is_place_of_flag(kept):
+        if _PLACEHOLDER.fullmatch(word.text) and _is_place_of_flag(rest):
             unread.append(f"line {line_of(text, word.start)}: the flags in {word.text} are unknown")
         else:
-            kept.append(word)
-    return kept, unread
+            rest.append(word)
+    return rest, unread
 
 
 def replace_defaults(text: str) -> str:
     """The text with each `${NAME:-value}` read as its default."""
-    return _DEFAULT.sub(lambda found: found[1], text)
+    return _DEFAULT.sub(lambda default: default[1], text)
 
 
 def explain_defaults(text: str, words: Iterable[Word]) -> list[str]:
     """A remark for each word of the text that is read with a default."""
     return [
-        f"line {line_of(text, word.start)}: {found[0]} is read as its default"
+        f"line {line_of(text, word.start)}: {default[0]} is read as its default"
         for word in words
-        if word.form != "none" and (found := _DEFAULT.search(text, word.start, word.end))
+        if word.form != "none" and (default := _DEFAULT.search(text, word.start, word.end))
     ]

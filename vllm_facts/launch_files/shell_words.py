@@ -40,7 +40,7 @@ class _Lexer:
         self._here: list[str] = []
 
     def commands(self) -> list[tuple[Word, ...]]:
-        found: list[tuple[Word, ...]] = []
+        commands: list[tuple[Word, ...]] = []
         words: list[Word] = []
         while self._at < self._end:
             self._skip_blanks()
@@ -61,10 +61,10 @@ class _Lexer:
                 if char == "\n":
                     self._skip_here_documents()
                 if char != "\n" or self._lines:
-                    found, words = [*found, tuple(words)], []
+                    commands, words = [*commands, tuple(words)], []
             else:
                 words.append(self._word())
-        return [command for command in [*found, tuple(words)] if command]
+        return [command for command in [*commands, tuple(words)] if command]
 
     def _skip_blanks(self) -> None:
         while self._at < self._end:
@@ -76,8 +76,8 @@ class _Lexer:
                 return
 
     def _line_end(self) -> int:
-        found = self._text.find("\n", self._at, self._end)
-        return self._end if found < 0 else found
+        place = self._text.find("\n", self._at, self._end)
+        return self._end if place < 0 else place
 
     def _skip_here_documents(self) -> None:
         for mark in self._here:
@@ -177,10 +177,10 @@ class _Lexer:
         raise self._unclosed(f"{name}(")
 
     def _find_closing(self, mark: str) -> int:
-        found = self._text.find(mark, self._at + 1, self._end)
-        if found < 0:
+        place = self._text.find(mark, self._at + 1, self._end)
+        if place < 0:
             raise self._unclosed(mark)
-        return found
+        return place
 
     def _unclosed(self, mark: str) -> FlagError:
         return FlagError(f"line {line_of(self._text, self._at)}: {mark} is not closed")

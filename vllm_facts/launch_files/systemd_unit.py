@@ -36,7 +36,7 @@ def read_unit(text: str) -> list[Launch]:
             remarks.append(
                 f"line {line_of(text, entry.start)}: the variables in {path.lstrip('-')} are not read"
             )
-    found: list[Launch] = []
+    launches: list[Launch] = []
     for entry in entries:
         if entry.key == "ExecStart" and text[entry.start : entry.end].strip():
             start = (
@@ -45,10 +45,10 @@ def read_unit(text: str) -> list[Launch]:
                 - len(text[entry.start : entry.end].lstrip(_PREFIXES))
             )
             values = {name: variable.value for name, variable in env.items()}
-            found += read_script(text, start=start, end=entry.end, lines=False, env=values)
+            launches += read_script(text, start=start, end=entry.end, lines=False, env=values)
     return [
         replace(launch, name="ExecStart", env={**env, **launch.env}, remarks=(*remarks, *launch.remarks))
-        for launch in found
+        for launch in launches
     ]
 
 
@@ -72,8 +72,8 @@ def _entries(text: str) -> Iterator[_Entry]:
 
 
 def _line_end(text: str, at: int) -> int:
-    found = text.find("\n", at)
-    return len(text) if found < 0 else found
+    place = text.find("\n", at)
+    return len(text) if place < 0 else place
 
 
 def _read_environment(text: str, entry: _Entry) -> dict[str, Variable]:

@@ -73,8 +73,8 @@ def get(node: Node | None, *path: str) -> Node | None:
 
 def text_at(node: Node | None, *path: str) -> str:
     """The scalar under nested keys as it is written; "" if there is none."""
-    found = get(node, *path)
-    return str(found.value) if found is not None and found.id == SCALAR else ""
+    scalar = get(node, *path)
+    return str(scalar.value) if scalar is not None and scalar.id == SCALAR else ""
 
 
 def items(node: Node | None) -> list[Node]:

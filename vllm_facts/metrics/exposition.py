@@ -103,12 +103,12 @@ def _parse_labels(inside: str) -> Mapping[str, str]:
 
 
 def _parse_bucket(inside: str) -> tuple[float, frozenset[tuple[str, str]]]:
-    found = parse_labels(inside)
+    labels = parse_labels(inside)
     try:
-        edge = float(found["le"])
+        edge = float(labels["le"])
     except (KeyError, ValueError) as error:
         raise MetricsPageError(f"a bucket without a readable `le`: {inside[:_SHOWN]!r}") from error
-    return edge, frozenset((name, value) for name, value in found.items() if name != "le")
+    return edge, frozenset((name, value) for name, value in labels.items() if name != "le")
 
 
 _remembered_labels = lru_cache(maxsize=8192)(_parse_labels)  # every scrape has the same few hundred texts

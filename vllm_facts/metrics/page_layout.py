@@ -58,7 +58,7 @@ def parse_layout(heads: str) -> PageLayout:
         lines.append(number)
     _check_names(rows, heads)
     config = rows.get(names.CONFIG)
-    histograms = {field: _histogram(known, rows) for field, known in names.HISTOGRAMS.items()}
+    histograms = {field: _histogram(known_names, rows) for field, known_names in names.HISTOGRAMS.items()}
     return PageLayout(
         heads=heads,
         lines=tuple(lines),
@@ -67,15 +67,17 @@ def parse_layout(heads: str) -> PageLayout:
         gauges=_by_field(names.GAUGES, rows),
         counters=_by_field(names.COUNTERS, rows),
         finished=_by_label("finished_reason", rows.get(names.COUNTERS["finished"][0])),
-        histograms={field: found for field, found in histograms.items() if found is not None},
+        histograms={field: places for field, places in histograms.items() if places is not None},
         facts=_facts(config[0][0]) if config else {},
         sleep=tuple(
             (parse_labels(inside).get("sleep_state", ""), place)
             for inside, place in rows.get(names.SLEEP, ())
         ),
         series=sum(
-            len(found) if not name.endswith("_bucket") else sum('le="+Inf"' in inside for inside, _ in found)
-            for name, found in rows.items()
+            len(places)
+            if not name.endswith("_bucket")
+            else sum('le="+Inf"' in inside for inside, _ in places)
+            for name, places in rows.items()
             if name not in names.BY_LABEL
         ),
         answered=_by_status(rows.get(names.ANSWERED, ())),
@@ -97,15 +99,16 @@ def _check_names(rows: Mapping[str, list[_Row]], heads: str) -> None:
         )
 
 
-def _places(found: Iterable[_Row]) -> Places:
-    return tuple(place for _, place in found)
+def _places(rows: Iterable[_Row]) -> Places:
+    return tuple(place for _, place in rows)
 
 
 def _by_field(fields: Mapping[str, tuple[str, ...]], rows: Mapping[str, list[_Row]]) -> dict[str, Places]:
     present = (
-        (field, next((rows[name] for name in known if name in rows), None)) for field, known in fields.items()
+        (field, next((rows[name] for name in metrics if name in rows), None))
+        for field, metrics in fields.items()
     )
-    return {field: _places(found) for field, found in present if found}
+    return {field: _places(metric_rows) for field, metric_rows in present if metric_rows}
 
 
 def _facts(inside: str) -> Mapping[str, str]:
@@ -113,19 +116,19 @@ def _facts(inside: str) -> Mapping[str, str]:
     return {name: value for name, value in parse_labels(inside).items() if name != "engine"}
 
 
-def _by_label(label: str, found: Iterable[_Row] | None) -> dict[str, Places]:
+def _by_label(label: str, rows: Iterable[_Row] | None) -> dict[str, Places]:
     """The places by the value of a label."""
     places: dict[str, Places] = {}
-    for inside, place in found or ():
+    for inside, place in rows or ():
         key = parse_labels(inside).get(label, "")
         places[key] = (*places.get(key, ()), place)
     return places
 
 
-def _by_status(found: Iterable[_Row]) -> dict[str, Places]:
+def _by_status(rows: Iterable[_Row]) -> dict[str, Places]:
     """POST requests by class of status; health checks and lists of models are GET requests."""
     places: dict[str, Places] = {}
-    posts = [row for row in found if parse_labels(row[0]).get("method") == "POST"]
+    posts = [row for row in rows if parse_labels(row[0]).get("method") == "POST"]
     for status, of_status in _by_label("status", posts).items():
         key = f"{status[:1]}xx"
         places[key] = places.get(key, ()) + of_status
@@ -134,16 +137,16 @@ def _by_status(found: Iterable[_Row]) -> dict[str, Places]:
 
 def _engines(rows: Mapping[str, list[_Row]]) -> dict[str, dict[str, Places]]:
     """Each engine by its label; empty if not all of _OF_ENGINE count the same engines."""
-    first = {field: known[0] for field, known in (names.GAUGES | names.COUNTERS).items()}
+    first = {field: metrics[0] for field, metrics in (names.GAUGES | names.COUNTERS).items()}
     engines = {field: _by_label("engine", rows.get(first[field])) for field in _OF_ENGINE}
     present = engines["running"].keys()
     same = all(places.keys() == present for places in engines.values())
     return engines if same else {}
 
 
-def _histogram(known: tuple[str, ...], rows: Mapping[str, list[_Row]]) -> HistogramLayout | None:
+def _histogram(metrics: tuple[str, ...], rows: Mapping[str, list[_Row]]) -> HistogramLayout | None:
     """None without a histogram whose series can be added. Raises MetricsPageError when a part is missing."""
-    name = next((name for name in known if f"{name}_bucket" in rows or f"{name}_sum" in rows), None)
+    name = next((name for name in metrics if f"{name}_bucket" in rows or f"{name}_sum" in rows), None)
     if name is None:
         return None
     series: dict[frozenset[tuple[str, str]], list[tuple[float, int]]] = {}

@@ -31,7 +31,7 @@ class PageReader:
         """
         parts = [line.rpartition(" ") for line in decode_page(body).split("\n")]
         heads = "\n".join([head or value for head, _, value in parts])  # a line without a value is all head
-        layout = next((known for known in self.layouts if known.heads == heads), None)
+        layout = next((remembered for remembered in self.layouts if remembered.heads == heads), None)
         if layout is None:
             layout = parse_layout(heads)
             if len(heads) <= LONGEST_REMEMBERED:
@@ -68,9 +68,9 @@ def _totals(layout: PageLayout, numbers: Sequence[float]) -> PageTotals:
             )
     counters = _present({field: _sum(places, numbers) for field, places in layout.counters.items()})
     histograms = {
-        field: found
+        field: histogram
         for field, places in layout.histograms.items()
-        if (found := _histogram(places, numbers)) is not None
+        if (histogram := _histogram(places, numbers)) is not None
     }
     present = gauges.keys() | counters.keys() | histograms.keys()
     return PageTotals(
@@ -94,13 +94,13 @@ def _totals(layout: PageLayout, numbers: Sequence[float]) -> PageTotals:
 
 
 def _present(sums: Mapping[str, float | None]) -> dict[str, float]:
-    return {field: found for field, found in sums.items() if found is not None}
+    return {field: total for field, total in sums.items() if total is not None}
 
 
 def _sum(places: Places, numbers: Sequence[float]) -> float | None:
     """None if a number is no count."""
-    found = [numbers[place] for place in places]
-    return sum(found) if all(0.0 <= value < names.TOO_MANY for value in found) else None  # NaN is not
+    values = [numbers[place] for place in places]
+    return sum(values) if all(0.0 <= value < names.TOO_MANY for value in values) else None  # NaN is not
 
 
 def _by_label(labels: Mapping[str, Places], numbers: Sequence[float]) -> dict[str, float]:

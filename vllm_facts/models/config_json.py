@@ -56,9 +56,9 @@ def read_config(
     hybrid, attention = _attention_layers(text)
     experts = _int_entry(text, *_EXPERTS) or None
     quantization, dtype = _quantization(config, text), _first_entry(text, config, "torch_dtype", "dtype")
-    known = format_from_config(quantization, dtype)
+    weights = format_from_config(quantization, dtype)
     if config.get("expert_dtype") == "fp4":  # DeepSeek V4: all but a few percent are experts
-        known = replace(known, size=MXFP4.size)
+        weights = replace(weights, size=MXFP4.size)
     count = count or count_parameters(text)
     heads = _int_entry(text, *_HEADS)
     return Model(
@@ -77,8 +77,10 @@ def read_config(
         hybrid=hybrid,
         attention_layers=attention,
         max_len=_max_len(text),
-        weight_bytes=known.size if count is None else stored_size(known, count, unquantized_parameters(text)),
-        quantization=known.method,
+        weight_bytes=weights.size
+        if count is None
+        else stored_size(weights, count, unquantized_parameters(text)),
+        quantization=weights.method,
         architecture=_architecture(config),
         model_type=_model_type(config),
         vocab=_int_entry(text, "vocab_size", "padded_vocab_size"),
@@ -117,8 +119,8 @@ def _first_entry(text: Mapping[str, Any], config: Mapping[str, Any], *keys: str)
 
 def _layers(text: Mapping[str, Any]) -> int | None:
     kinds = text.get("layers_block_type")
-    known = _int_entry(text, *_LAYERS)
-    return len(kinds) if known is None and isinstance(kinds, (list, tuple)) else known
+    layers = _int_entry(text, *_LAYERS)
+    return len(kinds) if layers is None and isinstance(kinds, (list, tuple)) else layers
 
 
 def _has_compressed_cache(text: Mapping[str, Any]) -> bool:
@@ -135,10 +137,10 @@ def _kv_heads(text: Mapping[str, Any], heads: int | None) -> int | None:
 
 
 def _head_dim(text: Mapping[str, Any], heads: int | None) -> int | None:
-    known = _int_entry(text, "head_dim", "attention_head_dim", "hidden_size_per_head", "kv_channels")
+    dim = _int_entry(text, "head_dim", "attention_head_dim", "hidden_size_per_head", "kv_channels")
     hidden = _int_entry(text, "hidden_size", "n_embd", "d_model")
-    if known or text.get("head_dim") is not None:
-        return known or None
+    if dim or text.get("head_dim") is not None:
+        return dim or None
     return hidden // heads if hidden and heads and hidden % heads == 0 else None
 
 
@@ -155,8 +157,8 @@ def _weight_block(quantization: Mapping[str, Any]) -> tuple[int, int] | None:
     if not isinstance(size, (list, tuple)) or len(size) != 2:  # noqa: PLR2004 - rows and columns
         return None
     rows, columns = size
-    known = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in size)
-    return (rows, columns) if known else None
+    valid = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in size)
+    return (rows, columns) if valid else None
 
 
 def _latent_dim(text: Mapping[str, Any], rank: int | None) -> int | None:
@@ -168,18 +170,18 @@ def _latent_dim(text: Mapping[str, Any], rank: int | None) -> int | None:
 
 def _max_len(text: Mapping[str, Any]) -> int | None:
     """The context length of the model, multiplied by the RoPE factor if the config's number excludes it."""
-    known = min((length for key in _LENGTHS if (length := _int_entry(text, key))), default=None)
+    length = min((length for key in _LENGTHS if (length := _int_entry(text, key))), default=None)
     scaling = text.get("rope_scaling") or text.get("rope_parameters") or {}
     factor = scaling.get("factor") if isinstance(scaling, Mapping) else None
     if not isinstance(scaling, Mapping) or not isinstance(factor, (int, float)) or isinstance(factor, bool):
-        return known
+        return length
     kind, original = scaling.get("rope_type", scaling.get("type")), scaling.get(_ORIGINAL)
     if kind == "yarn" and isinstance(original, int):
         return round(original * factor)
     return (
-        round(known * factor)
-        if known and kind in _FACTOR_APART and not _model_type(text).startswith("gemma3")
-        else known
+        round(length * factor)
+        if length and kind in _FACTOR_APART and not _model_type(text).startswith("gemma3")
+        else length
     )
 
 
@@ -221,12 +223,12 @@ def _periodic_attention(text: Mapping[str, Any]) -> tuple[bool, int | None]:
 def _quantization(config: Mapping[str, Any], text: Mapping[str, Any]) -> Mapping[str, Any]:
     for part in (config, text):
         for key in ("quantization_config", "compression_config"):
-            found = part.get(key)
-            if isinstance(found, Mapping):
-                return found
+            entry = part.get(key)
+            if isinstance(entry, Mapping):
+                return entry
     return {}
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
-    known = config.get("architectures")
-    return str(known[0]) if isinstance(known, (list, tuple)) and known else ""
+    names = config.get("architectures")
+    return str(names[0]) if isinstance(names, (list, tuple)) and names else ""

@@ -23,10 +23,10 @@ _ROPE = ("rope_scaling", "rope_parameters")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextExceeded:
-    """`asked` tokens of context are requested and the model supports `own`."""
+    """The tokens of context that the flags request, and those that the model supports."""
 
-    asked: int
-    own: int
+    requested: int
+    supported: int
     to: dict[Knob, Value] = field(default_factory=dict)  # the fix
     yarn: bool = False  # YaRN is requested without max_position_embeddings
 
@@ -38,25 +38,25 @@ def allows_longer_context(config: ServeConfig) -> bool:
 
 def find_exceeded_context(config: ServeConfig) -> ContextExceeded | None:
     """The excess of max_model_len over the model's context; None if it fits or if either is unknown."""
-    asked, own = positive_int(config.setting, LENGTH), config.model.max_len if config.model else None
+    requested, own = positive_int(config.setting, LENGTH), config.model.max_len if config.model else None
     over = _overrides(config)
     own = _number(over[POSITIONS]) if POSITIONS in over else own
-    if asked is None or own is None or "hf_config_path" in config.setting or "text_config" in over:
+    if requested is None or own is None or "hf_config_path" in config.setting or "text_config" in over:
         return None
-    rope = next((one for key in _ROPE if isinstance(one := over.get(key), dict)), {})
+    rope = next((rope for key in _ROPE if isinstance(rope := over.get(key), dict)), {})
     kind, factor = str(rope.get("rope_type", rope.get("type", "default"))), rope.get("factor", 1.0)
     if not isinstance(factor, (int, float)) or (kind in _YARN and not is_at_least(config, YARN_COUNTED_IN)):
         return None
     own = max(own if kind in _SCALED_ALREADY else round(own * factor), _number(over.get(LONGEST)) or 0)
-    if asked <= own:
+    if requested <= own:
         return None
     reach = round((_number(rope.get("original_" + POSITIONS)) or 0) * factor) if kind in _YARN else 0
-    if asked <= reach:
+    if requested <= reach:
         to: dict[Knob, Value] = {f"{OVERRIDES}.{POSITIONS}": reach}
         if OVERRIDES in config.setting:
             to = {OVERRIDES: json.dumps({**over, POSITIONS: reach})}
-        return ContextExceeded(asked=asked, own=own, to=to, yarn=True)
-    return ContextExceeded(asked=asked, own=own, to={LENGTH: own})
+        return ContextExceeded(requested=requested, supported=own, to=to, yarn=True)
+    return ContextExceeded(requested=requested, supported=own, to={LENGTH: own})
 
 
 def _overrides(config: ServeConfig) -> dict[str, object]:

@@ -18,13 +18,13 @@ def estimate_model(name: str) -> Model | None:
     parameters, active = _published_size(plain) or _stated_size(plain.split("-"))
     if parameters is None:
         return None
-    known = format_from_name(name_words(plain)) or NONE
+    weights = format_from_name(name_words(plain)) or NONE
     return Model(
         name=name,
         parameters=parameters,
         active_parameters=active,
-        weight_bytes=known.size,
-        quantization=known.method,
+        weight_bytes=weights.size,
+        quantization=weights.method,
         source="the model's name",
     )
 
@@ -51,6 +51,6 @@ def _stated_size(words: list[str]) -> tuple[float | None, float | None]:
     for word in words:
         if size := _SIZE.fullmatch(word):
             sizes.append(int(size[1] or 1) * float(size[2]) * _UNITS[size[3]])
-        elif for_one := _ACTIVE.fullmatch(word):
-            active = float(for_one[1]) * 1e9
+        elif active_size := _ACTIVE.fullmatch(word):
+            active = float(active_size[1]) * 1e9
     return max(sizes, default=None), active

@@ -45,8 +45,8 @@ def find_model(name: str) -> Model | None:
     Ignores a path, the maker's name, and suffixes ("-Instruct", "-AWQ", a fine-tune's name); a format
     among the suffixes gives quantization and weight_bytes. A drafter or another size is another model.
     """
-    found = _find_row(name)
-    return _build_model(*found, name) if found and found[0].layers else None
+    match = _find_row(name)
+    return _build_model(*match, name) if match and match[0].layers else None
 
 
 def from_config(config: Mapping[str, Any], name: str) -> Model:
@@ -55,10 +55,10 @@ def from_config(config: Mapping[str, Any], name: str) -> Model:
     A config lacks the number of parameters: it is taken from the well-known model of this name and shape,
     else counted if the family is known.
     """
-    read, found = read_config(config, name), _find_row(name)
-    if found is None or (found[0].layers, found[0].hidden) != (read.layers, read.hidden_size):
+    read, match = read_config(config, name), _find_row(name)
+    if match is None or (match[0].layers, match[0].hidden) != (read.layers, read.hidden_size):
         return read
-    row = found[0]
+    row = match[0]
     read = read_config(config, name, count=row.parameters, active=_active(row))
     if row.key in LOADED and read.quantization == _published_format(row).method:
         read = replace(read, weight_bytes=LOADED[row.key])
@@ -76,7 +76,7 @@ def canonical_name(name: str) -> str:
     last = _LLAMA_SIZE.sub("-", last)
     last = _DECIMAL.sub(".", last).replace("_", "-").replace(" ", "-")
     last = _LLAMA_VERSION.sub("llama-", last)
-    last = _BITS.sub(lambda found: f"{found[1]}-int{found[2]}", last)
+    last = _BITS.sub(lambda match: f"{match[1]}-int{match[2]}", last)
     return _DASHES.sub("-", last.split(":")[0])
 
 
@@ -140,21 +140,21 @@ def _published_format(row: ModelRow) -> WeightFormat:
     return format_from_name(frozenset({row.stored.partition(":")[0]})) or NONE
 
 
-def _weight_block(row: ModelRow, known: WeightFormat, name: str) -> tuple[int, int] | None:
+def _weight_block(row: ModelRow, weights: WeightFormat, name: str) -> tuple[int, int] | None:
     rows, _, columns = row.stored.partition(":")[2].partition("x")
-    if columns and known == _published_format(row):
+    if columns and weights == _published_format(row):
         return int(rows), int(columns)
     words = name_words(name.lower())
-    return _BLOCKS if known == FP8 and _BLOCK_FP8.match(name.lower()) and "static" not in words else None
+    return _BLOCKS if weights == FP8 and _BLOCK_FP8.match(name.lower()) and "static" not in words else None
 
 
 def _build_model(row: ModelRow, plain: str, name: str) -> Model:
     published = _published_format(row)
     words = name_words(plain.removeprefix(row.key))
-    known = format_from_name(words) or published
+    weights = format_from_name(words) or published
     mixed = any(word.endswith("mix") for word in words)  # "Int4-Int8Mix"
-    size = None if mixed else stored_size(known, row.parameters, row.apart)
-    if known == published and row.key in LOADED:
+    size = None if mixed else stored_size(weights, row.parameters, row.apart)
+    if weights == published and row.key in LOADED:
         size = LOADED[row.key]
     return Model(
         name=name,
@@ -173,13 +173,13 @@ def _build_model(row: ModelRow, plain: str, name: str) -> Model:
         attention_layers=row.kv_layers,
         max_len=_max_len(row, plain, canonical_name(name)),
         weight_bytes=size,
-        quantization=known.method,
+        quantization=weights.method,
         architecture=row.architecture,
         model_type=row.model_type,
         intermediate=row.intermediate,
         moe_intermediate=row.moe_intermediate,
         vocab=row.vocab if _begins_with_key(row, name) else None,  # a fine-tune may add tokens
         dtype=row.dtype,
-        weight_block=_weight_block(row, known, name),
+        weight_block=_weight_block(row, weights, name),
         source=row.source,
     )

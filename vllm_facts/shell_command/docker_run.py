@@ -120,14 +120,14 @@ def explain_shell(words: Sequence[str]) -> str:
 
 def replace_env(before: Sequence[str], env: Mapping[str, str | None]) -> tuple[str, ...]:
     """Replace the `-e K=V` options of the changed variables; None removes one."""
-    kept: list[str] = []
+    words: list[str] = []
     at = 0
     while at < len(before):
         name, equals, value = before[at].partition("=")
         separate = name in _ENV and not equals
         value = before[at + 1] if separate and at + 1 < len(before) else value
         if name not in _ENV or value.partition("=")[0] not in env:
-            kept += before[at : at + 1 + separate]
+            words += before[at : at + 1 + separate]
         at += 1 + separate
     new = [word for name, value in env.items() if value is not None for word in ("-e", f"{name}={value}")]
-    return (*kept[:-1], *new, kept[-1])
+    return (*words[:-1], *new, words[-1])

@@ -219,17 +219,17 @@ def edit_command(
     )
     inside = _assigned(command.front)
     own = {name: value for name, value in env.items() if name not in inside}
-    kept = {**command.env, **{name: value for name, value in own.items() if value is not None}}
+    variables = {**command.env, **{name: value for name, value in own.items() if value is not None}}
     gone = [name for name, value in own.items() if value is None]
     front = _wrapped_env(command.front, env)
     if "sudo" in front:  # sudo drops the variables before it
         new = [f"{name}={value}" for name, value in own.items() if value is not None]
-        front, kept = (*front, *(["env", *new] if new else [])), dict(command.env)
+        front, variables = (*front, *(["env", *new] if new else [])), dict(command.env)
     return replace(
         command,
         argv=argv,
         front=front,
-        env={name: value for name, value in kept.items() if name not in gone},
+        env={name: value for name, value in variables.items() if name not in gone},
         before=replace_env(command.before, env) if command.before else (),
         unset=tuple(name for name in gone if name not in command.env),
     )
@@ -237,10 +237,10 @@ def edit_command(
 
 def _wrapped_env(front: Sequence[str], env: Mapping[str, str | None]) -> tuple[str, ...]:
     """The wrappers, with the changed variables of `env K=V` replaced in place."""
-    kept = []
+    words = []
     for word in front:
         name = word.partition("=")[0]
         value = env.get(name, "") if ASSIGNMENT.match(word) and name in env else word
         if value is not None:
-            kept.append(word if value is word else f"{name}={value}")
-    return tuple(kept)
+            words.append(word if value is word else f"{name}={value}")
+    return tuple(words)

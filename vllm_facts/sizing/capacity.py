@@ -11,18 +11,18 @@ from flettner.vllm_facts.sizing.typical_requests import typical_tokens
 
 def fits_in_memory(config: ServeConfig, *, share: float | None = None) -> bool | None:
     """Whether the weights and one request of full length fit; None if unknown or too close."""
-    found = estimate_fit(apply_plan(config), share=share)
-    return found.fits if found else None
+    fit = estimate_fit(apply_plan(config), share=share)
+    return fit.fits if fit else None
 
 
 def kv_tokens_at(config: ServeConfig, share: float) -> int | None:
     """Tokens of KV cache at another gpu_memory_utilization; None if unknown or 0."""
-    found = estimate_fit(apply_plan(config), share=share)
-    return found.kv_tokens or None if found else None
+    fit = estimate_fit(apply_plan(config), share=share)
+    return fit.kv_tokens or None if fit else None
 
 
 def seqs_that_fit(config: ServeConfig, *, tokens: int | None = None) -> int | None:
     """Requests of `tokens` (default: typical) that fit the KV cache of an engine; None if unknown."""
     config = apply_plan(config)
-    found, each = estimate_fit(config), tokens or typical_tokens(config)
-    return None if found is None or each is None else found.kv_tokens // each
+    fit, each = estimate_fit(config), tokens or typical_tokens(config)
+    return None if fit is None or each is None else fit.kv_tokens // each

@@ -103,20 +103,20 @@ def release_number(config: ServeConfig) -> tuple[int, int] | None:
 
 def patch_number(config: ServeConfig) -> tuple[int, int, int] | None:
     """(0, 19, 1) of "v0.19.1rc2"; None if unknown."""
-    found = re.match(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})", config.version)
-    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+    release = re.match(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})", config.version)
+    return (int(release[1]), int(release[2]), int(release[3])) if release else None
 
 
 def is_older_than(config: ServeConfig, bound: tuple[int, int]) -> bool:
     """Whether the version is known and older than `bound`."""
-    known = release_number(config)
-    return known is not None and known < bound
+    release = release_number(config)
+    return release is not None and release < bound
 
 
 def is_at_least(config: ServeConfig, bound: tuple[int, int]) -> bool:
     """Whether the version is known and not older than `bound`."""
-    known = release_number(config)
-    return known is not None and known >= bound
+    release = release_number(config)
+    return release is not None and release >= bound
 
 
 def number_of(config: ServeConfig, knob: Knob) -> float | None:
@@ -143,10 +143,10 @@ def json_entry(config: ServeConfig, knob: Knob, key: str) -> Value:
 def json_entries(config: ServeConfig, knob: Knob) -> dict[str, object]:
     """The JSON object of a flag; empty if the flag is absent or no JSON object."""
     try:
-        found = json.loads(text_of(config, knob) or "{}")
+        entries = json.loads(text_of(config, knob) or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return entries if isinstance(entries, dict) else {}
 
 
 def remove_json_entry(config: ServeConfig, knob: Knob, key: str) -> Mapping[Knob, Value]:
@@ -206,8 +206,8 @@ def is_sparse(config: ServeConfig) -> bool:
 
 def is_too_sparse(config: ServeConfig) -> bool:
     """D6: whether so few experts are active that expert parallelism costs more than it saves."""
-    known = config.model and config.model.experts and config.model.active_experts
-    return bool(known and config.model and active_share(config.model) <= SPARSE_ENOUGH)
+    counts = config.model and config.model.experts and config.model.active_experts
+    return bool(counts and config.model and active_share(config.model) <= SPARSE_ENOUGH)
 
 
 def active_share(model: Model) -> float:

@@ -62,15 +62,15 @@ def find_gpu(name: str) -> GpuModel | None:
     open (an A100 has 40 or 80 GB, with NVLink or without) stays None.
     """
     words = _words(name)
-    found = [
+    kinds = [
         (match.end() - match.start(), own_name, kind)
         for pattern, own_name, kind in _read_kinds()
         if (match := pattern.search(words))
     ]
-    if not found:
+    if not kinds:
         return None
     # "rtx 4070 ti super" is also an "rtx 4070": the longest says most
-    _, own_name, kind = max(found, key=lambda hit: hit[0])
+    _, own_name, kind = max(kinds, key=lambda hit: hit[0])
     capability = release_of(kind.capability)
     if _PART.search(words):
         return GpuModel(name=own_name, capability=capability)

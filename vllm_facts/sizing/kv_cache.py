@@ -125,7 +125,7 @@ def estimate_fit(
     error = budget * ERROR * (2 if model.architecture.endswith("ForConditionalGeneration") else 1)
     tokens = max(0, int(kv * GIB / each))
     return KvCacheFit(
-        fits=_judge_fit(kv - (most or 0) * each / GIB, kv, error, bound, known=most is not None),
+        fits=_judge_fit(kv - (most or 0) * each / GIB, kv, error, bound, has_length=most is not None),
         budget_gib=budget,
         weights_gib=weights,
         overhead_gib=overhead,
@@ -242,10 +242,10 @@ def _bound(config: ServeConfig, model: Model) -> Literal["about", "at least", "a
     return "at least" if windows and not config.setting.get("disable_hybrid_kv_cache_manager") else "about"
 
 
-def _judge_fit(spare: float, kv: float, error: float, bound: str, *, known: bool) -> bool | None:
+def _judge_fit(spare: float, kv: float, error: float, bound: str, *, has_length: bool) -> bool | None:
     if kv < -error:
         return False
-    if not known:
+    if not has_length:
         return None
     if spare > (2 * error if bound == "at most" else error):
         return True

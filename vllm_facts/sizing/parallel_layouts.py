@@ -197,15 +197,17 @@ def _grow_layout(config: ServeConfig, start: Layout, took: KvCacheFit) -> Parall
     keeps = took.kv_tokens >= SHORT
     shapes = [] if keeps and _host_gpus(config) is None else list(_wider_layouts(config, start, keep=keeps))
     fits = [(shape, estimate_fit(config, shape=shape)) for shape in shapes]
-    held = next((shape for shape, found in fits if found and found.fits), None)
+    held = next((shape for shape, fit in fits if fit and fit.fits), None)
     if held is not None:
         return ParallelPlan(layout=held)
-    some = [(shape, found) for shape, found in ((start, took), *fits) if found and found.kv_tokens >= SHORT]
-    some = some if keeps else some[::-1]
-    for shape, found in sorted(some, key=lambda one: is_pcie_only(config) and one[0].tp > PAIR):
-        if found.fits is not False:
+    candidates = [(shape, fit) for shape, fit in ((start, took), *fits) if fit and fit.kv_tokens >= SHORT]
+    candidates = candidates if keeps else candidates[::-1]
+    for shape, fit in sorted(
+        candidates, key=lambda candidate: is_pcie_only(config) and candidate[0].tp > PAIR
+    ):
+        if fit.fits is not False:
             return ParallelPlan(layout=shape)
-        if (length := _shorter_context(config, found)) is not None:
+        if (length := _shorter_context(config, fit)) is not None:
             return ParallelPlan(layout=shape, length=length)
     return None
 

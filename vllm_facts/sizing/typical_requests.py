@@ -53,10 +53,10 @@ def required_share(config: ServeConfig) -> float | None:
 
     Assumes requests of half the longest length, within the bounds of a typical request.
     """
-    seqs, found, each = effective_seqs(config), estimate_fit(config), typical_tokens(config, part=2)
+    seqs, fit, each = effective_seqs(config), estimate_fit(config), typical_tokens(config, part=2)
     if seqs and seqs <= FEW_SEQS and is_transformer(config):
         seqs = SEQS_TO  # B1 asks for them
     wanted = min(float(seqs), config.concurrency or float(seqs)) if seqs else config.concurrency
-    if found is not None and each is not None and wanted is not None and found.kv_tokens // each >= wanted:
+    if fit is not None and each is not None and wanted is not None and fit.kv_tokens // each >= wanted:
         return None
     return recommend_share(config)

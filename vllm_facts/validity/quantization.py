@@ -43,8 +43,8 @@ def method_in_force(config: ServeConfig) -> str:
 
 def refuses_dtype(config: ServeConfig, dtype: str) -> bool:
     """Whether the quantization in force has no kernels for `dtype`."""
-    known = METHODS.get(method_in_force(config))
-    return known is not None and bool(dtype) and dtype not in known.dtypes
+    method = METHODS.get(method_in_force(config))
+    return method is not None and bool(dtype) and dtype not in method.dtypes
 
 
 def check_capability(config: ServeConfig) -> Iterator[InvalidSetting]:
@@ -57,10 +57,10 @@ def check_capability(config: ServeConfig) -> Iterator[InvalidSetting]:
         least = _OLDER.get(method, least)
     if capability >= least:
         return
-    asked = not (config.model and config.model.quantization)
+    by_flag = not (config.model and config.model.quantization)
     what = (
         f"--quantization {text_of(config, 'quantization')}"
-        if asked
+        if by_flag
         else f"{_name(config)} ({method} weights)"
     )
     yield InvalidSetting(
@@ -71,13 +71,13 @@ def check_capability(config: ServeConfig) -> Iterator[InvalidSetting]:
         ),
         source=f"{_SOURCE}: 'The quantization method {method} is not supported for the current GPU. Minimum "
         f"capability: {least[0] * 10 + least[1]}.'",
-        to={"quantization": None} if asked else {},
+        to={"quantization": None} if by_flag else {},
         expects=(
             "it starts with the weights as they are, if they fit"
-            if asked
+            if by_flag
             else "a checkpoint in GPTQ, or in AWQ from 7.5 on, or a newer GPU"
         ),
-        risks="the weights take more memory" if asked else "none",
+        risks="the weights take more memory" if by_flag else "none",
     )
 
 

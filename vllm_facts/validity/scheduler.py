@@ -94,20 +94,20 @@ def check_async(config: ServeConfig) -> Iterator[InvalidSetting]:
 
 def check_length(config: ServeConfig) -> Iterator[InvalidSetting]:
     """A longer context than the model's, which vLLM accepts only with VLLM_ALLOW_LONG_MAX_MODEL_LEN."""
-    found = find_exceeded_context(config)
-    if found is None or allows_longer_context(config):
+    excess = find_exceeded_context(config)
+    if excess is None or allows_longer_context(config):
         return
     model = config.model.name if config.model else "the model"
     why = (
-        f"max_model_len {found.asked} is above the {found.own} tokens that {model} has "
+        f"max_model_len {excess.requested} is above the {excess.supported} tokens that {model} has "
         f"(max_position_embeddings), and {ALLOWED}=1 is not set"
     )
-    if found.yarn:
+    if excess.yarn:
         why += ": YaRN alone does not raise it, max_position_embeddings is required, too"
     yield InvalidSetting(
         why=why,
         source=f"{MODEL}: _get_and_verify_max_len: 'is greater than the derived max_model_len'",
-        to=found.to,
+        to=excess.to,
     )
 
 

@@ -33,7 +33,7 @@ def test_one_token_above_the_limit_is_too_long() -> None:
     found = find_exceeded_context(case("vllm serve m --max-model-len 40961", model=QWEN3))
 
     assert found is not None
-    assert (found.asked, found.own, found.to) == (40961, 40960, {"max_model_len": 40960})
+    assert (found.requested, found.supported, found.to) == (40961, 40960, {"max_model_len": 40960})
 
 
 def test_yarn_alone_does_not_lengthen_and_is_completed() -> None:
