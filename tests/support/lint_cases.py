@@ -32,7 +32,7 @@ RTX_4090 = find_gpu("RTX 4090")
 
 def dense(name: str, billions: float, *, layers: int = 32, **facts: Any) -> Model:  # noqa: ANN401 - the fields of Model
     """A transformer of grouped-query attention: 32 heads, 8 of keys and values, 128 wide."""
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "parameters": billions * 1e9,
         "active_parameters": billions * 1e9,
         "layers": layers,
@@ -45,7 +45,7 @@ def dense(name: str, billions: float, *, layers: int = 32, **facts: Any) -> Mode
         "weight_bytes": 2.0,
         "architecture": "LlamaForCausalLM",
     }
-    return Model(name=name, **(known | facts))
+    return Model(name=name, **(fields | facts))
 
 
 QWEN_2B = dense(
@@ -144,29 +144,25 @@ def case(command: str, *, env: str = "", version: str = "0.32.0", **facts: Any) 
     return ServeConfig(setting=setting, env=pairs, version=version, **facts)
 
 
-def findings(lints: Iterable[LintRule], asked: ServeConfig) -> tuple[Finding, ...]:
+def findings(lints: Iterable[LintRule], config: ServeConfig) -> tuple[Finding, ...]:
     """All that the lints say, each held to what a finding must be."""
-    said: list[Finding] = []
+    reported: list[Finding] = []
     for lint in lints:
-        for finding in lint.check(asked):
+        for finding in lint.check(config):
             assert finding.rule in lint.rules
             assert finding.why and finding.expects, finding.rule  # noqa: PT018 - both are texts
             assert not faults(finding.source), finding
             assert finding.klass != "note" or not (finding.to or finding.env), finding
             assert all(
-                asked.setting.get(knob) != value or value is None for knob, value in finding.to.items()
+                config.setting.get(knob) != value or value is None for knob, value in finding.to.items()
             )
-            said.append(finding)
-    return tuple(said)
+            reported.append(finding)
+    return tuple(reported)
 
 
-def rules(said: Iterable[Finding]) -> list[str]:
-    return [finding.rule for finding in said]
-
-
-def improved(command: str, said: Iterable[Finding | InvalidSetting | Fixes]) -> str:
+def improved(command: str, reported: Iterable[Finding | InvalidSetting | Fixes]) -> str:
     """The command line with what the findings ask for, to be read by a person."""
     argv = shlex.split(command)
-    for finding in said:
+    for finding in reported:
         argv = edit_flags(argv, finding.to)
     return shlex.join(argv)

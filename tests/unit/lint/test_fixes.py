@@ -15,6 +15,7 @@ from flettner.vllm_facts.serve_config import NO_NEEDS, Finding, FindingSeverity,
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Value
 from tests.support.lint_cases import L40S, LLAMA_70B, case
+from tests.support.proposals import rules
 
 CASE = ServeConfig(setting={"model": "m", "max_num_seqs": 4, "enforce_eager": True}, env={"A": "1"})
 
@@ -47,10 +48,6 @@ def first_only(reported: Sequence[S]) -> Ordered[S]:
     return Ordered(
         tuple(reported[:1]), tuple(Outranked(lost, reported[0].rule, "it is second") for lost in reported[1:])
     )
-
-
-def rules(findings: Iterable[Finding]) -> list[str]:
-    return [found.rule for found in findings]
 
 
 def test_ranks_errors_before_warnings_before_all_else() -> None:
@@ -100,10 +97,10 @@ def test_change_that_would_bring_an_error_takes_along_the_change_that_prevents_i
 
     fixes = find_fixes(CASE, lints, rank=keep_order)
 
-    (found,) = fixes.findings
-    assert (found.rule, found.klass) == ("G", "gated")
+    (shown,) = fixes.findings
+    assert (shown.rule, shown.klass) == ("G", "gated")
     assert fixes.to == {"enforce_eager": False, "max_model_len": 8}
-    assert "would not start without L (max_model_len 8); long requests are refused" in found.risks
+    assert "would not start without L (max_model_len 8); long requests are refused" in shown.risks
 
 
 def test_finding_that_is_shown_as_a_note_outranks_no_other_finding() -> None:
@@ -134,9 +131,9 @@ def test_error_outranks_a_contradicting_finding() -> None:
 @pytest.mark.parametrize("gpus", [None, 1])
 def test_lint_example_of_the_readme_has_a_finding(gpus: int | None) -> None:
     command = "vllm serve Qwen/Qwen3-8B --enforce-eager --max-num-seqs 16"
-    asked = case(command, model=find_model("Qwen/Qwen3-8B"), card=find_gpu("L4"), gpus=gpus)
+    config = case(command, model=find_model("Qwen/Qwen3-8B"), card=find_gpu("L4"), gpus=gpus)
 
-    fixes = find_fixes(asked, all_lints())
+    fixes = find_fixes(config, all_lints())
 
     assert rules(fixes.findings) == ["G1"]
     assert fixes.to == {"enforce_eager": False, "max_model_len": 26624}
@@ -204,7 +201,7 @@ def test_reports_advice_once_if_traffic_turns_it_into_a_change() -> None:
 
     fixes = find_fixes(CASE, [FixedLint(finding("O")), FixedLint(finding("N"))], live, rank=keep_order)
 
-    assert [(one.rule, dict(one.to)) for one in fixes.findings] == [
+    assert [(finding.rule, dict(finding.to)) for finding in fixes.findings] == [
         ("O", {"kv_offloading_size": None}),
         ("N", {}),
     ]
@@ -236,8 +233,8 @@ def test_flags_and_traffic_that_agree_are_one_finding() -> None:
         CASE, [FixedLint(finding("G", enforce_eager=False))], [finding_of(seen)], rank=keep_order
     )
 
-    (found,) = fixes.findings
-    assert (found.why, found.evidence) == ("because", {"running": 2.0, "window_s": 30.0})
+    (shown,) = fixes.findings
+    assert (shown.why, shown.evidence) == ("because", {"running": 2.0, "window_s": 30.0})
 
 
 def test_a_row_for_each_knob_and_variable_or_one_without() -> None:
@@ -262,9 +259,9 @@ def test_a_row_for_each_knob_and_variable_or_one_without() -> None:
 def test_an_error_yields_to_the_change_that_fixes_another_error_as_well() -> None:
     """D2 needs more GPUs and a shorter context than the one that V1 asks for."""
     model = replace(LLAMA_70B, max_len=32768)
-    asked = case("vllm serve m --max-model-len 262144", card=L40S, gpus=4, model=model)
+    config = case("vllm serve m --max-model-len 262144", card=L40S, gpus=4, model=model)
 
-    fixes = find_fixes(asked, all_lints())
+    fixes = find_fixes(config, all_lints())
 
     assert fixes.to["pipeline_parallel_size"] == 4
-    assert not find_errors(fixes.after(asked), all_lints())
+    assert not find_errors(fixes.after(config), all_lints())

@@ -21,6 +21,7 @@ from tests.support.lint_cases import (
     dense,
     findings,
 )
+from tests.support.proposals import rules
 
 NO_BLOCKS = (
     "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when"
@@ -32,7 +33,7 @@ SHORT = "vllm serve x --max-model-len 2048"
 
 
 @pytest.mark.parametrize(
-    ("asked", "first", "outranked"),
+    ("config", "first", "outranked"),
     [
         (case("vllm serve x -tp 8", model=DEEPSEEK_R1, card=H200, concurrency=600), "D7", "D8"),
         (case(f"{SHORT} -tp 2", model=LLAMA_8B, card=L40S, concurrency=600), "D1", "D8"),
@@ -56,17 +57,17 @@ SHORT = "vllm serve x --max-model-len 2048"
         (case(f"{SHORT} --max-num-seqs 512", profile="chat", card=H100, log=(WARM_UP,)), "F5", "W1"),
     ],
 )
-def test_more_severe_finding_outranks_the_other(asked: ServeConfig, first: str, outranked: str) -> None:
-    found = findings(all_lints(), asked)
-    assert {first, outranked} <= {one.rule for one in found}
-    order = ranked(found)
-    assert first in [one.rule for one in order.winners]
-    assert outranked in [one.what.rule for one in order.outranked]
-    assert outranked not in [one.rule for one in order.winners]
+def test_more_severe_finding_outranks_the_other(config: ServeConfig, first: str, outranked: str) -> None:
+    reported = findings(all_lints(), config)
+    assert {first, outranked} <= {*rules(reported)}
+    order = ranked(reported)
+    assert first in rules(order.winners)
+    assert outranked in [lost.what.rule for lost in order.outranked]
+    assert outranked not in rules(order.winners)
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "config",
     [
         case("vllm serve x -tp 4 --enforce-eager", model=QWEN_2B, card=L40S, gpus=4),
         case("vllm serve x -tp 8 --gpu-memory-utilization 0.95", model=DEEPSEEK_R1, card=H200, gpus=8),
@@ -78,8 +79,8 @@ def test_more_severe_finding_outranks_the_other(asked: ServeConfig, first: str, 
         ),
     ],
 )
-def test_kept_findings_never_propose_two_values_of_one_knob(asked: ServeConfig) -> None:
+def test_winning_findings_never_propose_two_values_of_one_knob(config: ServeConfig) -> None:
     wanted: dict[str, object] = {}
-    for one in ranked(findings(all_lints(), asked)).winners:
-        for knob, value in one.to.items():
-            assert wanted.setdefault(knob, value) == value, (one.rule, knob)
+    for finding in ranked(findings(all_lints(), config)).winners:
+        for knob, value in finding.to.items():
+            assert wanted.setdefault(knob, value) == value, (finding.rule, knob)

@@ -9,9 +9,9 @@ import pytest
 from flettner.agent.domain.model import Objective, Slo
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Incident
+from flettner.policies.conformance.readings import steady
 from flettner.vllm_facts.values import Knob, Value
-from tests.support.readings import steady
-from tests.unit.policies.live import BOUNDS, Load, Situation, advised, asked, reading_of
+from tests.unit.policies.live import BOUNDS, Load, Situation, advise, advised, reading_of
 from tests.unit.sensors.pages import PAGE, SCRAPES, with_values
 
 
@@ -149,57 +149,57 @@ live = cache(lambda name: advised(LIVE[name].situation))
 
 @each
 def test_expected_rule_ranks_first(name: str) -> None:
-    expected, found = LIVE[name], live(name)
-    first = found.first
+    expected, advice = LIVE[name], live(name)
+    first = advice.first
 
     if not expected.rules:
-        assert not found.changes, found.describe()
+        assert not advice.changes, advice.describe()
         return
     assert first is not None
-    assert first.rule in expected.rules, found.describe()
-    assert expected.to(first.to), found.describe()
+    assert first.rule in expected.rules, advice.describe()
+    assert expected.to(first.to), advice.describe()
 
 
 @each
 @pytest.mark.parametrize("version", ["0.11.0", "0.18.0", "0.28.0", "0.31.0", "0.32.0", "0.33.0", ""])
 def test_no_rule_proposes_a_harmful_change_in_any_version(name: str, version: str) -> None:
-    found = live(name)
-    other = replace(found.reading, facts={**found.reading.facts, "version": version})
+    advice = live(name)
+    other = replace(advice.reading, facts={**advice.reading.facts, "version": version})
 
-    result = asked(other, found.context)
+    result = advise(other, advice.context)
 
     assert not result.harm, result.describe()
 
 
 @each
 def test_no_rule_raises_memory_use_after_an_oom(name: str) -> None:
-    found = live(name)
-    oom = Incident(at=found.reading.at, server=found.reading.server, what="oom", why="exit code 137")
+    advice = live(name)
+    oom = Incident(at=advice.reading.at, server=advice.reading.server, what="oom", why="exit code 137")
 
-    result = asked(replace(found.reading, incidents=(oom,)), found.context)
+    result = advise(replace(advice.reading, incidents=(oom,)), advice.context)
 
     assert not result.harm, result.describe()
 
 
 @each
 def test_changes_nothing_on_a_partial_window(name: str) -> None:
-    found = live(name)
+    advice = live(name)
 
-    assert not asked(replace(found.reading, coverage=0.5), found.context).changes
+    assert not advise(replace(advice.reading, coverage=0.5), advice.context).changes
 
 
 @each
 def test_changes_nothing_on_a_stalled_server(name: str) -> None:
     """Requests run without producing a token: no load knob can be the cause."""
-    found = live(name)
+    advice = live(name)
     reading = replace(
-        found.reading,
-        running=steady(max(1.0, found.reading.running.high)),
+        advice.reading,
+        running=steady(max(1.0, advice.reading.running.high)),
         prompt_tokens_per_s=steady(0.0),
         generation_tokens_per_s=steady(0.0),
     )
 
-    result = asked(reading, found.context)
+    result = advise(reading, advice.context)
 
     assert not result.changes, result.describe()
     assert not {"N1", "K3", "C2"} & {proposal.rule for proposal in result.winners}, result.describe()
@@ -207,10 +207,10 @@ def test_changes_nothing_on_a_stalled_server(name: str) -> None:
 
 @each
 def test_throttling_gpu_blocks_every_change(name: str) -> None:
-    found = live(name)
-    hot = tuple(replace(gpu, temperature_c=91.0, throttle_reasons=0x40) for gpu in found.reading.gpus)
+    advice = live(name)
+    hot = tuple(replace(gpu, temperature_c=91.0, throttle_reasons=0x40) for gpu in advice.reading.gpus)
 
-    assert not asked(replace(found.reading, gpus=hot), found.context).changes
+    assert not advise(replace(advice.reading, gpus=hot), advice.context).changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +256,7 @@ def test_expected_rule_fires_on_real_vllm_metrics(
     pages = [page.at(second) for second in range(31)]
     reading = reading_of(pages, every_s=1.0, slo=slo, version="0.32.0")
 
-    result = asked(reading, Context(setting=setting, slo=slo, bounds=BOUNDS))
+    result = advise(reading, Context(setting=setting, slo=slo, bounds=BOUNDS))
 
     assert not result.harm, result.describe()
     assert tuple(dict.fromkeys(p.rule for p in result.changes)) == rules, result.describe()
@@ -269,7 +269,7 @@ def test_reports_the_cap_on_real_vllm_recorded_with_a_cap_of_2() -> None:
     pages = [(SCRAPES / name).read_bytes() for name in names]
     reading = reading_of(pages, every_s=30.0, slo=slo, version="0.32.0")
 
-    result = asked(reading, Context(setting={"max_num_seqs": 2}, slo=slo, bounds=BOUNDS))
+    result = advise(reading, Context(setting={"max_num_seqs": 2}, slo=slo, bounds=BOUNDS))
 
     assert not result.harm, result.describe()
     assert [(p.rule, dict(p.to)) for p in result.changes] == [("Q1", {"max_num_seqs": 16})], result.describe()

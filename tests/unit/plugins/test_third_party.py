@@ -11,8 +11,8 @@ from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.ports import Context
 from flettner.agent.plugins import loader
+from flettner.policies.conformance.readings import a_reading
 from flettner.tools.cli.dispatch import main
-from tests.support.readings import a_reading
 
 POLICY = '''
 """Says hello to 1 reading."""

@@ -92,7 +92,7 @@ def advised(situation: Situation) -> Advised:
     """Serve the load, then evaluate all shipped policies."""
     reading = serve(situation)
     context = Context(setting=parse_setting(situation.argv), slo=situation.slo, bounds=BOUNDS)
-    return asked(reading, context)
+    return advise(reading, context)
 
 
 @cache
@@ -101,7 +101,7 @@ def policies() -> tuple[Policy, ...]:
     return tuple(loader.load_plugin("policies", name)() for name in loader.list_plugins("policies"))
 
 
-def asked(reading: Reading, context: Context) -> Advised:
+def advise(reading: Reading, context: Context) -> Advised:
     proposals = [proposal for policy in policies() for proposal in policy.propose(reading, context)]
     winners = ranked(proposals).winners
     return Advised(reading=reading, context=context, proposals=tuple(proposals), winners=tuple(winners))

@@ -9,9 +9,7 @@ from flettner.agent.domain.model import Bound, Objective, Outcome, Proposal, Slo
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Gpu, Health, Latency, Queue, Reading, TimeShares, Trend, Workload
 from flettner.policies.admission import Admission
-from flettner.policies.shared.sequence_demand import are_tokens_late_anyway
-from flettner.vllm_facts.values import Value
-from tests.support.readings import (
+from flettner.policies.conformance.readings import (
     CONTEXTS,
     PROMISE,
     READINGS,
@@ -22,6 +20,9 @@ from tests.support.readings import (
     rising,
     steady,
 )
+from flettner.policies.shared.sequence_demand import are_tokens_late_anyway
+from flettner.vllm_facts.values import Value
+from tests.support.proposals import changes
 
 QUEUE = a_reading(running=steady(4), waiting=steady(9))
 THRASH = a_reading(running=steady(64), waiting=steady(20), kv=steady(0.97), preemptions=rising(0.5, 1.5))
@@ -31,8 +32,8 @@ def proposed(reading: Reading, context: Context | None = None) -> list[Proposal]
     return list(Admission().propose(reading, context or a_context({"max_num_seqs": 4})))
 
 
-def asked(reading: Reading, context: Context | None = None) -> list[tuple[str, dict[str, Value]]]:
-    return [(proposal.rule, dict(proposal.to)) for proposal in proposed(reading, context)]
+def changes_of(reading: Reading, context: Context | None = None) -> list[tuple[str, dict[str, Value]]]:
+    return changes(proposed(reading, context))
 
 
 def test_sustained_queue_at_the_cap_with_a_free_cache_raises_the_cap() -> None:
@@ -102,7 +103,7 @@ def test_sustained_queue_at_the_cap_with_a_free_cache_raises_the_cap() -> None:
     ],
 )
 def test_q1_sizes_its_step(reading: Reading, setting: dict[str, Value], to: dict[str, Value]) -> None:
-    assert asked(reading, a_context(setting)) == [("Q1", to)]
+    assert changes_of(reading, a_context(setting)) == [("Q1", to)]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_q1_proposes_nothing(reading: Reading) -> None:
 def test_operators_bound_stops_the_increase() -> None:
     at_most = {"max_num_seqs": Bound(max=6)}
 
-    assert asked(QUEUE, a_context({"max_num_seqs": 4}, bounds=at_most)) == [("Q1", {"max_num_seqs": 6})]
+    assert changes_of(QUEUE, a_context({"max_num_seqs": 4}, bounds=at_most)) == [("Q1", {"max_num_seqs": 6})]
     assert not proposed(QUEUE, a_context({"max_num_seqs": 4}, bounds={"max_num_seqs": Bound(max=4)}))
 
 
@@ -181,27 +182,27 @@ def test_k1_proposes_the_mildest_remaining_remedy(
 ) -> None:
     reading = a_reading(running=steady(64), kv=steady(0.97), preemptions=rising(0.5, 1.5), version=version)
 
-    assert asked(reading, a_context({"max_num_seqs": 64} | setting))[0] == ("K1", first)
+    assert changes_of(reading, a_context({"max_num_seqs": 64} | setting))[0] == ("K1", first)
 
 
 def test_a_few_preemptions_before_a_request_has_ended_are_no_evidence() -> None:
     filling = replace(THRASH, work=Workload(arrivals_per_s=8.9, prompt_tokens=242.0))
 
     few = proposed(replace(filling, preemptions_per_s=rising(0.0, 0.28)), a_context())
-    assert not [one for one in few if one.to]
-    assert asked(replace(filling, preemptions_per_s=steady(1.0)), a_context({"max_num_seqs": 64}))
+    assert not [proposal for proposal in few if proposal.to]
+    assert changes_of(replace(filling, preemptions_per_s=steady(1.0)), a_context({"max_num_seqs": 64}))
 
 
 def test_lowers_the_cap_below_the_running_sequences() -> None:
     reading = a_reading(running=steady(40), kv=steady(0.97), preemptions=steady(1), version="0.20.0")
 
-    assert asked(reading, a_context({"max_num_seqs": 1024}))[0] == ("K1", {"max_num_seqs": 32})
+    assert changes_of(reading, a_context({"max_num_seqs": 1024}))[0] == ("K1", {"max_num_seqs": 32})
 
 
 def test_lowers_an_unknown_cap_from_the_running_sequences() -> None:
     reading = a_reading(running=rising(10, 40), kv=steady(0.97), preemptions=steady(1), version="0.20.0")
 
-    assert asked(reading, a_context())[0] == ("K1", {"max_num_seqs": 16})
+    assert changes_of(reading, a_context())[0] == ("K1", {"max_num_seqs": 16})
 
 
 @pytest.mark.parametrize(
@@ -240,7 +241,7 @@ def test_minor_preemptions_still_suppress_q1(preemptions: Trend) -> None:
 def test_relieves_a_full_cache_with_declining_preemptions() -> None:
     reading = a_reading(running=steady(64), kv=steady(0.97), preemptions=rising(2.0, 0.5))
 
-    assert asked(reading, a_context({"max_num_seqs": 64}))[0] == ("K2", {"watermark": 0.02})
+    assert changes_of(reading, a_context({"max_num_seqs": 64}))[0] == ("K2", {"watermark": 0.02})
 
 
 @pytest.mark.parametrize(
@@ -305,13 +306,13 @@ def test_q1_raises_only_what_its_share_can_cure(reading: Reading) -> None:
 def test_a_slot_that_is_free_between_two_steps_does_not_hide_the_cap(cap: int, running: float) -> None:
     reading = replace(LATE, work=NEEDS_16, queue=Queue(running=running, kv_usage=0.1, wait_s=9.0))
 
-    assert [rule for rule, _ in asked(reading, a_context({"max_num_seqs": cap}))] == ["Q1"]
+    assert [rule for rule, _ in changes_of(reading, a_context({"max_num_seqs": cap}))] == ["Q1"]
 
 
 def test_small_steps_are_no_evidence_of_an_overload() -> None:
     work = replace(NEEDS_16, arrivals_per_s=40.0, step_tokens=30.0)
 
-    assert asked(replace(LATE, work=work)) == [("Q1", {"max_num_seqs": 12})]
+    assert changes_of(replace(LATE, work=work)) == [("Q1", {"max_num_seqs": 12})]
 
 
 @pytest.mark.parametrize(
@@ -331,7 +332,7 @@ def test_small_steps_are_no_evidence_of_an_overload() -> None:
 def test_a_severe_queue_gets_the_longest_step(late_ratio: float, slo: Slo, to: int) -> None:
     reading = replace(LATE, ttft=late(late_ratio), work=replace(NEEDS_16, arrivals_per_s=0.5))
 
-    assert asked(reading, a_context({"max_num_seqs": 4}, slo=slo)) == [("Q1", {"max_num_seqs": to})]
+    assert changes_of(reading, a_context({"max_num_seqs": 4}, slo=slo)) == [("Q1", {"max_num_seqs": to})]
 
 
 @pytest.mark.parametrize(
@@ -348,7 +349,7 @@ def test_a_filled_budget_keeps_the_cap_from_being_reached(
     reading = replace(LATE, work=work, queue=Queue(running=running, kv_usage=0.1, wait_s=9.0))
     context = a_context({"max_num_seqs": 4, "max_num_batched_tokens": 64})
 
-    assert asked(reading, context) == ([("Q1", to)] if to else [])
+    assert changes_of(reading, context) == ([("Q1", to)] if to else [])
 
 
 def test_late_requests_that_still_wait_are_evidence() -> None:
@@ -408,9 +409,9 @@ NO_TTFT = replace(PROMISE, ttft=None)
     ],
 )
 def test_q5_lowers_a_cap_whose_batches_are_too_slow(reading: Reading, slo: Slo, to: dict[str, Value]) -> None:
-    found = proposed(reading, a_context({"max_num_seqs": 256}, slo=slo))
+    moves = [change for change in changes_of(reading, a_context({"max_num_seqs": 256}, slo=slo)) if change[1]]
 
-    assert [(one.rule, dict(one.to)) for one in found if one.to] == ([("Q5", to)] if to else [])
+    assert moves == ([("Q5", to)] if to else [])
 
 
 TOKENS_ONLY = Slo(itl=PROMISE.itl)
@@ -431,9 +432,9 @@ def test_fewer_sequences_must_serve_the_arrivals(itl: Latency, arrivals: float, 
         arrivals_per_s=arrivals, prompt_tokens=100.0, answer_tokens=200.0, decode_step_s=0.04, token_s=8e-5
     )
     reading = replace(THRASH, itl=itl, work=work)
-    found = proposed(reading, a_context({"max_num_seqs": 64}, slo=TOKENS_ONLY))
+    proposals = proposed(reading, a_context({"max_num_seqs": 64}, slo=TOKENS_ONLY))
 
-    assert sorted(knob for one in found for knob in one.to) == to
+    assert sorted(knob for proposal in proposals for knob in proposal.to) == to
 
 
 @pytest.mark.parametrize(
@@ -461,9 +462,7 @@ def test_relief_must_end_the_queue_in_which_all_are_late(
     waiting = replace(steady(20), early=early, late=late_half)
     reading = replace(THRASH, work=work, waiting=waiting, ttft=late(0.9), itl=late(0.9), health=SERVES_3)
 
-    found = proposed(reading, a_context({"max_num_seqs": 64}, slo=slo))
-
-    assert any(one.to for one in found) is helps
+    assert any(to for _, to in changes_of(reading, a_context({"max_num_seqs": 64}, slo=slo))) is helps
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
 from flettner.lint.fixes import find_fixes
 from flettner.lint.rules import all_lints
+from flettner.policies.conformance.readings import PROMISE
 from flettner.policies.conformance.safety_checks import takes
 from flettner.vllm_facts import flag_table
 from flettner.vllm_facts.errors import FlagError, MetricsPageError
@@ -18,9 +19,8 @@ from flettner.vllm_facts.metrics.totals import totals
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
-from tests.support.readings import PROMISE
 from tests.support.sampling import sampled
-from tests.unit.policies.live import asked, reading_of
+from tests.unit.policies.live import advise, reading_of
 
 EACH = 2_500  # four parts keep each test short
 PARTS = sampled(range(4), 2)
@@ -105,7 +105,7 @@ def test_any_command_line_round_trips(part: int) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_any_command_line_is_linted_within_the_bounds(part: int) -> None:
-    random, found = Random(f"lint {part}"), 0  # noqa: S311 - as above
+    random, with_findings = Random(f"lint {part}"), 0  # noqa: S311 - as above
     lints = all_lints()
     for _ in range(EACH):
         argv = command_line(random)
@@ -114,7 +114,7 @@ def test_any_command_line_is_linted_within_the_bounds(part: int) -> None:
         except FlagError:
             continue
         fixes = find_fixes(case, lints)
-        found += bool(fixes.findings)
+        with_findings += bool(fixes.findings)
         for finding in fixes.findings:
             for knob, value in finding.to.items():
                 assert takes(knob, value), (argv, finding)
@@ -122,7 +122,7 @@ def test_any_command_line_is_linted_within_the_bounds(part: int) -> None:
         better = parse_setting(edit_flags(argv, fixes.to))
         for knob, value in fixes.to.items():
             assert better.get(knob) == value or not value or "." in knob, (argv, knob, value)
-    assert found > EACH / 4
+    assert with_findings > EACH / 4
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -150,6 +150,6 @@ def test_any_metrics_page_is_parsed_or_refused_without_a_harmful_proposal(part: 
         except MetricsPageError:
             continue
         read += 1
-        advised = asked(reading, context)
+        advised = advise(reading, context)
         assert not advised.harm, advised.describe()
     assert read > EACH / 10

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from itertools import chain
 
 import pytest
 
@@ -10,11 +9,12 @@ from flettner.agent.domain.model import Bound, Outcome
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.policies.admission import Admission
+from flettner.policies.conformance.readings import NOON, a_context, a_reading, late, steady
 from flettner.policies.graphs import Graphs
 from flettner.rules.precedence import ranked
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.values import Value
-from tests.support.readings import NOON, a_context, a_reading, late, steady
+from tests.support.proposals import changes, precedence, rules
 
 EAGER, LEVEL, CONFIG = "enforce_eager", "optimization_level", "compilation_config"
 LARGEST, SIZES = "max_cudagraph_capture_size", "cudagraph_capture_sizes"
@@ -24,8 +24,8 @@ WIDE = replace(SPIKES, running=steady(700))
 OOM = Outcome(at=NOON - timedelta(days=1), result="failed", to={"x": 1}, why="CUDA out of memory")
 
 
-def asked(reading: Reading, context: Context) -> list[tuple[str, dict[str, Value]]]:
-    return [(one.rule, dict(one.to)) for one in Graphs().propose(reading, context)]
+def proposed(reading: Reading, context: Context) -> list[tuple[str, dict[str, Value]]]:
+    return changes(Graphs().propose(reading, context))
 
 
 def test_removes_eager_mode_and_quotes_the_gain() -> None:
@@ -58,7 +58,7 @@ def test_removes_eager_mode_and_quotes_the_gain() -> None:
     ],
 )
 def test_g1_proposes_nothing(reading: Reading, context: Context) -> None:
-    assert not asked(reading, context)
+    assert not proposed(reading, context)
 
 
 def test_keeps_eager_mode_if_the_debugging_option_is_set() -> None:
@@ -75,18 +75,19 @@ def test_keeps_eager_mode_if_the_debugging_option_is_set() -> None:
 def test_resets_capture_sizes_too_small_for_the_running_batch(
     setting: dict[str, Value], to: dict[str, Value]
 ) -> None:
-    assert asked(SPIKES, a_context(setting)) == [("G2", to)]
+    assert proposed(SPIKES, a_context(setting)) == [("G2", to)]
 
 
 def test_g2_is_a_mitigation_if_an_slo_is_missed() -> None:
     context = a_context({LARGEST: 32, "max_num_seqs": 128})
-    found = [Graphs().propose(replace(SPIKES, itl=late(s, p50=0.01, p99=0.2)), context) for s in (0.0, 0.3)]
 
-    assert [one.mitigation for (one,) in found] == [False, True]
+    for share, missed in ((0.0, False), (0.3, True)):
+        (proposal,) = Graphs().propose(replace(SPIKES, itl=late(share, p50=0.01, p99=0.2)), context)
+        assert proposal.mitigation is missed
 
 
 def test_proposes_more_capture_sizes_than_the_default() -> None:
-    assert asked(WIDE, a_context({"max_num_seqs": 1024})) == [("G2", {LARGEST: 1024})]
+    assert proposed(WIDE, a_context({"max_num_seqs": 1024})) == [("G2", {LARGEST: 1024})]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_proposes_more_capture_sizes_than_the_default() -> None:
     ],
 )
 def test_g2_proposes_nothing(reading: Reading, setting: dict[str, Value]) -> None:
-    assert not asked(reading, a_context(setting))
+    assert not proposed(reading, a_context(setting))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,7 @@ def test_g2_proposes_nothing(reading: Reading, setting: dict[str, Value]) -> Non
     ],
 )
 def test_restores_the_default_graph_mode(setting: dict[str, Value], to: dict[str, Value]) -> None:
-    assert asked(a_reading(), a_context(setting)) == [("G3", to)]
+    assert proposed(a_reading(), a_context(setting)) == [("G3", to)]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_restores_the_default_graph_mode(setting: dict[str, Value], to: dict[str
     ],
 )
 def test_g3_proposes_nothing(setting: dict[str, Value]) -> None:
-    assert not asked(a_reading(), a_context(setting))
+    assert not proposed(a_reading(), a_context(setting))
 
 
 def test_kv_pressure_and_a_queue_outrank_graphs() -> None:
@@ -138,13 +139,8 @@ def test_kv_pressure_and_a_queue_outrank_graphs() -> None:
     queue = a_reading(running=steady(16), waiting=steady(4))
     thrash = replace(queue, kv_usage=steady(0.99), preemptions_per_s=steady(1.0))
 
-    first, alone = (
-        ranked([*chain(*(p.propose(reading, context) for p in (Graphs(), Admission())))]).winners
-        for reading in (queue, thrash)
-    )
-
-    assert [one.rule for one in first] == ["Q1", "G1"]
-    assert "G1" not in {one.rule for one in alone}
+    assert precedence(queue, context, Graphs(), Admission())[0] == ["Q1", "G1"]
+    assert "G1" not in precedence(thrash, context, Graphs(), Admission())[0]
 
 
 def test_g1_outranks_the_capture_sizes() -> None:
@@ -154,5 +150,5 @@ def test_g1_outranks_the_capture_sizes() -> None:
         *Graphs().propose(a_reading(), a_context({EAGER: True})),
     ]
 
-    assert [one.rule for one in reported] == ["G2", "G3", "G1"]
-    assert [one.rule for one in ranked(reported).winners] == ["G1"]
+    assert rules(reported) == ["G2", "G3", "G1"]
+    assert rules(ranked(reported).winners) == ["G1"]

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain
 
 import pytest
 
@@ -10,10 +9,10 @@ from flettner.agent.domain.model import Slo
 from flettner.agent.domain.reading import EngineWindow, Health, Incident, Reading, RequestOutcome, Trend
 from flettner.policies import health as policy
 from flettner.policies.admission import Admission
+from flettner.policies.conformance.readings import NOON, a_context, a_reading, rising, steady
 from flettner.policies.graphs import Graphs
 from flettner.policies.queue_notes import QueueNotes
-from flettner.rules.precedence import ranked
-from tests.support.readings import NOON, a_context, a_reading, rising, steady
+from tests.support.proposals import precedence
 
 BUSY = a_reading(running=steady(16), waiting=steady(4), answer_tokens=steady(300.0))
 
@@ -42,7 +41,7 @@ def engine(
 
 
 def engines(*windows: EngineWindow) -> Reading:
-    return with_health(Health(engines={str(number): one for number, one in enumerate(windows)}))
+    return with_health(Health(engines={str(number): window for number, window in enumerate(windows)}))
 
 
 def test_a_server_that_fails_half_of_its_requests_is_not_healthy() -> None:
@@ -166,7 +165,6 @@ def test_every_change_waits_while_the_server_is_not_healthy() -> None:
     context = a_context({"max_num_seqs": 16, "enforce_eager": True})
     policies = (Admission(), Graphs(), QueueNotes(), policy.Health())
 
-    ordered = ranked([*chain(*(one.propose(ended(stop=50.0, error=50.0), context) for one in policies))])
+    winners, outranked = precedence(ended(stop=50.0, error=50.0), context, *policies)
 
-    assert [one.rule for one in ordered.winners] == ["HC3"]
-    assert {(lost.what.rule, lost.by) for lost in ordered.outranked} == {("Q1", "HC3"), ("G1", "HC3")}
+    assert (winners, outranked) == (["HC3"], {"Q1": "HC3", "G1": "HC3"})

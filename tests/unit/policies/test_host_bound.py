@@ -1,7 +1,6 @@
 """Rules C1, C2 and A1: when each fires, does not fire, and is outranked."""
 
 from dataclasses import replace
-from itertools import chain
 
 import pytest
 
@@ -9,11 +8,11 @@ from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Gpu, Reading
 from flettner.policies.admission import Admission
+from flettner.policies.conformance.readings import a_context, a_reading, steady
 from flettner.policies.host_bound import HostBound
-from flettner.rules.precedence import ranked
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.values import Value
-from tests.support.readings import a_context, a_reading, steady
+from tests.support.proposals import changes, precedence
 
 SERVERS, TOKENIZER, ASYNC = "api_server_count", "tokenizer_mode", "async_scheduling"
 HALF = (Gpu(index=0, uuid="a", utilization=0.4), Gpu(index=1, uuid="b", utilization=0.3))
@@ -22,8 +21,8 @@ QUIET = a_reading(running=steady(4), gpus=HALF)
 OFF: dict[str, Value] = {ASYNC: False}
 
 
-def asked(reading: Reading, context: Context) -> list[tuple[str, dict[str, Value]]]:
-    return [(one.rule, dict(one.to)) for one in HostBound().propose(reading, context)]
+def proposed(reading: Reading, context: Context) -> list[tuple[str, dict[str, Value]]]:
+    return changes(HostBound().propose(reading, context))
 
 
 def test_busy_host_with_an_idle_gpu_gets_more_api_servers() -> None:
@@ -67,7 +66,7 @@ def test_slow_tokenizer_ranks_first_and_requires_approval() -> None:
     ],
 )
 def test_c1_proposes_nothing(reading: Reading, context: Context) -> None:
-    assert not asked(reading, context)
+    assert not proposed(reading, context)
 
 
 def test_reports_an_idle_gpu_without_a_queue_without_a_change() -> None:
@@ -88,11 +87,11 @@ def test_reports_an_idle_gpu_without_a_queue_without_a_change() -> None:
     ],
 )
 def test_c2_proposes_nothing(reading: Reading) -> None:
-    assert not asked(reading, a_context())
+    assert not proposed(reading, a_context())
 
 
 def test_restores_the_default_async_scheduling() -> None:
-    assert asked(a_reading(), a_context(OFF)) == [("A1", {ASYNC: None})]
+    assert proposed(a_reading(), a_context(OFF)) == [("A1", {ASYNC: None})]
 
 
 @pytest.mark.parametrize(
@@ -112,20 +111,18 @@ def test_restores_the_default_async_scheduling() -> None:
     ],
 )
 def test_a1_proposes_nothing(reading: Reading, setting: dict[str, Value]) -> None:
-    assert not asked(reading, a_context(setting))
+    assert not proposed(reading, a_context(setting))
 
 
 def test_async_scheduling_is_compatible_with_eagle() -> None:
     setting = {**OFF, "speculative_config": '{"method": "eagle3"}'}
 
-    assert asked(a_reading(), a_context(setting)) == [("A1", {ASYNC: None})]
+    assert proposed(a_reading(), a_context(setting)) == [("A1", {ASYNC: None})]
 
 
 def test_sequence_cap_outranks_the_host_and_k3_outranks_c2() -> None:
-    context = a_context({"max_num_seqs": 4, ASYNC: False})
-    capped = [*chain(*(p.propose(HOST, context) for p in (HostBound(), Admission())))]
+    capped = a_context({"max_num_seqs": 4, ASYNC: False})
     spare = replace(QUIET, running=steady(1), gpus=(Gpu(index=0, uuid="a", utilization=0.1),))
-    idle = [*chain(*(p.propose(spare, a_context({"max_num_seqs": 64})) for p in (HostBound(), Admission())))]
 
-    assert [one.rule for one in ranked(capped).winners] == ["Q1", "A1"]
-    assert [one.rule for one in ranked(idle).winners] == ["K3"]
+    assert precedence(HOST, capped, HostBound(), Admission())[0] == ["Q1", "A1"]
+    assert precedence(spare, a_context({"max_num_seqs": 64}), HostBound(), Admission())[0] == ["K3"]

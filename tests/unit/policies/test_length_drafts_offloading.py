@@ -1,7 +1,6 @@
 """Rules L1, SD1 and O1: when each fires, does not fire, and is outranked."""
 
 from dataclasses import replace
-from itertools import chain
 
 import pytest
 
@@ -9,12 +8,12 @@ from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.policies.admission import Admission
+from flettner.policies.conformance.readings import a_context, a_reading, late, steady
 from flettner.policies.context_length import ContextLength
 from flettner.policies.offloading import Offloading
 from flettner.policies.speculation import Speculation
-from flettner.rules.precedence import ranked
 from flettner.vllm_facts.values import Value
-from tests.support.readings import a_context, a_reading, late, steady
+from tests.support.proposals import precedence
 
 LENGTH, OFFLOAD, SPECULATIVE = "max_model_len", "kv_offloading_size", "speculative_config"
 SEEN = {"request_tokens_p99": 1500.0, "request_tokens_max": 3000.0}
@@ -128,9 +127,7 @@ def test_ranks_mitigations_first_and_operator_decisions_last() -> None:
     queue = a_context({**OFFLOADED.setting, "max_num_seqs": 16})
     policies = (ContextLength(), Speculation(), Offloading(), Admission())
 
-    first = [one.rule for one in ranked([*chain(*(p.propose(pressed, context) for p in policies))]).winners]
-    second = [one.rule for one in ranked([*chain(*(p.propose(QUEUE, queue) for p in policies))]).winners]
+    winners, _ = precedence(pressed, context, *policies)
 
-    assert first[0] == "K1"
-    assert first[-3:] == ["L1", "SD1", "Q2"]
-    assert second == ["Q1", "O1"]
+    assert (winners[0], winners[-3:]) == ("K1", ["L1", "SD1", "Q2"])
+    assert precedence(QUEUE, queue, *policies)[0] == ["Q1", "O1"]

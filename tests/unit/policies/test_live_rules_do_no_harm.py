@@ -5,6 +5,7 @@ import pytest
 from flettner.agent.domain.model import Proposal
 from flettner.agent.domain.ports import Context, Policy
 from flettner.agent.domain.reading import Reading
+from flettner.policies.conformance.readings import a_context, a_reading, steady
 from flettner.policies.conformance.safety_checks import harms
 from flettner.policies.context_length import ContextLength
 from flettner.policies.graphs import Graphs
@@ -14,7 +15,7 @@ from flettner.policies.memory_share import MemoryShare
 from flettner.policies.offloading import Offloading
 from flettner.policies.prefix_cache import PrefixCache
 from flettner.policies.speculation import Speculation
-from tests.support.readings import a_context, a_reading, steady
+from tests.support.proposals import rules
 from tests.unit.policies import test_graphs as graphs
 from tests.unit.policies import test_host_bound as host
 from tests.unit.policies import test_length_drafts_offloading as length_rules
@@ -53,10 +54,10 @@ NO_SHARE_LEFT = a_context({"gpu_memory_utilization": 0.8, "max_num_seqs": 64})
     ],
 )
 def test_firing_rule_does_no_harm(rule: str, policy: Policy, reading: Reading, context: Context) -> None:
-    found: list[Proposal] = list(policy.propose(reading, context))
+    proposals = list(policy.propose(reading, context))
 
-    assert [proposal.rule for proposal in found] == [rule]
-    assert harms(reading, context, found) == ()
+    assert rules(proposals) == [rule]
+    assert harms(reading, context, proposals) == ()
 
 
 def test_tuning_a_hanging_server_counts_as_harm() -> None:

@@ -1,7 +1,6 @@
 """Rule P4: when it fires, does not fire, and is outranked."""
 
 from dataclasses import replace
-from itertools import chain
 
 import pytest
 
@@ -9,10 +8,10 @@ from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.policies.admission import Admission
+from flettner.policies.conformance.readings import a_context, a_reading, late, steady
 from flettner.policies.long_prompts import LongPrompts
 from flettner.policies.prefill_budget import PrefillBudget
-from flettner.rules.precedence import ranked
-from tests.support.readings import a_context, a_reading, late, steady
+from tests.support.proposals import precedence
 
 THRESHOLD, BUDGET = "long_prefill_token_threshold", "max_num_batched_tokens"
 PROMPTS = {"prompt_tokens_p50": 200.0, "prompt_tokens_p99": 6000.0}
@@ -58,19 +57,12 @@ def test_p4_proposes_nothing(reading: Reading, context: Context) -> None:
 
 
 def test_p4_is_a_mitigation_if_an_slo_is_missed() -> None:
-    found = [
-        LongPrompts().propose(replace(MIXED, itl=late(share)), a_context(SETTING)) for share in (0.0, 0.3)
-    ]
-
-    assert [one.mitigation for (one,) in found] == [False, True]
+    for share, missed in ((0.0, False), (0.3, True)):
+        (proposal,) = LongPrompts().propose(replace(MIXED, itl=late(share)), a_context(SETTING))
+        assert proposal.mitigation is missed
 
 
 def test_p4_outranks_p3_on_a_latency_tail() -> None:
-    context = a_context(SETTING)
+    policies = LongPrompts(), PrefillBudget(), Admission()
 
-    tail = ranked(
-        [*chain(*(p.propose(MIXED, context) for p in (LongPrompts(), PrefillBudget(), Admission())))]
-    )
-
-    assert [one.rule for one in tail.winners] == ["P4"]
-    assert [(lost.what.rule, lost.by) for lost in tail.outranked] == [("P3", "P4")]
+    assert precedence(MIXED, a_context(SETTING), *policies) == (["P4"], {"P3": "P4"})

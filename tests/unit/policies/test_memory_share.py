@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from itertools import chain
 
 import pytest
 
@@ -10,12 +9,12 @@ from flettner.agent.domain.model import Bound, Outcome, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Gpu, Incident, Reading
 from flettner.policies.admission import Admission
+from flettner.policies.conformance.readings import NOON, a_context, a_reading, promoted, steady
 from flettner.policies.memory_share import MemoryShare
 from flettner.policies.thermal import Thermal
-from flettner.rules.precedence import ranked
 from flettner.vllm_facts.serve_config import Model, ServeConfig
 from flettner.vllm_facts.values import Value
-from tests.support.readings import NOON, a_context, a_reading, promoted, steady
+from tests.support.proposals import precedence
 
 SHARE, SEQS, LENGTH = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
 MOE = Model(name="mixtral", experts=8)
@@ -70,9 +69,9 @@ def test_small_cache_with_free_memory_raises_the_share_by_a_small_step() -> None
 def test_a_fixed_size_of_the_cache_is_freed_with_approval(
     fixed: dict[str, Value], to: dict[str, Value]
 ) -> None:
-    (found,) = proposed(SHORT, a_context({**AT, **fixed}))
+    (proposal,) = proposed(SHORT, a_context({**AT, **fixed}))
 
-    assert (found.rule, found.to, found.assumed, found.klass) == ("M6", to, fixed, "gated")
+    assert (proposal.rule, proposal.to, proposal.assumed, proposal.klass) == ("M6", to, fixed, "gated")
 
 
 def test_an_operators_bound_keeps_a_fixed_size() -> None:
@@ -206,24 +205,19 @@ def test_m1_outranks_k1_and_suppresses_q1_but_not_heat() -> None:
     hot = replace(SHORT, gpus=(replace(gpu(0.88), temperature_c=88.0),))
     policies = (Admission(), MemoryShare(), Thermal())
 
-    both, held = (
-        ranked([*chain(*(policy.propose(reading, a_context(AT)) for policy in policies))])
-        for reading in (SHORT, hot)
-    )
-
-    assert both.winners[0].rule == "M1"
-    assert "K1" in {one.rule for one in both.winners}
-    assert [one.rule for one in held.winners if one.to] == []
-    assert {lost.by for lost in held.outranked} == {"T1"}
+    first, *others = precedence(SHORT, a_context(AT), *policies)[0]
+    assert first == "M1"
+    assert "K1" in others
+    winners, outranked = precedence(hot, a_context(AT), *policies)
+    assert winners == ["T1", "Q2"]  # Q2 is a note here
+    assert set(outranked.values()) == {"T1"}
 
 
 def test_m2_suppresses_changes_that_use_memory() -> None:
-    policies = (Admission(), MemoryShare())
+    first, *others = precedence(FAILED, a_context(AT), Admission(), MemoryShare())[0]
 
-    kept = ranked([*chain(*(policy.propose(FAILED, a_context(AT)) for policy in policies))]).winners
-
-    assert kept[0].rule == "M2"
-    assert not {one.rule for one in kept} & {"M1", "M3", "Q1", "P1"}
+    assert first == "M2"
+    assert not set(others) & {"M1", "M3", "Q1", "P1"}
 
 
 def test_refuses_ratios_in_the_wrong_order() -> None:

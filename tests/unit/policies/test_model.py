@@ -10,9 +10,10 @@ from flettner.agent.domain.model_search import Capacity, ModelSearchResult, Pred
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Health, Reading, Workload
 from flettner.performance_model.band import Band
+from flettner.policies.conformance.readings import NOON, a_context, a_reading, late, steady
 from flettner.policies.model import Model
 from flettner.rules.precedence import ranked
-from tests.support.readings import NOON, a_context, a_reading, late, steady
+from tests.support.proposals import rules
 
 SETTING = {"max_num_seqs": 8}
 LATE = a_reading(running=steady(8), waiting=steady(12), ttft=late(0.6, p50=0.4, p99=9.0))
@@ -53,7 +54,7 @@ def context(result: ModelSearchResult | None, setting: dict[str, int] | None = N
 
 
 def propose(result: ModelSearchResult | None, reading: Reading = LATE) -> dict[str, Proposal]:
-    return {one.rule: one for one in Model().propose(reading, context(result))}
+    return {proposal.rule: proposal for proposal in Model().propose(reading, context(result))}
 
 
 def test_the_best_change_is_proposed_with_its_numbers_before_and_after() -> None:
@@ -64,7 +65,7 @@ def test_the_best_change_is_proposed_with_its_numbers_before_and_after() -> None
     assert change.expects.startswith("TTFT (90 %) 6.00 s → 300 ms (270 ms to 330 ms)")
     assert "up to 9.00 requests/s, at present up to 3.00 requests/s" in change.expects
     assert "3% on the time between tokens and 12% on TTFT" in change.risks
-    assert {one.metric: one.value for one in change.evidence}["gain_low"] == 0.55
+    assert {evidence.metric: evidence.value for evidence in change.evidence}["gain_low"] == 0.55
 
 
 def test_a_change_far_from_the_fitted_steps_says_so_among_its_risks() -> None:
@@ -121,21 +122,21 @@ def test_what_it_contradicts_is_named_with_the_predicted_loss() -> None:
         to={"max_num_seqs": 16}, gain=Band(value=-0.01, low=-0.05, high=0.03), rule="Q1"
     )
 
-    found = propose(replace(ADVICE, rules=(worse, unclear)))
+    proposals = propose(replace(ADVICE, rules=(worse, unclear)))
 
-    assert "K2 kv-cache-full suggests max_num_seqs 4: -20.0 points, -25.0 to -15.0" in found["PM1"].why
-    assert "Q1 queue-cap-too-low suggests max_num_seqs 16: -1.0 points" in found["PM1"].why
-    assert "contradicts K2 kv-cache-full" in found["PM3"].why
-    assert "Q1" not in found["PM3"].why
+    assert "K2 kv-cache-full suggests max_num_seqs 4: -20.0 points, -25.0 to -15.0" in proposals["PM1"].why
+    assert "Q1 queue-cap-too-low suggests max_num_seqs 16: -1.0 points" in proposals["PM1"].why
+    assert "contradicts K2 kv-cache-full" in proposals["PM3"].why
+    assert "Q1" not in proposals["PM3"].why
 
 
 def test_it_does_not_compare_with_its_own_open_suggestion() -> None:
     own = PredictedChange(to={"max_num_seqs": 4}, gain=Band(value=-0.2, low=-0.25, high=-0.15), rule="PM1")
 
-    found = propose(replace(ADVICE, rules=(own,)))
+    proposals = propose(replace(ADVICE, rules=(own,)))
 
-    assert set(found) == {"PM1"}
-    assert "PM1" not in found["PM1"].why
+    assert set(proposals) == {"PM1"}
+    assert "PM1" not in proposals["PM1"].why
 
 
 def test_it_comes_before_the_rule_that_only_knows_a_direction() -> None:
@@ -144,5 +145,5 @@ def test_it_comes_before_the_rule_that_only_knows_a_direction() -> None:
 
     ordered = ranked([rule, change])
 
-    assert [one.rule for one in ordered.winners] == ["PM1"]
+    assert rules(ordered.winners) == ["PM1"]
     assert [lost.what.rule for lost in ordered.outranked] == ["Q1"]

@@ -9,9 +9,7 @@ from hypothesis import given
 from flettner.agent.domain.model import Bound, Outcome, Proposal, Slo
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Gpu, Latency, Queue, Reading, TimeShares, Trend, Workload
-from flettner.policies.prefill_budget import PrefillBudget
-from flettner.vllm_facts.values import Value
-from tests.support.readings import (
+from flettner.policies.conformance.readings import (
     CONTEXTS,
     NOON,
     PROMISE,
@@ -22,6 +20,9 @@ from tests.support.readings import (
     promoted,
     steady,
 )
+from flettner.policies.prefill_budget import PrefillBudget
+from flettner.vllm_facts.values import Value
+from tests.support.proposals import changes
 
 FINE = late(0.0)
 LATE_TOKENS = late(0.2, p50=0.02)
@@ -43,10 +44,10 @@ def proposed(reading: Reading, context: Context | None = None) -> list[Proposal]
 SMALL = a_context({"max_num_batched_tokens": 256})
 
 
-def asked(
+def changes_of(
     reading: Reading, setting: dict[str, Value], slo: Slo = PROMISE
 ) -> list[tuple[str, dict[str, Value]]]:
-    return [(p.rule, dict(p.to)) for p in proposed(reading, a_context(setting, slo=slo))]
+    return changes(proposed(reading, a_context(setting, slo=slo)))
 
 
 def test_prompts_in_small_pieces_raise_the_token_budget() -> None:
@@ -85,7 +86,7 @@ QUEUED = replace(
 def test_a_queue_is_the_budgets_if_nothing_else_is_reached(
     reading: Reading, setting: dict[str, Value], to: int | None
 ) -> None:
-    assert asked(reading, setting) == ([("P1", {"max_num_batched_tokens": to})] if to else [])
+    assert changes_of(reading, setting) == ([("P1", {"max_num_batched_tokens": to})] if to else [])
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_a_full_budget_rises_to_the_default_of_the_gpu(
     full = replace(QUEUED, gpus=gpus, work=replace(QUEUED.work, step_tokens=tokens))
 
     expected = [("P1", {"max_num_batched_tokens": to})] if to else []
-    assert asked(full, {"max_num_batched_tokens": budget, "max_num_seqs": 64}) == expected
+    assert changes_of(full, {"max_num_batched_tokens": budget, "max_num_seqs": 64}) == expected
 
 
 @pytest.mark.parametrize("budget", [2048, 8192])
@@ -198,7 +199,7 @@ def test_change_of_an_inferred_budget_requires_approval() -> None:
     ],
 )
 def test_p2_respects_the_minimum_of_vllm(setting: dict[str, Value], to: int | None) -> None:
-    assert asked(SLOW_TOKENS, setting) == ([("P2", {"max_num_batched_tokens": to})] if to else [])
+    assert changes_of(SLOW_TOKENS, setting) == ([("P2", {"max_num_batched_tokens": to})] if to else [])
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,7 @@ def test_unset_budget_is_the_vllm_default(gib: int, name: str, version: str, to:
     gpus = (Gpu(index=0, uuid="GPU-1", name=name, memory_total_mib=gib * 1024.0),) if gib else ()
     reading = a_reading(ttft=FINE, itl=LATE_TOKENS, version=version, gpus=gpus)
 
-    assert asked(reading, {}) == [("P2", {"max_num_batched_tokens": to})]
+    assert changes_of(reading, {}) == [("P2", {"max_num_batched_tokens": to})]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,7 @@ def test_changes_the_scheduled_tokens_if_they_are_the_limit(
 ) -> None:
     setting: dict[str, Value] = {"max_num_batched_tokens": 2048, "max_num_scheduled_tokens": scheduled}
 
-    assert asked(reading, setting) == [expected]
+    assert changes_of(reading, setting) == [expected]
 
 
 TAIL = late(0.02, p50=0.1, p99=0.9)  # 9 times, and above the objective
@@ -257,13 +258,13 @@ def test_p3_moves_the_budget_into_its_band_on_a_latency_tail(
 ) -> None:
     expected = [("P3", {"max_num_batched_tokens": to})] if to else []
 
-    assert asked(reading, {"max_num_batched_tokens": current}) == expected
+    assert changes_of(reading, {"max_num_batched_tokens": current}) == expected
 
 
 def test_latency_tail_counts_without_an_slo() -> None:
     reading = a_reading(ttft=replace(TAIL, over_slo=None))
 
-    assert asked(reading, {"max_num_batched_tokens": 2048}, Slo()) == [
+    assert changes_of(reading, {"max_num_batched_tokens": 2048}, Slo()) == [
         ("P3", {"max_num_batched_tokens": 4096})
     ]
 
@@ -271,7 +272,7 @@ def test_latency_tail_counts_without_an_slo() -> None:
 def test_p1_outranks_p3() -> None:
     tail = by_prefill(a_reading(ttft=late(0.2, p99=9.0), itl=FINE))
 
-    assert asked(tail, {"max_num_batched_tokens": 256}) == [("P1", {"max_num_batched_tokens": 1024})]
+    assert changes_of(tail, {"max_num_batched_tokens": 256}) == [("P1", {"max_num_batched_tokens": 1024})]
 
 
 @pytest.mark.parametrize(

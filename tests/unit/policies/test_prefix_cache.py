@@ -7,11 +7,12 @@ import pytest
 from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Gpu, Reading
+from flettner.policies.conformance.readings import a_context, a_reading, steady
 from flettner.policies.prefix_cache import PrefixCache
 from flettner.policies.thermal import Thermal
 from flettner.rules.precedence import ranked
 from flettner.vllm_facts.serve_config import Model, ServeConfig
-from tests.support.readings import a_context, a_reading, steady
+from tests.support.proposals import precedence, rules
 
 CACHING = "enable_prefix_caching"
 BUSY = a_reading(prompt_tokens=steady(2000))
@@ -19,8 +20,8 @@ MISSES = replace(BUSY, prefix_hit_ratio=0.001)
 OFF = a_context({CACHING: False})
 
 
-def rules(reading: Reading, context: Context) -> list[str]:
-    return [proposal.rule for proposal in PrefixCache().propose(reading, context)]
+def proposed(reading: Reading, context: Context) -> list[str]:
+    return rules(PrefixCache().propose(reading, context))
 
 
 def test_restores_the_default_prefix_caching() -> None:
@@ -58,7 +59,7 @@ def test_respects_a_bound_that_allows_only_on() -> None:
     ],
 )
 def test_x1_proposes_nothing(reading: Reading, context: Context) -> None:
-    assert not rules(reading, context)
+    assert not proposed(reading, context)
 
 
 def test_reports_a_cache_without_hits() -> None:
@@ -78,13 +79,12 @@ def test_reports_a_cache_without_hits() -> None:
     ],
 )
 def test_x2_proposes_nothing(reading: Reading) -> None:
-    assert not rules(reading, a_context())
+    assert not proposed(reading, a_context())
 
 
 def test_heat_outranks_x1_and_every_change_outranks_x2() -> None:
     hot = replace(BUSY, gpus=(Gpu(index=0, uuid="a", temperature_c=90.0),))
-    found = [*PrefixCache().propose(hot, OFF), *Thermal().propose(hot, OFF)]
 
-    assert [one.rule for one in ranked(found).winners] == ["T1"]
+    assert precedence(hot, OFF, PrefixCache(), Thermal())[0] == ["T1"]
     both = [*PrefixCache().propose(MISSES, a_context()), *PrefixCache().propose(BUSY, OFF)]
-    assert [one.rule for one in ranked(both).winners] == ["X1", "X2"]
+    assert rules(ranked(both).winners) == ["X1", "X2"]

@@ -1,7 +1,6 @@
 """Rules Q3, Q4 and N1: when each fires, does not fire, and is outranked."""
 
 from dataclasses import replace
-from itertools import chain
 
 import pytest
 
@@ -9,10 +8,10 @@ from flettner.agent.domain.model import Bound, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Queue, Reading, TimeShares
 from flettner.policies.admission import Admission
+from flettner.policies.conformance.readings import a_context, a_reading, late, promoted, rising, steady
 from flettner.policies.queue_notes import QueueNotes
-from flettner.rules.precedence import ranked
 from flettner.vllm_facts.values import Value
-from tests.support.readings import a_context, a_reading, late, promoted, rising, steady
+from tests.support.proposals import precedence
 
 SEQS, BUDGET = "max_num_seqs", "max_num_batched_tokens"
 BACKLOG = a_reading(waiting=steady(120))
@@ -154,8 +153,5 @@ def test_raisable_cap_outranks_every_queue_note() -> None:
         ttft_shares=TimeShares(queue=1.0),
         queue=Queue(running=16.0, kv_usage=0.2, wait_s=9.0),
     )
-    context = a_context({SEQS: 16})
 
-    kept = ranked([*chain(*(p.propose(busy, context) for p in (QueueNotes(), Admission())))]).winners
-
-    assert [one.rule for one in kept] == ["Q1", "Q3"]
+    assert precedence(busy, a_context({SEQS: 16}), QueueNotes(), Admission())[0] == ["Q1", "Q3"]

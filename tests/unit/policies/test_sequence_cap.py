@@ -8,8 +8,9 @@ from flettner.agent.domain.model import Bound, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading, Trend
 from flettner.policies.admission import Admission
+from flettner.policies.conformance.readings import a_context, a_reading, steady
 from flettner.vllm_facts.values import Value
-from tests.support.readings import a_context, a_reading, steady
+from tests.support.proposals import changes
 
 QUEUE = a_reading(running=steady(4), waiting=steady(9))
 
@@ -18,8 +19,8 @@ def proposed(reading: Reading, context: Context) -> list[Proposal]:
     return list(Admission().propose(reading, context))
 
 
-def asked(reading: Reading, context: Context) -> list[tuple[str, dict[str, Value]]]:
-    return [(proposal.rule, dict(proposal.to)) for proposal in proposed(reading, context)]
+def changes_of(reading: Reading, context: Context) -> list[tuple[str, dict[str, Value]]]:
+    return changes(proposed(reading, context))
 
 
 HUNDREDS = a_reading(running=steady(2), waiting=steady(300), kv=steady(0.001))
@@ -61,7 +62,9 @@ def test_engines_of_one_page_share_its_queue(
 ) -> None:
     reading = a_reading(running=steady(running), waiting=steady(18), kv=steady(0.05))
 
-    assert asked(reading, a_context({"data_parallel_size": 2, **setting})) == ([("Q1", to)] if to else [])
+    assert changes_of(reading, a_context({"data_parallel_size": 2, **setting})) == (
+        [("Q1", to)] if to else []
+    )
 
 
 @pytest.mark.parametrize(("running", "asks"), [(8, True), (4, False)])
@@ -69,7 +72,7 @@ def test_replicas_behind_one_name_have_a_cap_each(running: int, asks: bool) -> N
     reading = a_reading(running=steady(running), waiting=steady(18), kv=steady(0.05))
     of_two = replace(reading, facts={**reading.facts, "replicas": "2"})
 
-    assert bool(asked(of_two, a_context({"max_num_seqs": 4}))) == asks
+    assert bool(changes_of(of_two, a_context({"max_num_seqs": 4}))) == asks
 
 
 def test_lowers_each_engine_to_its_running_sequences() -> None:

@@ -7,12 +7,12 @@ import pytest
 from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
 from flettner.policies.admission import Admission
+from flettner.policies.conformance.readings import a_context, a_reading, steady
 from flettner.policies.conformance.safety_checks import harms
 from flettner.policies.static_findings import StaticFindings
-from flettner.rules.precedence import ranked
 from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import ChangeClass, Knob, Value
-from tests.support.readings import a_context, a_reading, steady
+from tests.support.proposals import precedence
 
 BUSY = a_reading(running=steady(16), waiting=steady(4))
 SETTING: dict[Knob, Value] = {"max_num_seqs": 16, "async_scheduling": False}
@@ -71,9 +71,4 @@ def test_a_gated_knob_stays_gated() -> None:
 
 
 def test_every_measured_cause_comes_first() -> None:
-    context = given(ON)
-
-    ordered = ranked([*StaticFindings().propose(BUSY, context), *Admission().propose(BUSY, context)])
-
-    assert [one.rule for one in ordered.winners] == ["Q1"]
-    assert [(lost.what.rule, lost.by) for lost in ordered.outranked] == [("CL1", "Q1")]
+    assert precedence(BUSY, given(ON), StaticFindings(), Admission()) == (["Q1"], {"CL1": "Q1"})

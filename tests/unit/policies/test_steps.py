@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flettner.agent.domain.model import Bound
+from flettner.policies.conformance.readings import bounds
 from flettner.policies.shared.step_grid import step_down, step_up
-from tests.support.readings import bounds
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,15 @@
 """Rule T1: when it fires, does not fire, and outranks every other rule."""
 
 from dataclasses import replace
-from itertools import chain
 
 import pytest
 
 from flettner.agent.domain.reading import Gpu, Reading
 from flettner.policies.admission import Admission
+from flettner.policies.conformance.readings import a_context, a_reading, steady
 from flettner.policies.graphs import Graphs
 from flettner.policies.thermal import Thermal
-from flettner.rules.precedence import ranked
-from tests.support.readings import a_context, a_reading, steady
+from tests.support.proposals import precedence
 
 COOL = Gpu(index=0, uuid="GPU-1", temperature_c=65.0, throttle_reasons=0)
 HOT = replace(COOL, temperature_c=84.0)
@@ -55,9 +54,7 @@ def test_power_cap_counts_if_configured() -> None:
 
 def test_blocks_all_other_proposals_while_throttled() -> None:
     context = a_context({"max_num_seqs": 16, "enforce_eager": True})
-    policies = (Admission(), Graphs(), Thermal())
 
-    ordered = ranked([*chain(*(policy.propose(reading(HOT), context) for policy in policies))])
+    winners, outranked = precedence(reading(HOT), context, Admission(), Graphs(), Thermal())
 
-    assert [one.rule for one in ordered.winners] == ["T1"]
-    assert {(lost.what.rule, lost.by) for lost in ordered.outranked} == {("Q1", "T1"), ("G1", "T1")}
+    assert (winners, outranked) == (["T1"], {"Q1": "T1", "G1": "T1"})

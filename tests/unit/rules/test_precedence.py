@@ -12,9 +12,10 @@ from flettner.rules.precedence import ranked
 from flettner.rules.table import ANY, ORDER, REASONS, YIELDS
 from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Knob, Value
+from tests.support.proposals import rules
 
 SEQS, SHARE, BUDGET = "max_num_seqs", "gpu_memory_utilization", "max_num_batched_tokens"
-KNOWN = [rule for band in ORDER for rule in band.rules]
+RULES = [rule for band in ORDER for rule in band.rules]
 
 
 def a(rule: str, to: dict[Knob, Value] | None = None, *, mitigation: bool = False) -> Proposal:
@@ -38,19 +39,19 @@ P1 = a("P1", {BUDGET: 4096}, mitigation=True)
 G1 = a("G1", {"enforce_eager": False})
 
 
-def kept_rules(*proposals: Proposal) -> list[str]:
-    return [one.rule for one in ranked(proposals).winners]
+def winning(*proposals: Proposal) -> list[str]:
+    return rules(ranked(proposals).winners)
 
 
 def test_every_rule_has_one_rank_and_every_row_a_reason() -> None:
-    assert len(KNOWN) == len(set(KNOWN))
+    assert len(RULES) == len(set(RULES))
     assert all(band.why and band.rules for band in ORDER)
-    assert all(row.why and {*row.rules, *row.to} <= {*KNOWN, ANY} for row in YIELDS)
-    assert set(REASONS) == set(KNOWN)
+    assert all(row.why and {*row.rules, *row.to} <= {*RULES, ANY} for row in YIELDS)
+    assert set(REASONS) == set(RULES)
 
 
 def test_graph_size_ranks_before_the_token_budget() -> None:
-    assert kept_rules(a("P2", {BUDGET: 1024}), a("G2", {"max_cudagraph_capture_size": 1024})) == ["G2"]
+    assert winning(a("P2", {BUDGET: 1024}), a("G2", {"max_cudagraph_capture_size": 1024})) == ["G2"]
 
 
 def test_no_two_rules_outrank_each_other() -> None:
@@ -60,7 +61,7 @@ def test_no_two_rules_outrank_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("proposals", "kept"),
+    ("proposals", "winners"),
     [
         pytest.param((Q1, a("T1")), ["T1"], id="a throttling GPU holds every change"),
         pytest.param((K1, M1, a("M2", {SHARE: 0.8}), a("T1")), ["T1"], id="mitigations too"),
@@ -92,9 +93,9 @@ def test_no_two_rules_outrank_each_other() -> None:
         pytest.param((a("X2"), G1), ["G1", "X2"], id="notes come last"),
     ],
 )
-def test_keeps_the_expected_findings(proposals: Sequence[Proposal], kept: list[str]) -> None:
-    assert kept_rules(*proposals) == kept
-    assert kept_rules(*reversed(proposals)) == kept
+def test_the_expected_findings_win(proposals: Sequence[Proposal], winners: list[str]) -> None:
+    assert winning(*proposals) == winners
+    assert winning(*reversed(proposals)) == winners
 
 
 def test_outranked_finding_names_its_winner_and_the_reason() -> None:
@@ -107,18 +108,18 @@ def test_outranked_finding_names_its_winner_and_the_reason() -> None:
 def test_two_rules_never_propose_different_values_of_one_knob() -> None:
     ordered = ranked([a("X9", {SEQS: 8}), a("Y9", {SEQS: 512})])
 
-    assert [one.rule for one in ordered.winners] == ["X9"]
+    assert rules(ordered.winners) == ["X9"]
     assert ordered.outranked[0].why == "it wants another max_num_seqs"
 
 
 def test_one_rule_can_offer_an_alternative() -> None:
-    assert kept_rules(a("K1", {"watermark": 0.02}), K1) == ["K1", "K1"]
+    assert winning(a("K1", {"watermark": 0.02}), K1) == ["K1", "K1"]
 
 
 def test_third_party_mitigation_ranks_after_shipped_ones_and_before_optimisations() -> None:
     third_party = a("Z1", {"x": 1}, mitigation=True)
 
-    assert kept_rules(G1, a("Z2", {"y": 1}), third_party, P1, a("Z3")) == ["P1", "Z1", "G1", "Z2", "Z3"]
+    assert winning(G1, a("Z2", {"y": 1}), third_party, P1, a("Z3")) == ["P1", "Z1", "G1", "Z2", "Z3"]
 
 
 def test_ranks_findings_like_proposals() -> None:
@@ -129,7 +130,7 @@ def test_ranks_findings_like_proposals() -> None:
         [finding("W1", {SEQS: 128}), finding("V1", {"swap_space": None}), finding("M4", {SHARE: 0.85})]
     )
 
-    assert [one.rule for one in ordered.winners] == ["V1", "M4", "W1"]
+    assert rules(ordered.winners) == ["V1", "M4", "W1"]
 
 
 def test_a_finding_that_changes_only_the_environment_is_a_change() -> None:
@@ -143,13 +144,13 @@ def test_a_finding_that_changes_only_the_environment_is_a_change() -> None:
     )
     template = Finding(rule="W1", klass="auto", severity="info", why="1", source="test", to={SEQS: 64})
 
-    assert [one.rule for one in ranked([template, tuned]).winners] == ["U1", "W1"]
+    assert rules(ranked([template, tuned]).winners) == ["U1", "W1"]
 
 
 PROPOSALS = st.lists(
     st.builds(
         a,
-        st.sampled_from([*KNOWN, "Z1"]),
+        st.sampled_from([*RULES, "Z1"]),
         st.dictionaries(st.sampled_from([SEQS, SHARE, BUDGET]), st.integers(1, 3), max_size=2),
         mitigation=st.booleans(),
     ),
@@ -163,14 +164,10 @@ def test_loses_no_finding_and_keeps_no_contradiction(proposals: list[Proposal]) 
 
     parts = [*ordered.winners, *(lost.what for lost in ordered.outranked)]
     assert sorted(map(id, parts)) == sorted(map(id, proposals))
-    assert (
-        ordered.winners
-        or not proposals
-        or {lost.by for lost in ordered.outranked} <= {one.rule for one in proposals}
-    )
-    for one, other in combinations(ordered.winners, 2):
-        shared = one.to.keys() & other.to.keys() if one.rule != other.rule else set()
-        assert all(one.to[knob] == other.to[knob] for knob in shared)
+    assert ordered.winners or not proposals or {lost.by for lost in ordered.outranked} <= {*rules(proposals)}
+    for first, second in combinations(ordered.winners, 2):
+        shared = first.to.keys() & second.to.keys() if first.rule != second.rule else set()
+        assert all(first.to[knob] == second.to[knob] for knob in shared)
 
 
 @given(PROPOSALS)
@@ -179,15 +176,15 @@ def test_always_keeps_a_finding(proposals: list[Proposal]) -> None:
 
 
 @given(PROPOSALS)
-def test_rule_that_outranks_another_is_kept(proposals: list[Proposal]) -> None:
+def test_rule_that_outranks_another_wins(proposals: list[Proposal]) -> None:
     ordered = ranked(proposals)
 
-    assert {lost.by for lost in ordered.outranked} <= {one.rule for one in ordered.winners}
+    assert {lost.by for lost in ordered.outranked} <= {*rules(ordered.winners)}
 
 
 @given(PROPOSALS)
 @example([a("P2", {SEQS: 2}), a("D1", {SEQS: 1}), a("G2", {SEQS: 2})])  # a cycle
-def test_no_kept_finding_outranks_another_kept_one(proposals: list[Proposal]) -> None:
-    kept = {one.rule for one in ranked(proposals).winners}
+def test_no_winner_outranks_another(proposals: list[Proposal]) -> None:
+    winners = set(winning(*proposals))
 
-    assert not [row for row in YIELDS if kept & {*row.rules} and kept & {*row.to}]
+    assert not [row for row in YIELDS if winners & {*row.rules} and winners & {*row.to}]

@@ -6,11 +6,11 @@ from flettner.agent.domain.model import Server
 from flettner.agent.domain.reading import Gpu
 from flettner.agent.machine.transitions import describe_serve_config
 from flettner.agent.runtime.command_check import CommandCheck, lint_command
+from flettner.policies.conformance.readings import a_reading
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.values import Setting
 from tests.support.config_builder import QUICK, SERVER
-from tests.support.readings import a_reading
 
 T4 = replace(a_reading(), gpus=(Gpu(index=0, uuid="GPU-1", name="Tesla T4"),))
 SLOW: Setting = {"model": "Qwen/Qwen2.5-1.5B-Instruct", "async_scheduling": False}
