@@ -119,15 +119,15 @@ def _read_table(path: Path) -> Iterator[TableCase]:
             parts = findings.split("; ")
             base = words if command.startswith("-") or not command else ""
             command = f"vllm serve {base} {command}" if base else f"vllm serve {command}"
-            known = {"checks": checks.partition(": ")[2]} | _read_facts(facts, log_lines)
-            if known["checks"] == "fixes":
-                known.setdefault("model", find_model(shlex.split(command)[2]))
+            values = {"checks": checks.partition(": ")[2]} | _read_facts(facts, log_lines)
+            if values["checks"] == "fixes":
+                values.setdefault("model", find_model(shlex.split(command)[2]))
             yield TableCase(
                 place=f"{path.name}:{number}",
                 promise=promise,
-                checks=known.pop("checks"),
+                checks=values.pop("checks"),
                 command=command,
-                facts=known,
+                facts=values,
                 expected="; ".join(part for part in parts if part not in _MARKS),
                 marks=frozenset(parts) & _MARKS,
                 texts=tuple(texts),

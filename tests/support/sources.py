@@ -40,14 +40,16 @@ def references(source: str) -> list[str]:
 
 def faults(source: str) -> list[str]:
     """What in a source, as it is shown, cannot be opened."""
-    found = [one for one in references(source) if not any(form.fullmatch(one) for form in FORMS)]
-    return found + [match[0] for match in PRIVATE.finditer(source)]
+    unreadable = [
+        reference for reference in references(source) if not any(form.fullmatch(reference) for form in FORMS)
+    ]
+    return unreadable + [match[0] for match in PRIVATE.finditer(source)]
 
 
 def evidence_faults(evidence: str) -> list[str]:
     """What is wrong with a sentence about measurements: no reference, or a private one."""
-    known = not evidence or REFERENCE.search(evidence) or NONE_PUBLIC.search(evidence)
-    return ([] if known else [evidence]) + [match[0] for match in PRIVATE.finditer(evidence)]
+    referenced = not evidence or REFERENCE.search(evidence) or NONE_PUBLIC.search(evidence)
+    return ([] if referenced else [evidence]) + [match[0] for match in PRIVATE.finditer(evidence)]
 
 
 def code_of(*packages: str) -> list[Path]:
@@ -63,18 +65,18 @@ def documented_checks() -> list[DeploymentCheck]:
 
 def source_texts() -> dict[str, str]:
     """The sources in rules, policies and facts by place, as they are shown, as far as they are constant."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for path in code_of("lint", "policies", "vllm_facts"):
         where = path.relative_to(REPOSITORY)
         if path.suffix == ".toml":
             rows = _rows_of(tomllib.loads(path.read_text()))
-            found |= {f"{where}: {text}": cite(text) for text in rows}
+            texts |= {f"{where}: {text}": cite(text) for text in rows}
             continue
         module = import_module(".".join(("flettner", *where.with_suffix("").parts)))
         for node in _texts(ast.parse(path.read_text())):
             if text := _evaluate(node, vars(module)):
-                found[f"{where}:{node.lineno}"] = cite(text)
-    return found
+                texts[f"{where}:{node.lineno}"] = cite(text)
+    return texts
 
 
 def _rows_of(entry: object) -> Iterator[str]:

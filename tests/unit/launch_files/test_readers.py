@@ -48,34 +48,34 @@ def test_compose_gives_each_service_that_starts_vllm() -> None:
     ],
 )
 def test_compose_service_starts_vllm_in_several_ways(service: str) -> None:
-    (found,) = read_launches("compose.yaml", f"services:\n  a: {service}\n")
+    (launch,) = read_launches("compose.yaml", f"services:\n  a: {service}\n")
 
-    assert words(found).removeprefix("exec ") == "vllm serve m --x 1"
+    assert words(launch).removeprefix("exec ") == "vllm serve m --x 1"
 
 
 def test_deployment_gives_the_container_with_its_gpus() -> None:
-    (found,) = read_launches("deployment.yaml", DEPLOYMENT)
+    (launch,) = read_launches("deployment.yaml", DEPLOYMENT)
 
     expected = "vllm serve mistralai/Mistral-7B-Instruct-v0.3 --swap-space 4 --enable-prefix-caching"
-    assert words(found) == expected
-    assert (found.name, found.version, found.gpus) == ("Deployment/mistral: server", "0.32.0", 1)
-    assert env(found) == {"MODE": "fast"}
+    assert words(launch) == expected
+    assert (launch.name, launch.version, launch.gpus) == ("Deployment/mistral: server", "0.32.0", 1)
+    assert env(launch) == {"MODE": "fast"}
 
 
 def test_leader_worker_set_gives_the_command_of_its_script_with_the_variables_of_the_pod() -> None:
-    (found,) = read_launches("lws.yaml", LEADER_WORKER_SET)
+    (launch,) = read_launches("lws.yaml", LEADER_WORKER_SET)
 
-    assert "--model org/model --swap-space 4 --tensor-parallel-size 8" in words(found)
-    assert found.gpus == 8
+    assert "--model org/model --swap-space 4 --tensor-parallel-size 8" in words(launch)
+    assert launch.gpus == 8
 
 
 @pytest.mark.parametrize(("version", "gpus"), [("0.8.5", None), ("0.11.1", 8), ("0.32.0", 8)])
 def test_group_of_hosts_has_the_gpus_of_a_ray_cluster_where_the_release_takes_one(
     version: str, gpus: int | None
 ) -> None:
-    (found,) = read_launches("lws.yaml", LEADER_WORKER_SET.replace("0.32.0", version))
+    (launch,) = read_launches("lws.yaml", LEADER_WORKER_SET.replace("0.32.0", version))
 
-    assert found.gpus == gpus
+    assert launch.gpus == gpus
 
 
 def test_flags_of_a_runtime_that_adds_its_own_are_a_problem() -> None:
@@ -85,28 +85,28 @@ metadata: {name: llama}
 spec: {predictor: {model: {modelFormat: {name: huggingface}, args: ["--model_name=llama"]}}}
 """
 
-    (found,) = read_launches("isvc.yaml", text)
+    (launch,) = read_launches("isvc.yaml", text)
 
-    assert "KServe's runtime for huggingface" in found.problem
+    assert "KServe's runtime for huggingface" in launch.problem
 
 
 def test_values_of_the_production_stack_become_the_command_of_its_chart() -> None:
-    (found,) = read_launches("values.yaml", VALUES)
+    (launch,) = read_launches("values.yaml", VALUES)
 
-    assert words(found) == (
+    assert words(launch) == (
         "vllm serve meta-llama/Llama-3.1-8B-Instruct --enable-prefix-caching --max-model-len 4096 "
         "--dtype bfloat16 --enforce-eager --max-num-seqs 64"
     )
-    assert (found.name, found.version, found.gpus) == ("llama3", "0.32.0", 1)
+    assert (launch.name, launch.version, launch.gpus) == ("llama3", "0.32.0", 1)
 
 
 def test_values_with_lmcache_become_a_command_with_its_connector() -> None:
     cache = "      lmcacheConfig: {enabled: true, kvRole: kv_producer}\n"
 
-    (found,) = read_launches("values.yaml", VALUES + cache)
+    (launch,) = read_launches("values.yaml", VALUES + cache)
 
-    assert found.words[-1].text == '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_producer"}'
-    assert found.unread
+    assert launch.words[-1].text == '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_producer"}'
+    assert launch.unread
 
 
 def test_values_of_a_model_that_is_not_deployed_start_no_server() -> None:
@@ -114,27 +114,27 @@ def test_values_of_a_model_that_is_not_deployed_start_no_server() -> None:
 
 
 def test_unit_gives_its_command_over_continued_lines() -> None:
-    (found,) = read_launches("vllm.service", UNIT)
+    (launch,) = read_launches("vllm.service", UNIT)
 
-    assert words(found) == "/opt/venv/bin/vllm serve org/model --swap-space 4 --max-num-seqs 64"
-    assert env(found) == {"MODEL": "org/model", "VLLM_USE_V1": "1"}
-    assert found.remarks == ("line 6: the variables in /etc/vllm.env are not read",)
+    assert words(launch) == "/opt/venv/bin/vllm serve org/model --swap-space 4 --max-num-seqs 64"
+    assert env(launch) == {"MODEL": "org/model", "VLLM_USE_V1": "1"}
+    assert launch.remarks == ("line 6: the variables in /etc/vllm.env are not read",)
 
 
 def test_script_gives_the_command_with_its_literal_variables_and_arrays() -> None:
-    (found,) = read_launches("run.sh", SCRIPT)
+    (launch,) = read_launches("run.sh", SCRIPT)
 
-    assert words(found) == (
+    assert words(launch) == (
         "CUDA_VISIBLE_DEVICES=0,1 vllm serve Qwen/Qwen3-8B --tensor-parallel-size 2 "
         "--max-num-seqs $SEQS --swap-space 4 --port $PORT"
     )
-    assert env(found) == {"HF_HOME": "/srv/hf", "VLLM_USE_V1": "1"}
+    assert env(launch) == {"HF_HOME": "/srv/hf", "VLLM_USE_V1": "1"}
 
 
 def test_flags_that_depend_on_a_condition_are_unread() -> None:
-    (found,) = read_launches("run.sh", SCRIPT)
+    (launch,) = read_launches("run.sh", SCRIPT)
 
-    assert found.unread == ("line 17: the flags in $EXTRA are unknown",)
+    assert launch.unread == ("line 17: the flags in $EXTRA are unknown",)
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,9 @@ def test_flags_that_depend_on_a_condition_are_unread() -> None:
     ],
 )
 def test_variable_with_more_than_one_value_stays_a_variable(script: str) -> None:
-    (found,) = read_launches("run.sh", script)
+    (launch,) = read_launches("run.sh", script)
 
-    assert words(found) == "vllm serve $M --x 1"
+    assert words(launch) == "vllm serve $M --x 1"
 
 
 @pytest.mark.parametrize(
@@ -161,15 +161,15 @@ def test_variable_with_more_than_one_value_stays_a_variable(script: str) -> None
     ],
 )
 def test_command_in_a_variable_is_read(script: str) -> None:
-    (found,) = read_launches("run.sh", script)
+    (launch,) = read_launches("run.sh", script)
 
-    assert words(found).removeprefix("exec ") == "vllm serve m --x 1"
+    assert words(launch).removeprefix("exec ") == "vllm serve m --x 1"
 
 
 def test_command_that_is_put_together_in_steps_is_a_problem() -> None:
-    (found,) = read_launches("run.sh", 'CMD="vllm serve m"\nCMD="$CMD --x 1"\nexec $CMD\n')
+    (launch,) = read_launches("run.sh", 'CMD="vllm serve m"\nCMD="$CMD --x 1"\nexec $CMD\n')
 
-    assert "$CMD is put together" in found.problem
+    assert "$CMD is put together" in launch.problem
 
 
 def test_default_of_a_variable_is_read_and_remarked() -> None:
@@ -190,21 +190,21 @@ def test_default_of_a_variable_is_read_and_remarked() -> None:
 
 
 def test_variable_in_the_place_of_flags_is_unread_in_a_container() -> None:
-    (found,) = read_launches(
+    (launch,) = read_launches(
         "compose.yaml", "services: {a: {image: b, command: 'vllm serve m --x 1 $EXTRA'}}"
     )
 
-    assert (words(found), found.unread) == (
+    assert (words(launch), launch.unread) == (
         "vllm serve m --x 1",
         ("line 1: the flags in $EXTRA are unknown",),
     )
 
 
 def test_flag_after_a_comment_is_not_one_of_the_command() -> None:
-    (found,) = read_launches("run.sh", "vllm serve m \\\n  # --x 1 \\\n  --y 2\n")
+    (launch,) = read_launches("run.sh", "vllm serve m \\\n  # --x 1 \\\n  --y 2\n")
 
-    assert words(found) == "vllm serve m"
-    assert "line 3: --y is not a flag of the server" in found.remarks[0]
+    assert words(launch) == "vllm serve m"
+    assert "line 3: --y is not a flag of the server" in launch.remarks[0]
 
 
 def test_docker_run_is_read_in_scripts_and_units() -> None:
@@ -219,9 +219,9 @@ def test_docker_run_is_read_in_scripts_and_units() -> None:
 
 
 def test_list_of_flags_is_read_for_vllm_serve() -> None:
-    (found,) = read_launches("flags.txt", FLAGS)
+    (launch,) = read_launches("flags.txt", FLAGS)
 
-    assert words(found) == "vllm serve --model org/model --swap-space 4 --max-num-seqs 64"
+    assert words(launch) == "vllm serve --model org/model --swap-space 4 --max-num-seqs 64"
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -69,7 +69,7 @@ QUIET = tuple(issue for issue in CASES if not issue.first)
 @pytest.mark.parametrize("issue", ISSUES, ids=lambda issue: issue.url)
 def test_rule_that_an_issue_needs_comes_first(issue: Issue) -> None:
     fixes = issue.fixes()
-    shown = [(found.rule, found.why) for found in fixes.findings]
+    shown = [(finding.rule, finding.why) for finding in fixes.findings]
 
     assert shown
     assert shown[0][0] == issue.first, shown
@@ -84,8 +84,8 @@ def test_advice_on_an_issue_brings_no_new_error(issue: Issue) -> None:
     after = issue.fixes().after(before)
 
     def errors(case: ServeConfig) -> set[str]:
-        said = find_fixes(ServeConfig(setting=case.setting, card=case.card, model=case.model), LINTS)
-        return {found.why for found in said.findings if found.severity == "error"}
+        fixes = find_fixes(ServeConfig(setting=case.setting, card=case.card, model=case.model), LINTS)
+        return {finding.why for finding in fixes.findings if finding.severity == "error"}
 
     assert not errors(after) - errors(before)
 

@@ -22,16 +22,16 @@ def test_change_that_depends_on_unknown_memory_is_a_note_with_the_option_to_give
 ) -> None:
     fixes = find_fixes(case(command), all_lints())
 
-    (note,) = [found for found in fixes.findings if found.rule == rule]
+    (note,) = [finding for finding in fixes.findings if finding.rule == rule]
     assert (note.klass, dict(note.to), dict(fixes.to)) == ("note", {}, {})
     assert "not proposed" in note.expects
     assert "--gpu NAME" in note.expects
 
 
 def test_same_change_is_proposed_once_the_facts_are_known() -> None:
-    asked = case("vllm serve m --gpu-memory-utilization 0.98", card=H100, gpus=1, model=LLAMA_8B)
+    config = case("vllm serve m --gpu-memory-utilization 0.98", card=H100, gpus=1, model=LLAMA_8B)
 
-    assert find_fixes(asked, all_lints()).to == {"gpu_memory_utilization": 0.92}
+    assert find_fixes(config, all_lints()).to == {"gpu_memory_utilization": 0.92}
 
 
 def test_split_of_unknown_heads_is_not_judged() -> None:
@@ -55,19 +55,19 @@ def test_misspelled_flag_is_corrected_for_every_version() -> None:
 
 
 def test_model_of_unknown_size_lacks_its_size() -> None:
-    asked = case("vllm serve m", card=H100, gpus=1, model=dense("m", 8, parameters=None))
+    config = case("vllm serve m", card=H100, gpus=1, model=dense("m", 8, parameters=None))
 
-    judged = judge_coverage(asked, all_lints())
+    judged = judge_coverage(config, all_lints())
 
     assert judged.lacking["L1"] == ("model_size",)
     assert not judged.is_complete
 
 
 def test_fully_described_deployment_lacks_nothing() -> None:
-    asked = case("vllm serve m", card=H100, gpus=1, model=LLAMA_8B, profile="chat", log=("a line",))
+    config = case("vllm serve m", card=H100, gpus=1, model=LLAMA_8B, profile="chat", log=("a line",))
 
-    assert find_missing(asked, FACTS) == ()
-    assert judge_coverage(asked, all_lints()).lacking == {}
+    assert find_missing(config, FACTS) == ()
+    assert judge_coverage(config, all_lints()).lacking == {}
 
 
 def test_rule_that_reads_the_log_besides_the_command_is_checked_without_a_log() -> None:

@@ -22,7 +22,7 @@ def test_each_printed_command_is_accepted_by_the_checks_of_a_start() -> None:
         assert after.keys() <= before.keys(), describe(command, each)
         seen["refused" if before else "accepted"] += 1
         if after:
-            assert {rule for rule, _ in after} <= {found.rule for found in fixes.findings}
+            assert {rule for rule, _ in after} <= {finding.rule for finding in fixes.findings}
             seen["no command"] += 1
             continue
         printed = edit_command(command, fixes.to, fixes.env)
@@ -37,33 +37,35 @@ def test_each_printed_command_is_accepted_by_the_checks_of_a_start() -> None:
 
 def test_what_a_change_calls_for_is_proposed_with_it() -> None:
     """A larger batch needs larger graphs; each finding shows the value that the command gets."""
-    asked = case("vllm serve m --max-num-seqs 1 --max-cudagraph-capture-size 64", model=LLAMA_8B, card=H100)
+    config = case("vllm serve m --max-num-seqs 1 --max-cudagraph-capture-size 64", model=LLAMA_8B, card=H100)
 
-    fixes = find_fixes_in_rounds(asked, all_lints())
+    fixes = find_fixes_in_rounds(config, all_lints())
 
     assert fixes.to == {"max_num_seqs": 128, "max_cudagraph_capture_size": None}
-    shown = {knob: value for found in fixes.findings for knob, value in found.to.items()}
+    shown = {knob: value for finding in fixes.findings for knob, value in finding.to.items()}
     assert shown == fixes.to
 
 
 def test_an_error_is_corrected_by_the_value_of_a_later_round() -> None:
     flags = "--tensor-parallel-size 16 --decode-context-parallel-size 2"
-    asked = case(f"vllm serve m {flags}", model=LLAMA_8B, card=H100, gpus=2)
-    first = find_fixes(asked, all_lints())
+    config = case(f"vllm serve m {flags}", model=LLAMA_8B, card=H100, gpus=2)
+    first = find_fixes(config, all_lints())
 
-    fixes = find_fixes_in_rounds(asked, all_lints())
+    fixes = find_fixes_in_rounds(config, all_lints())
 
     assert (first.to["tensor_parallel_size"], fixes.to["tensor_parallel_size"]) == (2, 1)
-    assert {one.to.get("tensor_parallel_size", 1) for one in fixes.findings} == {1}
-    assert "D1 needless-split says why" in next(one.expects for one in fixes.findings if one.rule == "D3")
+    assert {finding.to.get("tensor_parallel_size", 1) for finding in fixes.findings} == {1}
+    assert "D1 needless-split says why" in next(
+        finding.expects for finding in fixes.findings if finding.rule == "D3"
+    )
 
 
 def test_a_pipeline_that_holds_the_full_context_is_not_traded_for_a_shorter_one() -> None:
     model = replace(LLAMA_8B, weight_bytes=1.05, quantization="fp8")
-    asked = case("vllm serve m", model=model, card=T4, gpus=8)
+    config = case("vllm serve m", model=model, card=T4, gpus=8)
 
-    fixes = find_fixes_in_rounds(asked, all_lints())
-    again = find_fixes_in_rounds(fixes.after(asked), all_lints())
+    fixes = find_fixes_in_rounds(config, all_lints())
+    again = find_fixes_in_rounds(fixes.after(config), all_lints())
 
     assert fixes.to == {"pipeline_parallel_size": 4}
     assert again.to == {}

@@ -104,28 +104,28 @@ CASES = st.builds(
 
 @settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(CASES)
-def test_every_finding_is_consistent(asked: ServeConfig) -> None:
-    for finding in lint_cases.findings(LINTS, asked):
+def test_every_finding_is_consistent(config: ServeConfig) -> None:
+    for finding in lint_cases.findings(LINTS, config):
         assert {knob.partition(".")[0] for knob in finding.to} <= FLAGS
         classes = {KNOBS[knob.partition(".")[0]].klass for knob in finding.to} - {"note"}
         assert finding.klass != "auto" or classes <= {"auto"}, finding
-        _divides(asked, finding)
-        _has_cache(asked, finding)
+        _divides(config, finding)
+        _has_cache(config, finding)
         share = finding.to.get("gpu_memory_utilization")
         assert not isinstance(share, float) or 0.8 <= share <= 0.92
         length = finding.to.get("max_model_len")
         assert length is None or (isinstance(length, int) and length >= 1024)
 
 
-def _divides(asked: ServeConfig, finding: Finding) -> None:
+def _divides(config: ServeConfig, finding: Finding) -> None:
     tp = finding.to.get("tensor_parallel_size")
-    assert tp is None or (isinstance(tp, int) and not why_indivisible(asked.model, tp)), finding
+    assert tp is None or (isinstance(tp, int) and not why_indivisible(config.model, tp)), finding
 
 
-def _has_cache(asked: ServeConfig, finding: Finding) -> None:
+def _has_cache(config: ServeConfig, finding: Finding) -> None:
     """More sequences are proposed only if the cache is unknown or fits each of them."""
-    seqs, present = finding.to.get("max_num_seqs"), asked.setting.get("max_num_seqs")
+    seqs, present = finding.to.get("max_num_seqs"), config.setting.get("max_num_seqs")
     if not isinstance(seqs, int) or (isinstance(present, int) and seqs <= present) or present is None:
         return
-    took = estimate_fit(apply_plan(asked))
-    assert took is None or took.kv_tokens >= seqs * 256 or asked.setting.get("max_model_len") in ("auto", -1)
+    took = estimate_fit(apply_plan(config))
+    assert took is None or took.kv_tokens >= seqs * 256 or config.setting.get("max_model_len") in ("auto", -1)

@@ -72,70 +72,74 @@ def of(name: str) -> Iterator[ServeConfig]:
     start = MODELS.index(name)
     for turn, (card, gpus) in enumerate(product(CARDS, HOSTS), start):
         flags = f"{LAYOUTS[turn * 5 % len(LAYOUTS)]} {FLAGS[turn % len(FLAGS)]}"
-        known = find_gpu(card) if card else None
-        asked = case(f"vllm serve {name} {flags}", model=model, gpus=gpus, card=known)
-        yield asked
+        gpu = find_gpu(card) if card else None
+        config = case(f"vllm serve {name} {flags}", model=model, gpus=gpus, card=gpu)
+        yield config
         if turn % 2:
-            yield replace(asked, profile=PROFILES[turn % len(PROFILES)])
+            yield replace(config, profile=PROFILES[turn % len(PROFILES)])
 
 
 @cache
 def rounds(name: str) -> tuple[tuple[ServeConfig, Fixes, ServeConfig, Fixes, Fixes], ...]:
     """Return per case: the fixes, the changed case, its fixes, and the fixes after that."""
     made = []
-    for asked in of(name):
-        first = advised(asked)
-        after = first.after(asked)
+    for config in of(name):
+        first = advised(config)
+        after = first.after(config)
         second = advised(after)
-        made.append((asked, first, after, second, advised(second.after(after))))
+        made.append((config, first, after, second, advised(second.after(after))))
     return tuple(made)
 
 
-def advised(asked: ServeConfig) -> Fixes:
-    return find_fixes(asked, all_lints())
+def advised(config: ServeConfig) -> Fixes:
+    return find_fixes(config, all_lints())
 
 
 def graver(fixes: Fixes) -> list[Finding]:
     """Return the findings above info that have a change."""
-    return [one for one in fixes.findings if one.severity != "info" and (one.to or one.env)]
+    return [
+        finding for finding in fixes.findings if finding.severity != "info" and (finding.to or finding.env)
+    ]
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_proposals_settle_in_two_rounds_and_are_never_reverted(name: str) -> None:
-    for asked, first, _, second, third in rounds(name):
-        assert not first.to.keys() & second.to.keys(), (asked, first.to, second.to)
-        assert not graver(third), (asked, first.to, second.to)
+    for config, first, _, second, third in rounds(name):
+        assert not first.to.keys() & second.to.keys(), (config, first.to, second.to)
+        assert not graver(third), (config, first.to, second.to)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_proposals_settle_in_one_round_with_known_facts(name: str) -> None:
     """A hybrid needs a second round: the fit can depend on the small values of the first."""
-    for asked, first, _, second, _ in rounds(name):
-        if asked.gpus is not None and not asked.profile and asked.model and not asked.model.hybrid:
-            assert not graver(second), (asked, first.to, second.to)
+    for config, first, _, second, _ in rounds(name):
+        if config.gpus is not None and not config.profile and config.model and not config.model.hybrid:
+            assert not graver(second), (config, first.to, second.to)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_proposals_use_exactly_the_available_gpus(name: str) -> None:
-    for asked, first, after, _, _ in rounds(name):
+    for config, first, after, _, _ in rounds(name):
         then = layout(after)
-        if asked.gpus is None or layout(asked) == then:
+        if config.gpus is None or layout(config) == then:
             continue
-        assert then.gpus <= asked.gpus, (asked, then)
-        reported = any("stay free" in one.expects for one in first.findings)
-        assert reported == (then.gpus < asked.gpus), (asked, then)
+        assert then.gpus <= config.gpus, (config, then)
+        reported = any("stay free" in finding.expects for finding in first.findings)
+        assert reported == (then.gpus < config.gpus), (config, then)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_change_that_makes_the_server_start_ranks_before_findings_without_one(name: str) -> None:
-    for asked, first, *_ in rounds(name):
-        changes = [bool(one.to or one.env) for one in first.findings if one.severity == "error"]
-        assert changes == sorted(changes, reverse=True), (asked, first.findings)
+    for config, first, *_ in rounds(name):
+        changes = [
+            bool(finding.to or finding.env) for finding in first.findings if finding.severity == "error"
+        ]
+        assert changes == sorted(changes, reverse=True), (config, first.findings)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_finding_is_outranked_only_by_a_rule_that_is_shown(name: str) -> None:
-    for asked, *advices in rounds(name):
-        for fixes in (one for one in advices if isinstance(one, Fixes)):
-            shown = {one.rule for one in fixes.findings}
-            assert {lost.by for lost in fixes.outranked} <= shown, asked
+    for config, *advices in rounds(name):
+        for fixes in (finding for finding in advices if isinstance(finding, Fixes)):
+            shown = {finding.rule for finding in fixes.findings}
+            assert {lost.by for lost in fixes.outranked} <= shown, config

@@ -20,7 +20,7 @@ def test_each_check_says_what_it_reports_and_on_what_grounds(lint: DeploymentChe
 def test_no_source_of_a_rule_a_policy_or_a_fact_is_private() -> None:
     texts = source_texts()
     assert "lint/rules/offloading.py" in {where.partition(":")[0] for where in texts}
-    assert not {where: found for where, text in texts.items() if (found := faults(text))}
+    assert not {where: unreadable for where, text in texts.items() if (unreadable := faults(text))}
 
 
 def test_no_source_names_the_newest_release() -> None:

@@ -64,8 +64,8 @@ def test_guard_admits_every_knob_of_the_shipped_policies(name: str) -> None:
         for proposal in policy.propose(reading, context):
             if proposal.klass == "note":
                 continue
-            found = GUARD.admit_asked(state, proposal, actor="ann", at=NOON)
-            assert not isinstance(found, ProposalRefusal), (proposal, found)
+            verdict = GUARD.admit_asked(state, proposal, actor="ann", at=NOON)
+            assert not isinstance(verdict, ProposalRefusal), (proposal, verdict)
 
     any_case()
 
@@ -88,8 +88,8 @@ def test_proposal_that_the_guard_refuses_counts_as_harm(
 ) -> None:
     proposal = Proposal(rule="X1", to={knob: value}, why="1", expects="", risks="", source="", klass="gated")
 
-    found = harms(a_reading(), a_context(bounds=bounds), [proposal])
+    harmful = harms(a_reading(), a_context(bounds=bounds), [proposal])
 
-    assert len(found) == len(reported)
-    assert all(harm.startswith(start) for harm, start in zip(found, reported, strict=True))
+    assert len(harmful) == len(reported)
+    assert all(harm.startswith(start) for harm, start in zip(harmful, reported, strict=True))
     assert not harms(a_reading(), a_context(), [replace(proposal, to={"quantization": None}, klass="note")])

@@ -31,10 +31,10 @@ def python(text: str) -> tuple[str, ...]:
 async def test_blue_is_queried_before_and_after_green() -> None:
     engine = FakeEngine(BLUE, GREEN)
 
-    found = await Examiner(engine=engine, exam=GoldenPromptOptions()).examine(BOTH)
+    comparison = await Examiner(engine=engine, exam=GoldenPromptOptions()).examine(BOTH)
 
-    assert found.ok
-    assert (found.prompts, found.same) == (len(PROMPTS), 1.0)
+    assert comparison.ok
+    assert (comparison.prompts, comparison.same) == (len(PROMPTS), 1.0)
     assert [name for _, name in engine.calls] == ["chat-r0", "chat-r1", "chat-r0"]
 
 
@@ -42,12 +42,12 @@ async def test_wrong_answers_are_detected() -> None:
     engine = FakeEngine(BLUE, GREEN)
     engine.wrong_answers["chat-r1"] = "what else"
 
-    found = await Examiner(engine=engine, exam=GoldenPromptOptions(command=python("print('fine')"))).examine(
-        BOTH
-    )
+    comparison = await Examiner(
+        engine=engine, exam=GoldenPromptOptions(command=python("print('fine')"))
+    ).examine(BOTH)
 
-    assert not found.ok
-    assert "of 40 golden prompts" in found.why
+    assert not comparison.ok
+    assert "of 40 golden prompts" in comparison.why
 
 
 async def test_the_answers_of_a_blue_that_stops_are_kept() -> None:
@@ -56,9 +56,9 @@ async def test_the_answers_of_a_blue_that_stops_are_kept() -> None:
 
     first = await examiner.examine(replace(BOTH, green=None))
     engine.die("chat-r0")
-    found = await examiner.examine(BOTH)
+    comparison = await examiner.examine(BOTH)
 
-    assert (first.ok, found.ok, found.same) == (True, True, 1.0)
+    assert (first.ok, comparison.ok, comparison.same) == (True, True, 1.0)
 
 
 async def test_after_a_restart_the_lost_answers_of_a_stopped_blue_give_no_verdict() -> None:
@@ -76,8 +76,8 @@ class Failing(FakeEngine):
     async def answers(
         self, server: Server, prompts: Sequence[str], deadline_s: float
     ) -> tuple[GoldenAnswer, ...]:
-        said = await super().answers(server, prompts, deadline_s)
-        return said if server == GREEN else tuple(GoldenAnswer(finish_reason="failed") for _ in said)
+        answers = await super().answers(server, prompts, deadline_s)
+        return answers if server == GREEN else tuple(GoldenAnswer(finish_reason="failed") for _ in answers)
 
 
 async def test_a_failing_blue_is_no_reference() -> None:
@@ -92,23 +92,23 @@ async def test_the_operators_command_gets_both_urls_and_its_last_lines_are_repor
         "{blue}",
     )
 
-    found = await Examiner(engine=FakeEngine(BLUE, GREEN), exam=GoldenPromptOptions(command=command)).examine(
-        BOTH
-    )
+    comparison = await Examiner(
+        engine=FakeEngine(BLUE, GREEN), exam=GoldenPromptOptions(command=command)
+    ).examine(BOTH)
 
-    assert found.ok
-    assert found.why.endswith("http://127.0.0.1:8101/v1 http://127.0.0.1:8000")
+    assert comparison.ok
+    assert comparison.why.endswith("http://127.0.0.1:8101/v1 http://127.0.0.1:8000")
 
 
 async def test_the_operators_command_may_fail_green() -> None:
     command = python("import sys; print('gsm8k 0.31, was 0.62'); sys.exit(3)")
 
-    found = await Examiner(engine=FakeEngine(BLUE, GREEN), exam=GoldenPromptOptions(command=command)).examine(
-        BOTH
-    )
+    comparison = await Examiner(
+        engine=FakeEngine(BLUE, GREEN), exam=GoldenPromptOptions(command=command)
+    ).examine(BOTH)
 
-    assert not found.ok
-    assert found.why == f"{sys.executable} ended with status 3: gsm8k 0.31, was 0.62"
+    assert not comparison.ok
+    assert comparison.why == f"{sys.executable} ended with status 3: gsm8k 0.31, was 0.62"
 
 
 async def test_a_command_that_hangs_ends_with_the_examination() -> None:

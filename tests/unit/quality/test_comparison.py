@@ -29,9 +29,12 @@ def answer(about: int, *, logprobs: bool = True, length: int = LENGTH) -> Golden
 
 
 def of(tokens: tuple[str, ...], logprobs: tuple[float, ...] = ()) -> GoldenAnswer:
-    said = tokens if logprobs else ()
     return GoldenAnswer(
-        text="".join(tokens), finish_reason="length", length=len(tokens), tokens=said, logprobs=logprobs
+        text="".join(tokens),
+        finish_reason="length",
+        length=len(tokens),
+        tokens=tokens if logprobs else (),
+        logprobs=logprobs,
     )
 
 
@@ -41,26 +44,31 @@ def answers(*, logprobs: bool = True) -> list[GoldenAnswer]:
 
 def rounded_answers(draw: Random, *, flips: float, drift: float = 0.005) -> list[GoldenAnswer]:
     """Apply rounding noise: log-probabilities shift, and some texts diverge at equally likely tokens."""
-    return [rounded(draw, one, flips, drift) for one in answers()]
+    return [rounded(draw, exact, flips, drift) for exact in answers()]
 
 
-def rounded(draw: Random, one: GoldenAnswer, flips: float, drift: float) -> GoldenAnswer:
+def rounded(draw: Random, exact: GoldenAnswer, flips: float, drift: float) -> GoldenAnswer:
     tie = LENGTH // 4  # two equally likely tokens
-    near = [logprob - drift * draw.random() for logprob in one.logprobs]
+    near = [logprob - drift * draw.random() for logprob in exact.logprobs]
     near[tie] = -0.7 - drift * draw.random()
     if draw.random() >= flips:
-        return replace(one, logprobs=tuple(near))
-    other = seeded(one.text)
-    tokens = (*one.tokens[:tie], " or", *(f" {other.choice(WORDS)}" for _ in range(LENGTH - tie - 1)))
+        return replace(exact, logprobs=tuple(near))
+    other = seeded(exact.text)
+    tokens = (*exact.tokens[:tie], " or", *(f" {other.choice(WORDS)}" for _ in range(LENGTH - tie - 1)))
     return of(tokens, tuple(near))
 
 
 def test_the_same_answers_pass() -> None:
-    found = compare(answers(), answers(), answers())
+    comparison = compare(answers(), answers(), answers())
 
-    assert found.ok
-    assert (found.same, found.same_blue, found.drift, found.parted_at) == (1.0, 1.0, 0.0, None)
-    assert found.why.startswith("100% of 40 golden prompts answered word for word as by blue")
+    assert comparison.ok
+    assert (comparison.same, comparison.same_blue, comparison.drift, comparison.parted_at) == (
+        1.0,
+        1.0,
+        0.0,
+        None,
+    )
+    assert comparison.why.startswith("100% of 40 golden prompts answered word for word as by blue")
 
 
 def test_answers_without_log_probabilities_are_compared_by_their_text() -> None:
@@ -72,36 +80,36 @@ def test_answers_without_log_probabilities_are_compared_by_their_text() -> None:
 
 def test_the_noise_of_batching_passes() -> None:
     draw = seeded(1)
-    found = compare(*(rounded_answers(draw, flips=0.1) for _ in range(3)))
+    comparison = compare(*(rounded_answers(draw, flips=0.1) for _ in range(3)))
 
-    assert found.ok
-    assert 0.6 < found.same < 1
-    assert 0.6 < found.same_blue < 1
+    assert comparison.ok
+    assert 0.6 < comparison.same < 1
+    assert 0.6 < comparison.same_blue < 1
 
 
 def test_a_quantised_kv_cache_that_diverges_at_equally_likely_tokens_passes() -> None:
     draw = seeded(2)
-    found = compare(
+    comparison = compare(
         rounded_answers(draw, flips=0.05),
         rounded_answers(draw, flips=0.05),
         rounded_answers(draw, flips=0.5, drift=0.1),
     )
 
-    assert found.ok, found.why
-    assert found.same < 0.7
-    assert found.contradicted == 0
-    assert found.parted_at == LENGTH // 4
+    assert comparison.ok, comparison.why
+    assert comparison.same < 0.7
+    assert comparison.contradicted == 0
+    assert comparison.parted_at == LENGTH // 4
 
 
 def test_a_kv_cache_with_wrong_scales_shifts_log_probabilities_and_fails() -> None:
     draw = seeded(3)
     blue, again = rounded_answers(draw, flips=0.05), rounded_answers(draw, flips=0.05)
-    found = compare(blue, again, rounded_answers(draw, flips=0.3, drift=1.0))
+    comparison = compare(blue, again, rounded_answers(draw, flips=0.3, drift=1.0))
 
-    assert not found.ok
-    assert "has different log-probabilities" in found.why
-    assert found.drift is not None
-    assert found.drift > 0.2
+    assert not comparison.ok
+    assert "has different log-probabilities" in comparison.why
+    assert comparison.drift is not None
+    assert comparison.drift > 0.2
 
 
 @pytest.mark.parametrize("logprobs", [True, False])
@@ -109,31 +117,31 @@ def test_some_wrong_answers_fail(logprobs: bool) -> None:
     blue = answers(logprobs=logprobs)
     green = [answer(at + 1000, logprobs=logprobs) if at % 4 == 0 else blue[at] for at in range(PROMPTS)]
 
-    found = compare(blue, blue, green)
+    comparison = compare(blue, blue, green)
 
-    assert not found.ok
+    assert not comparison.ok
     assert (
         "in 10 of 40 golden prompts one of the three answers is the odd one out, 10 times green's"
-        in found.why
+        in comparison.why
     )
-    assert found.same == 0.75
+    assert comparison.same == 0.75
 
 
 def test_answers_that_diverge_late_at_a_confident_token_fail() -> None:
     blue = answers()
-    late = [of((*one.tokens[:40], *(" off",) * 8), one.logprobs) for one in blue]
+    late = [of((*good.tokens[:40], *(" off",) * 8), good.logprobs) for good in blue]
 
-    found = compare(blue, blue, late)
+    comparison = compare(blue, blue, late)
 
-    assert not found.ok
-    assert "at a token that one of them was sure of" in found.why
-    assert found.parted_at == 40
+    assert not comparison.ok
+    assert "at a token that one of them was sure of" in comparison.why
+    assert comparison.parted_at == 40
 
 
 SPOILT: dict[str, Callable[[GoldenAnswer], GoldenAnswer]] = {
     "empty": lambda _: GoldenAnswer(finish_reason="stop"),
-    "looping": lambda one: of((*one.tokens[:8], *(" and", " so") * 20), one.logprobs),
-    "refusing": lambda one: replace(one, text="I’m sorry, but I can’t help with that."),  # noqa: RUF001
+    "looping": lambda good: of((*good.tokens[:8], *(" and", " so") * 20), good.logprobs),
+    "refusing": lambda good: replace(good, text="I’m sorry, but I can’t help with that."),  # noqa: RUF001
     "failed": lambda _: GoldenAnswer(finish_reason="failed"),
 }
 
@@ -141,34 +149,34 @@ SPOILT: dict[str, Callable[[GoldenAnswer], GoldenAnswer]] = {
 @pytest.mark.parametrize("flaw", SPOILT)
 def test_flawed_answers_fail_and_are_counted(flaw: str) -> None:
     blue = answers()
-    green = [SPOILT[flaw](one) if at < 12 else one for at, one in enumerate(blue)]
+    green = [SPOILT[flaw](good) if at < 12 else good for at, good in enumerate(blue)]
 
-    found = compare(blue, blue, green)
+    comparison = compare(blue, blue, green)
 
     assert flaw_of(green[0]) == flaw
-    assert not found.ok
-    assert "is empty, loops, refuses or failed" in found.why
-    counts = {"empty": found.empty, "looping": found.looping}
-    counts |= {"refusing": found.refusing, "failed": found.failed}
+    assert not comparison.ok
+    assert "is empty, loops, refuses or failed" in comparison.why
+    counts = {"empty": comparison.empty, "looping": comparison.looping}
+    counts |= {"refusing": comparison.refusing, "failed": comparison.failed}
     assert {name: count for name, count in counts.items() if count} == {flaw: 12}
 
 
 @pytest.mark.parametrize("flaw", SPOILT)
 def test_flaws_that_blue_shares_do_not_fail_green(flaw: str) -> None:
-    spoilt = [SPOILT[flaw](one) for one in answers()]
+    spoilt = [SPOILT[flaw](good) for good in answers()]
 
-    found = compare(spoilt, spoilt, spoilt)
+    comparison = compare(spoilt, spoilt, spoilt)
 
-    assert found.ok
-    assert found.bad_blue == PROMPTS
+    assert comparison.ok
+    assert comparison.bad_blue == PROMPTS
 
 
 def test_truncated_answers_fail() -> None:
     blue = answers()
-    found = compare(blue, blue, [of(one.tokens[:16], one.logprobs[:16]) for one in blue])
+    comparison = compare(blue, blue, [of(good.tokens[:16], good.logprobs[:16]) for good in blue])
 
-    assert not found.ok
-    assert found.length == pytest.approx(1 / 3)
+    assert not comparison.ok
+    assert comparison.length == pytest.approx(1 / 3)
 
 
 def test_plain_text_is_not_a_repetition() -> None:
@@ -195,15 +203,15 @@ def test_the_probability_is_a_binomial_tail(odd: int, green: int) -> None:
 
 def noisy_answers(draw: Random) -> list[GoldenAnswer]:
     """A server so noisy that each margin is exceeded by chance at times."""
-    said = []
-    for one in answers():
+    noisy = []
+    for good in answers():
         kind = draw.random()
         tokens = (
-            answer(draw.randrange(PROMPTS, 1000), length=draw.choice((12, LENGTH))) if kind < 0.5 else one
+            answer(draw.randrange(PROMPTS, 1000), length=draw.choice((12, LENGTH))) if kind < 0.5 else good
         )
         drifted = tuple(logprob - draw.expovariate(3) for logprob in tokens.logprobs)
-        said.append(GoldenAnswer(finish_reason="stop") if kind > 0.85 else replace(tokens, logprobs=drifted))
-    return said
+        noisy.append(GoldenAnswer(finish_reason="stop") if kind > 0.85 else replace(tokens, logprobs=drifted))
+    return noisy
 
 
 @pytest.mark.parametrize(("noise", "draws", "most"), [("batching", 60, 0), ("wild", 300, 8)])
@@ -223,11 +231,11 @@ def test_blue_against_blue_fails_at_most_as_often_as_stated(noise: str, draws: i
 
 
 def test_a_server_wrong_in_three_of_ten_answers_is_detected_as_often_as_stated() -> None:
-    found = 0
+    detected = 0
     for seed in range(100):
         draw = seeded(seed)
         blue = answers()
-        green = [answer(at + 1000) if draw.random() < 0.3 else one for at, one in enumerate(blue)]
-        found += not compare(blue, blue, green).ok
+        green = [answer(at + 1000) if draw.random() < 0.3 else good for at, good in enumerate(blue)]
+        detected += not compare(blue, blue, green).ok
 
-    assert found >= 95  # 99 % stated
+    assert detected >= 95  # 99 % stated

@@ -74,8 +74,8 @@ def serving(spec: Container) -> State:
 
 def admitted(given: Rules, state: State, to: dict[str, Value]) -> dict[str, Value]:
     """The change as the machine takes it; empty if it refuses it."""
-    asked = ChangeAsked(at=NOON, actor="mallory", to=to, reason="because")
-    after, _ = Machine(given).step(state, asked)
+    change = ChangeAsked(at=NOON, actor="mallory", to=to, reason="because")
+    after, _ = Machine(given).step(state, change)
     pending = after.suggestions.pending
     return dict(pending[0].proposal.to) if pending else {}
 
@@ -90,20 +90,20 @@ def fixed(body: Json) -> Json:
     return {**body, "Cmd": None, "Env": env}
 
 
-def kept(request: CreateRequest) -> tuple[object, ...]:
+def unchangeable(request: CreateRequest) -> tuple[object, ...]:
     return request.image, request.name, request.networks, fixed(request.body)
 
 
 @pytest.mark.parametrize("kind", CONTAINERS)
 def test_no_value_of_any_flag_changes_more_than_the_flags_of_a_container(kind: str) -> None:
     spec = Container.parse(CONTAINERS[kind])
-    state, before = serving(spec), kept(like(spec, {}))
+    state, before = serving(spec), unchangeable(like(spec, {}))
     unchanged = create_body(spec, "python3", [spec.serve.argv], {})
-    taken = [to for asked in _changes() if (to := admitted(rules(), state, asked))]
+    taken = [to for change in _changes() if (to := admitted(rules(), state, change))]
     for to in taken:
         with suppress(FlagError):
             green = like(spec, to)
-            assert kept(green) == before, to
+            assert unchangeable(green) == before, to
             assert "evil" not in " ".join(green.argv), to
             assert fixed(create_body(spec, "python3", [green.argv], {})) == fixed(unchanged), to
 
@@ -125,7 +125,7 @@ def test_a_name_that_the_bounds_allow_is_a_flag_and_no_field_of_docker(kind: str
     for knob, value in OF_DOCKER.items():
         to = admitted(allowing, serving(spec), {knob: value})
         assert to == {knob: value}
-        assert kept(like(spec, to)) == kept(like(spec, {}))
+        assert unchangeable(like(spec, to)) == unchangeable(like(spec, {}))
 
 
 async def test_the_api_refuses_every_field_of_docker(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ LONGEST_ENTRY = 32 * 1024  # bytes; a state alone has some 10 KiB
 
 async def propose_and_deny(loop: TargetLoop, number: int, reason: str) -> None:
     to = {"max_num_seqs": 5 + number % 3}
-    asked = await loop.submit(e.ChangeAsked(at=loop_now(), actor="mallory", to=to, reason=reason))
-    made = asked.suggestions.pending[0]
+    state = await loop.submit(e.ChangeAsked(at=loop_now(), actor="mallory", to=to, reason=reason))
+    made = state.suggestions.pending[0]
     denied = e.Denied(at=loop_now(), actor="mallory", suggestion=made.id, reason=reason)
     await loop.submit(denied)
 

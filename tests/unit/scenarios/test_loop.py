@@ -385,7 +385,9 @@ def test_without_a_rollout_the_fleet_is_calibrated_and_its_budget_counted(tmp_pa
         "gave_up",
         "refused",
     }  # no latency objective
-    assert {one.ticks >= 20 and one.phi == 1 for one in state.traffic.calibration.values()} == {True}
+    assert {
+        calibration.ticks >= 20 and calibration.phi == 1 for calibration in state.traffic.calibration.values()
+    } == {True}
     assert sum(slot[1] for slot in state.budget.slots) >= 5 * 400
 
 

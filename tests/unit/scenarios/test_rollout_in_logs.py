@@ -21,7 +21,7 @@ from tests.unit.scenarios.test_loop import approve, reach, running
 
 
 @pytest.fixture
-def said() -> Iterator[io.StringIO]:
+def log() -> Iterator[io.StringIO]:
     root = logging.getLogger()
     handlers, level, stream = root.handlers[:], root.level, io.StringIO()
     root.handlers.clear()  # pytest's own: `configure` would close them
@@ -40,7 +40,7 @@ class Talking(FakeEngine):
         return await super().launch(server, deadline_s)
 
 
-def test_only_log_lines_of_a_rollout_name_it(tmp_path: Path, said: io.StringIO) -> None:
+def test_only_log_lines_of_a_rollout_name_it(tmp_path: Path, log: io.StringIO) -> None:
     async def scenario() -> None:
         async with running(tmp_path, Talking(BLUE, takes_s=3), FakeTraffic()) as loop:
             await approve(loop)
@@ -49,7 +49,7 @@ def test_only_log_lines_of_a_rollout_name_it(tmp_path: Path, said: io.StringIO) 
 
     in_no_time(scenario())
 
-    lines = [json.loads(line) for line in said.getvalue().splitlines()]
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
     (library,) = (line for line in lines if line["logger"] == "library")
     before, after = lines[0], lines[-1]
     assert {line["target"] for line in lines} == {"chat"}

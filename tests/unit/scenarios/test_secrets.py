@@ -120,11 +120,11 @@ def test_texts_of_people_are_recorded_with_masked_secrets(tmp_path: Path) -> Non
             await reach(loop, Phase.PROPOSED)
             suggestion = loop.state.suggestions.open[0]
             for words in LOG[:3]:
-                asked = e.ChangeAsked(
+                change = e.ChangeAsked(
                     at=loop_now(), actor="ann", to={"api_key": IN_SETTING, "max_num_seqs": 8}, reason=words
                 )
                 with suppress(Exception):
-                    await loop.submit(asked)
+                    await loop.submit(change)
                 await reach(loop, Phase.PROPOSED)
             suggestion = loop.state.suggestions.open[0]
             await loop.submit(

@@ -26,26 +26,26 @@ DISABLED_LOG_STATS = b"".join(line for line in PAGE.splitlines(keepends=True) if
 def with_values(page: bytes, **values: object) -> bytes:
     """Set every series of `vllm:NAME` (`__` in a name stands for a colon) to the value."""
     for name, value in values.items():
-        page, found = re.subn(
+        page, count = re.subn(
             rf"^((?:vllm:)?{name}(?:\{{.*\}})?) \S+$".encode(),
             lambda match, value=value: match[1] + f" {value}".encode(),  # type: ignore[misc]
             page,
             flags=re.MULTILINE,
         )
-        assert found, name
+        assert count, name
     return page
 
 
 def without(page: bytes, *names: str) -> bytes:
     """Remove the samples and comments of `vllm:NAME...`."""
     unwanted = tuple(f"vllm:{name}".encode() for name in names)
-    kept = [
+    lines = [
         line
         for line in page.splitlines(keepends=True)
         if not line.removeprefix(b"# HELP ").removeprefix(b"# TYPE ").startswith(unwanted)
     ]
-    assert len(kept) < len(page.splitlines())
-    return b"".join(kept)
+    assert len(lines) < len(page.splitlines())
+    return b"".join(lines)
 
 
 def renamed(page: bytes, names: dict[bytes, bytes]) -> bytes:
@@ -57,8 +57,8 @@ def renamed(page: bytes, names: dict[bytes, bytes]) -> bytes:
 def two_engines(first: bytes, second: bytes) -> bytes:
     """The page of a server with two data-parallel ranks: each family has both, one after the other."""
     return b"".join(
-        one + other.replace(b'engine="0"', b'engine="1"') if one.startswith(b"vllm:") else one
-        for one, other in zip(_families(first), _families(second), strict=True)
+        part + same_part.replace(b'engine="0"', b'engine="1"') if part.startswith(b"vllm:") else part
+        for part, same_part in zip(_families(first), _families(second), strict=True)
     )
 
 
@@ -77,7 +77,7 @@ class PageServer:
     """Answer each path with bytes, or never (None); count requests."""
 
     answers: dict[str, bytes | None] = field(default_factory=dict)
-    asked: Counter[str] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)
     address: str = ""
     silent: list[asyncio.StreamWriter] = field(default_factory=list)
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -85,22 +85,22 @@ class PageServer:
     def says(self, page: bytes, version: bytes = b'{"version":"0.32.0"}') -> None:
         self.answers = {"/metrics": answer(page), "/version": answer(version)}
 
-    async def until_asked(self, path: str, times: int) -> None:
+    async def until_requested(self, path: str, times: int) -> None:
         async with asyncio.timeout(DEADLINE_S):
-            while self.asked[path] < times:
+            while self.requests[path] < times:
                 self.news.clear()
                 await self.news.wait()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
-            self.asked[path] += 1
+            self.requests[path] += 1
             self.news.set()
-            said = self.answers.get(path, NOT_THERE)
-            if said is None:
+            response = self.answers.get(path, NOT_THERE)
+            if response is None:
                 self.silent.append(writer)
                 return
-            writer.write(said)
+            writer.write(response)
             await writer.drain()
         writer.close()
 

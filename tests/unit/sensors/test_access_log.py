@@ -27,14 +27,14 @@ def attempt(number: int = 1, **changed: object) -> AccessRecord:
 
 
 def end(attempts: int = 1, **changed: object) -> AccessRecord:
-    said = {"attempts": attempts, "type": "DownstreamEnd", "events": True, "done": True, "tokens": 7}
-    said["request_bytes"] = 120
-    return parse_record("ds", {**BASE, **said, **changed})
+    fields = {"attempts": attempts, "type": "DownstreamEnd", "events": True, "done": True, "tokens": 7}
+    fields["request_bytes"] = 120
+    return parse_record("ds", {**BASE, **fields, **changed})
 
 
 def running(age_ms: float, **changed: object) -> AccessRecord:
-    said = {"attempts": 1, "type": "DownstreamPeriodic", "duration_ms": age_ms, "ttft_us": None, "code": 0}
-    return parse_record("ds", {**BASE, **said, "stream": True, **changed})
+    fields = {"attempts": 1, "type": "DownstreamPeriodic", "duration_ms": age_ms, "ttft_us": None, "code": 0}
+    return parse_record("ds", {**BASE, **fields, "stream": True, **changed})
 
 
 @pytest.fixture
@@ -183,9 +183,9 @@ NAMES = (
         max_size=5,
     )
 )
-def test_any_field_values_are_counted_or_rejected(said: list[tuple[str, dict[str, object]]]) -> None:
+def test_any_field_values_are_counted_or_rejected(records: list[tuple[str, dict[str, object]]]) -> None:
     ledger = OpenRequests(stalled_after_s=10.0, unstreamed_stalled_after_s=120.0)
-    for tag, fields in said:
+    for tag, fields in records:
         with suppress(SensorError):
             ledger.add(parse_record(tag, fields), 0.0)
 

@@ -56,7 +56,7 @@ async def test_all_gpus_of_an_exporter_are_one_sample() -> None:
 
 
 @pytest.mark.parametrize(
-    ("namespace", "pods", "found"),
+    ("namespace", "pods", "reported"),
     [
         ("", (), [0, 1, 2]),
         ("chat", (), [0, 1]),
@@ -66,7 +66,7 @@ async def test_all_gpus_of_an_exporter_are_one_sample() -> None:
     ],
 )
 async def test_only_gpus_of_the_wanted_pods_are_reported(
-    namespace: str, pods: tuple[str, ...], found: list[int]
+    namespace: str, pods: tuple[str, ...], reported: list[int]
 ) -> None:
     async with (
         page_server(MINE) as pages,
@@ -74,7 +74,7 @@ async def test_only_gpus_of_the_wanted_pods_are_reported(
     ):
         sample = await received.next(GpuSample)
 
-    assert [gpu.index for gpu in sample.gpus] == found
+    assert [gpu.index for gpu in sample.gpus] == reported
 
 
 @pytest.mark.parametrize(
@@ -165,13 +165,13 @@ LOST = {
 
 @pytest.mark.parametrize("kind", LOST)
 async def test_a_bad_answer_and_the_recovery_are_each_reported_once(kind: str) -> None:
-    said, why = LOST[kind]
+    response, why = LOST[kind]
     async with page_server(MINE) as pages, run_sensor(quick(pages.address)) as received:
         await received.next(GpuSample)
-        pages.answers["/metrics"] = said
+        pages.answers["/metrics"] = response
         await received.until(received.states)
-        asked, scraped = pages.asked["/metrics"], len(received.of(GpuSample))
-        await pages.until_asked("/metrics", asked + 3)
+        requests, scraped = pages.requests["/metrics"], len(received.of(GpuSample))
+        await pages.until_requested("/metrics", requests + 3)
         assert len(received.of(GpuSample)) == scraped
         pages.says(MINE)
         await received.next(GpuSample)

@@ -10,15 +10,15 @@ from tests.unit.sensors.dcgm_pages import H100, labels, page
 
 
 def only(body: bytes) -> Gpu:
-    (found,) = parse_page(body)
-    return found.gpu
+    (gpu,) = parse_page(body)
+    return gpu.gpu
 
 
 def test_a_gpu_is_read_as_nvidia_smi_reports_it() -> None:
-    (found,) = parse_page(page((labels(3, pod="vllm-7d9f-x2x4z"), H100)))
+    (gpu,) = parse_page(page((labels(3, pod="vllm-7d9f-x2x4z"), H100)))
 
-    assert found.pods == {("chat", "vllm-7d9f-x2x4z")}
-    assert found.gpu == Gpu(
+    assert gpu.pods == {("chat", "vllm-7d9f-x2x4z")}
+    assert gpu.gpu == Gpu(
         index=3,
         uuid="GPU-gpu-1-3",
         name="NVIDIA H100 80GB HBM3",
@@ -109,10 +109,10 @@ def test_names_and_labels_of_the_exporter_before_version_2_are_read() -> None:
         "dcgm_gpu_temp": 60,
         "dcgm_power_usage": "251.5",
     }
-    (found,) = parse_page(page((inside, old)))
+    (gpu,) = parse_page(page((inside, old)))
 
-    assert found.pods == {("ai-1", "vllm-0")}
-    assert found.gpu == Gpu(
+    assert gpu.pods == {("ai-1", "vllm-0")}
+    assert gpu.gpu == Gpu(
         index=4,
         uuid="GPU-93",
         name="NVIDIA A100 80GB PCIe",
@@ -127,23 +127,23 @@ def test_names_and_labels_of_the_exporter_before_version_2_are_read() -> None:
 def test_the_pod_of_a_page_that_passed_through_prometheus_is_the_workload() -> None:
     passed = labels(pod="dcgm-exporter-x", namespace="gpu-operator")
     passed += ',exported_namespace="chat",exported_pod="vllm-0"'
-    (found,) = parse_page(page((passed, H100)))
+    (gpu,) = parse_page(page((passed, H100)))
 
-    assert found.pods == {("chat", "vllm-0")}
+    assert gpu.pods == {("chat", "vllm-0")}
 
 
 def test_a_name_with_hyphens_is_a_known_gpu() -> None:
     gpu = only(page((labels(modelName="NVIDIA-H100-80GB-HBM3"), H100)))
-    known = find_gpu(gpu.name)
+    entry = find_gpu(gpu.name)
 
-    assert known is not None
-    assert known == find_gpu("NVIDIA H100 80GB HBM3")
+    assert entry is not None
+    assert entry == find_gpu("NVIDIA H100 80GB HBM3")
 
 
 def test_a_gpu_that_several_pods_share_is_one_gpu() -> None:
-    (found,) = parse_page(page((labels(pod="vllm-0"), H100), (labels(pod="embed-0"), H100)))
+    (gpu,) = parse_page(page((labels(pod="vllm-0"), H100), (labels(pod="embed-0"), H100)))
 
-    assert found.pods == {("chat", "vllm-0"), ("chat", "embed-0")}
+    assert gpu.pods == {("chat", "vllm-0"), ("chat", "embed-0")}
 
 
 def mig_instance(number: str, **values: object) -> tuple[str, dict[str, object]]:
@@ -152,26 +152,30 @@ def mig_instance(number: str, **values: object) -> tuple[str, dict[str, object]]
 
 
 def test_mig_instances_have_memory_of_their_own_and_no_utilization_by_the_driver() -> None:
-    found = parse_page(
+    gpus = parse_page(
         page(
             mig_instance("1", DCGM_FI_DEV_FB_USED=30000, DCGM_FI_DEV_FB_FREE=10192),
             mig_instance("2", DCGM_FI_PROF_GR_ENGINE_ACTIVE="0.5"),
         )
     )
-    one, other = (assigned.gpu for assigned in found)
+    first, second = (assigned.gpu for assigned in gpus)
 
-    assert (one.uuid, other.uuid) == ("GPU-gpu-1-0/1", "GPU-gpu-1-0/2")
-    assert one.mig
-    assert other.mig
-    assert (one.utilization, other.utilization) == (None, 0.5)
-    assert (one.memory_used_mib, one.memory_total_mib, other.memory_total_mib) == (30000.0, 40192.0, None)
-    assert [assigned.pods for assigned in found] == [{("chat", "vllm-1")}, {("chat", "vllm-2")}]
+    assert (first.uuid, second.uuid) == ("GPU-gpu-1-0/1", "GPU-gpu-1-0/2")
+    assert first.mig
+    assert second.mig
+    assert (first.utilization, second.utilization) == (None, 0.5)
+    assert (first.memory_used_mib, first.memory_total_mib, second.memory_total_mib) == (
+        30000.0,
+        40192.0,
+        None,
+    )
+    assert [assigned.pods for assigned in gpus] == [{("chat", "vllm-1")}, {("chat", "vllm-2")}]
 
 
 def test_a_gpu_in_mig_mode_is_not_counted_beside_its_instances() -> None:
-    found = parse_page(page((labels(0), H100), mig_instance("1"), (labels(1), H100)))
+    gpus = parse_page(page((labels(0), H100), mig_instance("1"), (labels(1), H100)))
 
-    assert [assigned.gpu.uuid for assigned in found] == ["GPU-gpu-1-0/1", "GPU-gpu-1-1"]
+    assert [assigned.gpu.uuid for assigned in gpus] == ["GPU-gpu-1-0/1", "GPU-gpu-1-1"]
 
 
 def test_rows_of_links_switches_and_processors_are_skipped() -> None:
@@ -233,13 +237,12 @@ def test_any_page_is_gpus_with_valid_numbers_or_is_refused(
     else:
         body = page(*[(",".join(f'{k}="{v}"' for k, v in cells.items()), {n: v}) for n, cells, v in rows])
     try:
-        found = parse_page(body)
+        gpus = parse_page(body)
     except MetricsPageError:
         return
 
-    assert found
-    for one in found:
-        gpu = one.gpu
+    assert gpus
+    for gpu in (assigned.gpu for assigned in gpus):
         numbers = (gpu.memory_used_mib, gpu.memory_total_mib, gpu.power_w, gpu.temperature_c)
         assert all(number is None or 0 <= number <= 3e9 for number in numbers)
         assert gpu.utilization is None or 0 <= gpu.utilization <= 1

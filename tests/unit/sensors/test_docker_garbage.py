@@ -33,10 +33,10 @@ WORDS = st.dictionaries(
 )
 ACTIONS = TEXTS | st.sampled_from([*FOLLOWED, "connect", "disconnect", "health_status: unhealthy", "die x"])
 EVENTS = st.builds(
-    lambda kind, action, key, told: {
+    lambda kind, action, key, attributes: {
         "Type": kind,
         "Action": action,
-        "Actor": {"ID": key, "Attributes": told},
+        "Actor": {"ID": key, "Attributes": attributes},
     },
     st.sampled_from(["container", "network"]) | JSON,
     ACTIONS | JSON,
@@ -56,17 +56,19 @@ SUMMARIES = st.fixed_dictionaries(
     },
 )
 DEEP = st.integers(0, 20_000).map(lambda depth: b'[{"Labels": ' + b"[" * depth)
-SAID = (
+BODIES = (
     st.binary(max_size=100)
     | DEEP
-    | st.one_of(JSON, EVENTS, st.lists(SUMMARIES, max_size=3)).map(lambda said: json.dumps(said).encode())
+    | st.one_of(JSON, EVENTS, st.lists(SUMMARIES, max_size=3)).map(
+        lambda document: json.dumps(document).encode()
+    )
 )
 
 
-@given(st.lists(SAID, max_size=8))
-def test_any_bytes_are_container_events_or_an_error_of_the_source(said: list[bytes]) -> None:
+@given(st.lists(BODIES, max_size=8))
+def test_any_bytes_are_container_events_or_an_error_of_the_source(bodies: list[bytes]) -> None:
     registry = ContainerRegistry(Fleet({"chat-r0": "127.0.0.1:8101"}))
-    for clock_s, text in enumerate(said):
+    for clock_s, text in enumerate(bodies):
         with suppress(SensorError):
             heard = registry.record(event_of(text), NOON, clock_s)
             assert len(heard) <= 1
@@ -76,11 +78,11 @@ def test_any_bytes_are_container_events_or_an_error_of_the_source(said: list[byt
         registry.confirm_held(NOON, clock_s)
 
 
-@given(SAID)
-def test_an_error_of_the_source_is_short(said: bytes) -> None:
+@given(BODIES)
+def test_an_error_of_the_source_is_short(body: bytes) -> None:
     why = ""
     try:
-        event_of(said)
+        event_of(body)
     except SensorError as error:
         why = str(error)
 
@@ -116,9 +118,9 @@ class GarbageEngine:
                 threading.Thread(target=self._answer, args=(visitor,)).start()
 
     def _answer(self, visitor: socket.socket) -> None:
-        with visitor, visitor.makefile("rb") as asked, suppress(OSError):
-            line = asked.readline().decode()
-            while asked.readline().strip():
+        with visitor, visitor.makefile("rb") as request, suppress(OSError):
+            line = request.readline().decode()
+            while request.readline().strip():
                 pass
             if line:  # not an empty connection
                 path = line.split()[1].partition("?")[0]
@@ -156,7 +158,7 @@ VERSION = chunked(b'{"ApiVersion": "1.41"}')
 
 
 @settings(max_examples=50)
-@given(st.just(VERSION) | SAID.map(chunked), SAID.map(chunked) | SAID, SAID.map(chunked) | SAID)
+@given(st.just(VERSION) | BODIES.map(chunked), BODIES.map(chunked) | BODIES, BODIES.map(chunked) | BODIES)
 def test_any_answer_of_an_engine_ends_the_stream(
     garbage_engine: GarbageEngine, version: bytes, events: bytes, containers: bytes
 ) -> None:
@@ -185,6 +187,6 @@ async def test_readable_events_are_received_until_an_unreadable_one(
 ) -> None:
     garbage_engine.answers = {"version": VERSION, "events": chunked(events), "json": chunked(containers)}
 
-    found = [type(item).__name__ for item in await collect_samples(garbage_engine.host)]
+    samples = [type(item).__name__ for item in await collect_samples(garbage_engine.host)]
 
-    assert found == heard or (heard is None and len(found) <= 20_001)
+    assert samples == heard or (heard is None and len(samples) <= 20_001)

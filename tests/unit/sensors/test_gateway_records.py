@@ -26,10 +26,10 @@ RECORD = {
 
 @pytest.fixture
 def addresses() -> ServerAddresses:
-    found = ServerAddresses()
-    found.update("blue", "vllm.chat.svc:8000", ("10.0.0.7:8000", "10.0.0.8:8000"), 0.0)
-    found.update("green", "flettner-r1.chat.svc:8000", ("10.0.0.9:8000",), 0.0)
-    return found
+    addresses = ServerAddresses()
+    addresses.update("blue", "vllm.chat.svc:8000", ("10.0.0.7:8000", "10.0.0.8:8000"), 0.0)
+    addresses.update("green", "flettner-r1.chat.svc:8000", ("10.0.0.9:8000",), 0.0)
+    return addresses
 
 
 @pytest.mark.parametrize(
@@ -79,12 +79,12 @@ def test_a_record_is_of_the_server_whose_pod_or_service_it_names(
 
 
 def test_pods_of_two_servers_on_one_host_are_told_apart_by_their_ports() -> None:
-    found = ServerAddresses()
-    found.update("blue", "127.0.0.1:8001", ("127.0.0.1:8001",), 0.0)
-    found.update("green", "127.0.0.1:8002", ("127.0.0.1:8002",), 0.0)
+    addresses = ServerAddresses()
+    addresses.update("blue", "127.0.0.1:8001", ("127.0.0.1:8001",), 0.0)
+    addresses.update("green", "127.0.0.1:8002", ("127.0.0.1:8002",), 0.0)
 
-    assert found.server_of("127.0.0.1:8002", "-") == "green"
-    assert found.server_of("127.0.0.1:8003", "-") == ""
+    assert addresses.server_of("127.0.0.1:8002", "-") == "green"
+    assert addresses.server_of("127.0.0.1:8003", "-") == ""
 
 
 def test_an_address_is_forgotten_long_after_its_pod(addresses: ServerAddresses) -> None:

@@ -75,9 +75,9 @@ async def test_an_expensive_page_is_read_less_often_and_reported_once(
             well = await stack.enter_async_context(page_server())
             fleet = Fleet({"hostile": hostile.address, "well": well.address})
             received = await stack.enter_async_context(run_sensor(QUICK, fleet))
-            await hostile.until_asked("/metrics", 4)
-            asked = hostile.asked["/metrics"], well.asked["/metrics"]
+            await hostile.until_requested("/metrics", 4)
+            requests = hostile.requests["/metrics"], well.requests["/metrics"]
 
-    assert asked[1] > 2 * asked[0]
+    assert requests[1] > 2 * requests[0]
     assert [(line["event"], line["server"]) for line in logged] == [("vllm_metrics.slowed", "hostile")]
     assert received.states() == []

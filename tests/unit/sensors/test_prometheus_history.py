@@ -28,12 +28,12 @@ class FakePrometheus:
     numbers: Mapping[str, str] = field(default_factory=dict)
     status: int = 200
     error: str = ""
-    asked: list[Mapping[str, str]] = field(default_factory=list)
+    queries: list[Mapping[str, str]] = field(default_factory=list)
     url: str = ""
 
     async def answer(self, request: web.Request) -> web.Response:
         query = dict(request.query)
-        self.asked.append(query)
+        self.queries.append(query)
         if self.error:
             return web.json_response({"status": "error", "error": self.error}, status=self.status)
         steps = range(int(query["start"]), int(query["end"]) + 1, int(query["step"]))
@@ -88,8 +88,8 @@ async def test_only_series_of_the_target_s_servers_are_read(selector: str, expec
     async with FakePrometheus({"vllm": "1"}).running() as prometheus:
         await sensor(prometheus.url, history_selector=selector).read_history(SERVERS, NOON, NOON + HOUR)
 
-    assert len(prometheus.asked) == 7
-    for query in prometheus.asked:
+    assert len(prometheus.queries) == 7
+    for query in prometheus.queries:
         assert query["query"].count("vllm:") == query["query"].count(expected) > 0
 
 
@@ -130,4 +130,4 @@ async def test_without_an_address_nothing_is_asked() -> None:
         with pytest.raises(SensorError, match="set history_selector"):
             await sensor(prometheus.url).read_history((Server(name="chat-r0", setting={}),), 0, NOON)
 
-    assert prometheus.asked == []
+    assert prometheus.queries == []

@@ -95,8 +95,8 @@ async def test_the_replicas_of_a_server_give_one_sample_while_they_come_and_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with AsyncExitStack() as stack:
-        one, other = [await stack.enter_async_context(page_server()) for _ in range(2)]
-        serving = [one.address, other.address]
+        first, second = [await stack.enter_async_context(page_server()) for _ in range(2)]
+        serving = [first.address, second.address]
 
         async def resolve_to_serving(_: str) -> tuple[str, ...]:
             return tuple(sorted(serving))
@@ -106,10 +106,10 @@ async def test_the_replicas_of_a_server_give_one_sample_while_they_come_and_go(
             run_sensor(QUICK, Fleet({"chat-r0": "vllm.chat.svc:8000"}))
         )
         await received.until(lambda: len(received.of(EngineSample)) > 1)
-        one.says(LATER)
-        other.says(LATER)
+        first.says(LATER)
+        second.says(LATER)
         await received.until(lambda: any(sample.prompt_tokens for sample in received.of(EngineSample)))
-        serving.remove(other.address)
+        serving.remove(second.address)
         await received.until(lambda: not received.of(EngineSample)[-1].engines)
         for _ in range(3):
             await received.next(EngineSample)

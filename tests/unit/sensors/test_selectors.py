@@ -35,7 +35,7 @@ from flettner.sensors.prometheus.selectors import Selector, build_age_query, fin
     ],
 )
 def test_finds_the_selectors_of_an_expression(promql: str, expected: list[tuple[str, str | None]]) -> None:
-    assert find_selectors(promql) == tuple(Selector(*one) for one in expected)
+    assert find_selectors(promql) == tuple(Selector(*parts) for parts in expected)
 
 
 @pytest.mark.parametrize("junk", ["{", "a{", "a[", ")((", "by(", "'", "a{b='", "\x00", "[]", "sum by"])

@@ -42,7 +42,7 @@ def test_a_request_stalls_long_after_every_promise_is_broken(
 
 def test_limits_that_the_operator_configured_are_used() -> None:
     config = parse_config(CONFIG.format(options="stalled_after_s = 21"), here=Path())
-    (sensor,) = (one.plugin for one in config.targets[0].sensors if one.name == "proxy_requests")
+    (sensor,) = (sensor.plugin for sensor in config.targets[0].sensors if sensor.name == "proxy_requests")
 
     assert sensor.stall_limits(config.targets[0].slo) == {
         "stalled_after_s": 21.0,

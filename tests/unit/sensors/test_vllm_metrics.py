@@ -24,14 +24,14 @@ async def test_a_server_is_scraped_repeatedly() -> None:
     async with page_server() as pages, run_sensor(QUICK, Fleet({"chat-r0": pages.address})) as received:
         await received.until(lambda: len(received.of(EngineSample)) > 2)
         pages.says(LATER)
-        await received.until(lambda: any(one.prompt_tokens for one in received.of(EngineSample)))
+        await received.until(lambda: any(sample.prompt_tokens for sample in received.of(EngineSample)))
 
     samples = received.of(EngineSample)
     assert received.states() == []
-    assert {one.server for one in samples} == {"chat-r0"}
+    assert {sample.server for sample in samples} == {"chat-r0"}
     assert samples[0].interval_s == 0.0
-    assert all(one.interval_s > 0 for one in samples[1:])
-    assert sum(one.prompt_tokens for one in samples) == 9.0
+    assert all(sample.interval_s > 0 for sample in samples[1:])
+    assert sum(sample.prompt_tokens for sample in samples) == 9.0
 
 
 async def test_added_servers_are_scraped_and_removed_ones_are_not() -> None:
@@ -41,14 +41,14 @@ async def test_added_servers_are_scraped_and_removed_ones_are_not() -> None:
         received = await stack.enter_async_context(run_sensor(QUICK, fleet))
         await received.next(EngineSample)
         fleet.addresses["green"] = green.address
-        await received.until(lambda: any(one.server == "green" for one in received.of(EngineSample)))
+        await received.until(lambda: any(sample.server == "green" for sample in received.of(EngineSample)))
         del fleet.addresses["blue"]
         await asyncio.sleep(0.2)
-        asked = blue.asked["/metrics"]
+        requests = blue.requests["/metrics"]
         for _ in range(5):
             await received.next(EngineSample)
 
-        assert blue.asked["/metrics"] == asked
+        assert blue.requests["/metrics"] == requests
         assert received.states() == []
 
 
@@ -62,17 +62,17 @@ async def test_a_server_without_an_address_is_not_scraped() -> None:
 async def test_the_version_is_requested_once_per_process() -> None:
     async with page_server() as pages, run_sensor(QUICK, Fleet({"chat-r0": pages.address})) as received:
         await received.until(lambda: len(received.of(EngineSample)) > 3)
-        first = (received.of(EngineSample)[-1].facts["version"], pages.asked["/version"])
+        first = (received.of(EngineSample)[-1].facts["version"], pages.requests["/version"])
         pages.says(with_values(PAGE, process_start_time_seconds=1.9e9), b'{"version":"0.33.0"}')
         await received.until(lambda: received.of(EngineSample)[-1].facts["version"] == "0.33.0")
         await received.next(EngineSample)
 
     assert first == ("0.32.0", 1)
-    assert pages.asked["/version"] == 2
+    assert pages.requests["/version"] == 2
 
 
 @pytest.mark.parametrize(
-    "said",
+    "response",
     [
         NOT_THERE,
         answer(b""),
@@ -83,13 +83,13 @@ async def test_the_version_is_requested_once_per_process() -> None:
     ],
     ids=["404", "empty", "list", "deep", "number", "huge"],
 )
-async def test_a_server_without_a_version_is_asked_once(said: bytes) -> None:
+async def test_a_server_without_a_version_is_asked_once(response: bytes) -> None:
     async with page_server() as pages:
-        pages.answers["/version"] = said
+        pages.answers["/version"] = response
         async with run_sensor(QUICK, Fleet({"chat-r0": pages.address})) as received:
             await received.until(lambda: len(received.of(EngineSample)) > 3)
 
-    assert pages.asked["/version"] == 1
+    assert pages.requests["/version"] == 1
     assert "version" not in received.of(EngineSample)[-1].facts
     assert received.states() == []
 
@@ -106,8 +106,8 @@ async def test_a_refused_page_is_no_restart_and_hides_none() -> None:
             await received.until(lambda: len(received.of(EngineSample)) > before + 1)  # noqa: B023
 
     samples = received.of(EngineSample)
-    assert [one.restarted for one in samples].count(True) == 1
-    assert next(one for one in samples if one.restarted).interval_s == 0.0
+    assert [sample.restarted for sample in samples].count(True) == 1
+    assert next(sample for sample in samples if sample.restarted).interval_s == 0.0
 
 
 BAD = {
@@ -143,13 +143,13 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 async def test_a_bad_answer_and_the_recovery_are_each_reported_once(kind: str) -> None:
-    said, why = BAD[kind]
+    response, why = BAD[kind]
     async with page_server() as pages, run_sensor(QUICK, Fleet({"chat-r0": pages.address})) as received:
         await received.next(EngineSample)
-        pages.answers["/metrics"] = said
+        pages.answers["/metrics"] = response
         await received.until(received.states)
-        asked, scraped = pages.asked["/metrics"], len(received.of(EngineSample))
-        await pages.until_asked("/metrics", asked + 3)
+        requests, scraped = pages.requests["/metrics"], len(received.of(EngineSample))
+        await pages.until_requested("/metrics", requests + 3)
         if kind not in {"lines lost", "counter jumped"}:  # these are accepted once they repeat
             assert len(received.of(EngineSample)) == scraped
         pages.says(LATER)
@@ -160,7 +160,7 @@ async def test_a_bad_answer_and_the_recovery_are_each_reported_once(kind: str) -
     assert [state.available for state in received.states()] == [False, True]
     assert {state.source for state in received.states()} == {"vllm_metrics chat-r0"}
     assert why in received.states()[0].why
-    assert all(one.prompt_tokens in {0.0, 9.0} for one in received.of(EngineSample))
+    assert all(sample.prompt_tokens in {0.0, 9.0} for sample in received.of(EngineSample))
 
 
 async def test_counts_missed_during_an_unreadable_page_are_added_later() -> None:
@@ -169,10 +169,10 @@ async def test_counts_missed_during_an_unreadable_page_are_added_later() -> None
         pages.answers["/metrics"] = answer(LATER[:-20])
         await received.until(received.states)
         pages.says(LATER)
-        one = await received.next(EngineSample)
+        sample = await received.next(EngineSample)
 
-    assert (one.prompt_tokens, one.generation_tokens) == (9.0, 1500.0)
-    assert one.interval_s > 0.02
+    assert (sample.prompt_tokens, sample.generation_tokens) == (9.0, 1500.0)
+    assert sample.interval_s > 0.02
 
 
 async def test_a_hanging_server_does_not_delay_other_servers() -> None:
@@ -186,7 +186,7 @@ async def test_a_hanging_server_does_not_delay_other_servers() -> None:
             before = len(received.of(EngineSample))
             await received.until(lambda: len(received.of(EngineSample)) > before + 5)
             hung.says(PAGE)
-            await received.until(lambda: any(one.server == "hung" for one in received.of(EngineSample)))
+            await received.until(lambda: any(sample.server == "hung" for sample in received.of(EngineSample)))
 
     of_hung = [state for state in received.states() if state.source == "vllm_metrics hung"]
     assert [state.available for state in of_hung] == [False, True]
@@ -200,7 +200,7 @@ async def test_a_hanging_version_request_times_out() -> None:
         async with run_sensor(VllmMetrics(every_s=0.02, timeout_s=0.3), fleet) as received:
             await received.until(lambda: len(received.of(EngineSample)) > 5)
 
-    assert pages.asked["/version"] == 3
+    assert pages.requests["/version"] == 3
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:99999", "no such host:80", "[::1"])

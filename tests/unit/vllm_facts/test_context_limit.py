@@ -30,29 +30,29 @@ def test_an_accepted_length_is_not_reported(flags: str) -> None:
 
 
 def test_one_token_above_the_limit_is_too_long() -> None:
-    found = find_exceeded_context(case("vllm serve m --max-model-len 40961", model=QWEN3))
+    exceeded = find_exceeded_context(case("vllm serve m --max-model-len 40961", model=QWEN3))
 
-    assert found is not None
-    assert (found.requested, found.supported, found.to) == (40961, 40960, {"max_model_len": 40960})
+    assert exceeded is not None
+    assert (exceeded.requested, exceeded.supported, exceeded.to) == (40961, 40960, {"max_model_len": 40960})
 
 
 def test_yarn_alone_does_not_lengthen_and_is_completed() -> None:
-    found = find_exceeded_context(case(LONG, model=QWEN3))
+    exceeded = find_exceeded_context(case(LONG, model=QWEN3))
 
-    assert found is not None
-    assert found.yarn
-    assert '"max_position_embeddings": 131072' in str(found.to["hf_overrides"])
+    assert exceeded is not None
+    assert exceeded.yarn
+    assert '"max_position_embeddings": 131072' in str(exceeded.to["hf_overrides"])
 
 
 def test_dotted_yarn_is_completed_by_another_part() -> None:
     original = "--hf-overrides.rope_scaling.original_max_position_embeddings 32768"
 
-    found = find_exceeded_context(
+    exceeded = find_exceeded_context(
         case(f"vllm serve m --max-model-len 131072 {DOTTED} {original}", model=QWEN3)
     )
 
-    assert found is not None
-    assert found.to == {"hf_overrides.max_position_embeddings": 131072}
+    assert exceeded is not None
+    assert exceeded.to == {"hf_overrides.max_position_embeddings": 131072}
 
 
 def test_yarn_of_older_versions_is_not_checked() -> None:

@@ -6,7 +6,7 @@ from flettner.vllm_facts.models.estimate import describe_estimate, estimate_mode
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "description"),
     [
         ("acme/novel-7B-Instruct", "about 7 billion parameters in 16 bit"),
         ("acme/Novel-1.5B-AWQ", "about 1.5 billion parameters in awq"),
@@ -19,10 +19,10 @@ from flettner.vllm_facts.models.estimate import describe_estimate, estimate_mode
         ("poolside/Laguna-M.1", "about 225 billion parameters in 16 bit"),
     ],
 )
-def test_size_and_format_are_read_from_the_name(name: str, said: str) -> None:
+def test_size_and_format_are_read_from_the_name(name: str, description: str) -> None:
     model = estimate_model(name)
     assert model is not None
-    assert describe_estimate(model) == said
+    assert describe_estimate(model) == description
     assert (model.layers, model.heads, model.experts, model.max_len) == (None, None, None, None)
 
 

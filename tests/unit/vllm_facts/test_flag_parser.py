@@ -274,8 +274,8 @@ def test_edit_round_trips_and_keeps_the_rest(words: list[str], changes: dict[str
 
     after = parse_setting(edit_flags(argv, changes))
 
-    asked = {knob: value for knob, value in changes.items() if value is not None}
-    assert after == {knob: value for knob, value in before.items() if knob not in changes} | asked
+    added = {knob: value for knob, value in changes.items() if value is not None}
+    assert after == {knob: value for knob, value in before.items() if knob not in changes} | added
     assert edit_flags(edit_flags(argv, changes), changes) == edit_flags(argv, changes)
 
 

@@ -53,7 +53,7 @@ NOT_TUNABLE = frozenset(
     """.split()  # noqa: SIM905 - one a line would be a page
 )
 SIZES = frozenset({"cudagraph_capture_sizes", "numa_bind_nodes"})
-SAID_BY_TYPE: dict[str, Value] = {"int": 8, "float": 0.5, "bool": True, "text": "auto", "json": "{}"}
+EXAMPLES_BY_TYPE: dict[str, Value] = {"int": 8, "float": 0.5, "bool": True, "text": "auto", "json": "{}"}
 
 
 def example(facts: KnobFacts) -> Value:
@@ -64,7 +64,7 @@ def example(facts: KnobFacts) -> Value:
         return facts.choices[0]
     if facts.type == "list":
         return "1 2" if facts.name in SIZES else "0 1"
-    return 1 if facts.max == 3 else SAID_BY_TYPE[facts.type]
+    return 1 if facts.max == 3 else EXAMPLES_BY_TYPE[facts.type]
 
 
 @pytest.mark.parametrize("facts", KNOBS.values(), ids=list(KNOBS))

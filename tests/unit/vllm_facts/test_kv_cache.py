@@ -31,9 +31,9 @@ def case(
 
 
 def fitted(name: str, card: str, version: str = "0.32.0", **setting: bool | float | str | None) -> KvCacheFit:
-    found = estimate_fit(case(name, card, version, **setting))
-    assert found is not None
-    return found
+    fit = estimate_fit(case(name, card, version, **setting))
+    assert fit is not None
+    return fit
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def fitted(name: str, card: str, version: str = "0.32.0", **setting: bool | floa
     ],
 )
 def test_weights_match_the_log(name: str, setting: Setting, gib: float, error: float) -> None:
-    asked = ServeConfig(setting=setting, model=find_model(name))
-    assert weights_gib(asked, layout(asked)) == pytest.approx(gib, rel=error)
+    config = ServeConfig(setting=setting, model=find_model(name))
+    assert weights_gib(config, layout(config)) == pytest.approx(gib, rel=error)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_weights_match_the_log(name: str, setting: Setting, gib: float, error: f
 def test_kv_bytes_per_token_match_the_log(
     name: str, setting: Setting, gib: float, tokens: int, error: float
 ) -> None:
-    asked = ServeConfig(setting=setting, model=find_model(name))
-    assert kv_bytes_per_token(asked, layout(asked)) == pytest.approx(gib * GIB / tokens, rel=error)
+    config = ServeConfig(setting=setting, model=find_model(name))
+    assert kv_bytes_per_token(config, layout(config)) == pytest.approx(gib * GIB / tokens, rel=error)
 
 
 def test_kv_bytes_per_token_match_real_vllm_on_a_small_model() -> None:
@@ -134,8 +134,8 @@ def test_kv_bytes_per_token_match_real_vllm_on_a_small_model() -> None:
 def test_the_kv_cache_is_within_five_percent_of_the_budget(
     name: str, card: str, version: str, setting: dict[str, bool | float], kv_gib: float
 ) -> None:
-    found = fitted(name, card, version, **setting)
-    assert abs(found.kv_gib - kv_gib) <= 0.05 * found.budget_gib
+    fit = fitted(name, card, version, **setting)
+    assert abs(fit.kv_gib - kv_gib) <= 0.05 * fit.budget_gib
 
 
 LLAMA_8B = "meta-llama/Llama-3.1-8B-Instruct"
@@ -187,9 +187,9 @@ def test_tokens_and_full_length_sequences_are_within_six_percent_of_the_log(
     tokens: int,
     sequences: float,
 ) -> None:
-    found = fitted(name, card, version, **setting)
-    assert found.kv_tokens == pytest.approx(tokens, rel=0.06)
-    assert found.full_length_sequences == pytest.approx(sequences, rel=0.06)
+    fit = fitted(name, card, version, **setting)
+    assert fit.kv_tokens == pytest.approx(tokens, rel=0.06)
+    assert fit.full_length_sequences == pytest.approx(sequences, rel=0.06)
 
 
 @pytest.mark.parametrize(
@@ -218,20 +218,20 @@ def test_predicts_the_fit_before_a_start(
 
 
 def test_message_contains_the_numbers() -> None:
-    found = fitted("meta-llama/Llama-3.1-8B-Instruct", "L4", max_model_len=8192)
-    assert found.why == (
+    fit = fitted("meta-llama/Llama-3.1-8B-Instruct", "L4", max_model_len=8192)
+    assert fit.why == (
         "weights take 15.0 GiB and the rest of the work about 1.4 of 20.5 GiB on each L4, "
         "which leaves about 34,000 tokens of KV cache: 4.1 requests of 8,192"
     )
-    assert found.full_length_sequences == pytest.approx(4.1, abs=0.05)
+    assert fit.full_length_sequences == pytest.approx(4.1, abs=0.05)
     missing = fitted("meta-llama/Llama-3.1-8B-Instruct", "T4")
     assert missing.why.endswith("on each T4: 2.7 GiB are missing before any KV cache")
     assert missing.kv_tokens == 0
 
 
 def test_predicts_no_start_without_a_known_length() -> None:
-    found = fitted("Qwen/QwQ-32B", "H200")
-    assert (found.fits, found.full_length_sequences) == (None, None)
+    fit = fitted("Qwen/QwQ-32B", "H200")
+    assert (fit.fits, fit.full_length_sequences) == (None, None)
     assert fitted("Qwen/QwQ-32B", "T4").fits is False  # the weights alone are too much
     assert fitted("Qwen/Qwen3-8B", "H100", max_model_len="auto").full_length_sequences is None
 
@@ -267,8 +267,7 @@ def test_tensor_parallel_splits_heads_but_not_a_latent() -> None:
 
 def test_data_parallel_splits_only_the_experts() -> None:
     dense, experts = case("meta-llama/Llama-3.1-8B"), case("deepseek-ai/DeepSeek-V3")
-    one, eight = (weights_gib(dense, Layout(dp=dp)) for dp in (1, 8))
-    assert one == eight
+    assert weights_gib(dense, Layout(dp=1)) == weights_gib(dense, Layout(dp=8))
     tensor, data = weights_gib(experts, Layout(tp=8)), weights_gib(experts, Layout(dp=8))
     assert tensor is not None
     assert data is not None
@@ -288,24 +287,24 @@ def test_kv_cache_holds_more_tokens_in_fewer_bits(kind: str, times: float | None
 def test_counts_graph_memory_where_vllm_counts_it() -> None:
     now, before = case("Qwen/Qwen3-8B", "H100"), case("Qwen/Qwen3-8B", "H100", "0.19.1")
     eager = case("Qwen/Qwen3-8B", "H100", enforce_eager=True)
-    sizes = [overhead_gib(asked, Layout()) for asked in (now, before, eager)]
+    sizes = [overhead_gib(config, Layout()) for config in (now, before, eager)]
     assert sizes[0] == pytest.approx((sizes[1] or 0) + 0.5)
     assert sizes[1] == sizes[2]
 
 
 def test_takes_a_size_in_bytes_unchanged() -> None:
-    found = fitted("Qwen/Qwen3-8B", "H100", kv_cache_memory_bytes=10 * GIB)
-    assert found.kv_gib == pytest.approx(10)
+    fit = fitted("Qwen/Qwen3-8B", "H100", kv_cache_memory_bytes=10 * GIB)
+    assert fit.kv_gib == pytest.approx(10)
     assert fitted("Qwen/Qwen3-8B", "T4", kv_cache_memory_bytes=10 * GIB).kv_gib < 0
 
 
 def test_estimates_another_share_or_split() -> None:
-    asked = case("meta-llama/Llama-3.3-70B-Instruct", "H100", max_model_len=8192)
+    config = case("meta-llama/Llama-3.3-70B-Instruct", "H100", max_model_len=8192)
     four = Layout(tp=4)
     own, split, small = (
-        estimate_fit(asked),
-        estimate_fit(asked, shape=four),
-        estimate_fit(asked, shape=four, share=0.5),
+        estimate_fit(config),
+        estimate_fit(config, shape=four),
+        estimate_fit(config, shape=four, share=0.5),
     )
     assert own is not None
     assert split is not None
@@ -325,13 +324,13 @@ def test_counts_weights_quantized_at_load_at_their_reduced_size() -> None:
 
 def test_the_guides_formula_for_the_kv_cache_counts_the_heads_twice() -> None:
     """The formula multiplies hidden size by heads, which overestimates by the number of heads."""
-    asked = case("meta-llama/Llama-2-7b-hf")
+    config = case("meta-llama/Llama-2-7b-hf")
     formula = 4096 * 32 * 2 * 4096 * 32 * 2
-    assert formula == 32 * 4096 * (kv_bytes_per_token(asked, Layout()) or 0)
+    assert formula == 32 * 4096 * (kv_bytes_per_token(config, Layout()) or 0)
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "config",
     [
         ServeConfig(setting={}),
         ServeConfig(setting={}, card=find_gpu("H100")),
@@ -347,8 +346,8 @@ def test_the_guides_formula_for_the_kv_cache_counts_the_heads_twice() -> None:
         ),
     ],
 )
-def test_unknown_facts_give_no_result(asked: ServeConfig) -> None:
-    assert estimate_fit(asked) is None
+def test_unknown_facts_give_no_result(config: ServeConfig) -> None:
+    assert estimate_fit(config) is None
 
 
 SIZES = st.none() | st.integers(-2, 10**6) | st.floats(allow_nan=False) | st.sampled_from(["auto", "8k", "x"])
@@ -379,7 +378,7 @@ SIZES = st.none() | st.integers(-2, 10**6) | st.floats(allow_nan=False) | st.sam
     ),
 )
 def test_handles_any_setting(key: str, gib: float, setting: dict[str, float | str | None]) -> None:
-    found = estimate_fit(
+    fit = estimate_fit(
         ServeConfig(setting=setting, card=GpuModel(name="X", memory_gib=gib), model=find_model(key))
     )
-    assert found is None or (found.kv_tokens >= 0 and found.why)
+    assert fit is None or (fit.kv_tokens >= 0 and fit.why)

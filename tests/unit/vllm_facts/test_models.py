@@ -17,7 +17,7 @@ from tests.support.model_configs import COUNTED, DEEPSEEK_V3, GPT_OSS, llama
 KEYS = sorted(key for key in LINES if find_model(key))
 
 
-def known(name: str) -> Model:
+def shipped(name: str) -> Model:
     model = find_model(name)
     assert model is not None, name
     return model
@@ -25,7 +25,7 @@ def known(name: str) -> Model:
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_table_agrees_with_the_model_config(name: str) -> None:
-    table, config = known(name), from_config(COUNTED[name], name)
+    table, config = shipped(name), from_config(COUNTED[name], name)
     assert config.weight_bytes == pytest.approx(table.weight_bytes, rel=0.003)
     loosely = ("name", "architecture", "weight_bytes", "source", "head_dim" if table.mla else "name")
     of_the_text_part = ("model_type",) if "ConditionalGeneration" in table.architecture else ()
@@ -36,7 +36,7 @@ def test_table_agrees_with_the_model_config(name: str) -> None:
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_parameter_counts_of_the_table_match_the_shapes(name: str) -> None:
-    table, counted = known(name), read_config(COUNTED[name], "other/model")
+    table, counted = shipped(name), read_config(COUNTED[name], "other/model")
     assert count_parameters(COUNTED[name]) == pytest.approx(table.parameters, rel=0.02)
     assert counted.active_parameters == pytest.approx(
         table.active_parameters, rel=0.25 if table.experts else 0.02
@@ -45,7 +45,7 @@ def test_parameter_counts_of_the_table_match_the_shapes(name: str) -> None:
 
 def test_every_line_of_the_table_is_consistent() -> None:
     for key in KEYS:
-        row, model = find_row(key), known(key)
+        row, model = find_row(key), shipped(key)
         assert row is not None
         assert canonical_name(key) == key
         assert row.source, key
@@ -74,7 +74,7 @@ def test_the_table_has_some_500_models() -> None:
     ],
 )
 def test_the_share_of_active_experts_is_as_reported(name: str, percent: float) -> None:
-    model = known(name)
+    model = shipped(name)
     assert (model.active_experts or 0) / (model.experts or 1) * 100 == pytest.approx(percent, abs=0.006)
 
 
@@ -98,7 +98,7 @@ def test_the_share_of_active_experts_is_as_reported(name: str, percent: float) -
     ],
 )
 def test_recognises_a_name_in_any_spelling(name: str, same_as: str) -> None:
-    assert known(name) == replace(known(same_as), name=name)
+    assert shipped(name) == replace(shipped(same_as), name=name)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ def test_recognises_a_name_in_any_spelling(name: str, same_as: str) -> None:
     ],
 )
 def test_a_fine_tune_with_its_base_in_the_name_has_its_shapes(name: str, base: str) -> None:
-    model = known(name)
-    assert model == replace(known(base), name=name, vocab=None, weight_bytes=model.weight_bytes)
+    model = shipped(name)
+    assert model == replace(shipped(base), name=name, vocab=None, weight_bytes=model.weight_bytes)
 
 
 def test_the_size_of_a_mixed_format_is_unknown() -> None:
-    model = known("QuantTrio/GLM-4.6-GPTQ-Int4-Int8Mix")
+    model = shipped("QuantTrio/GLM-4.6-GPTQ-Int4-Int8Mix")
     assert (model.quantization, model.weight_bytes) == ("gptq", None)
 
 
@@ -141,7 +141,7 @@ def test_the_size_of_a_mixed_format_is_unknown() -> None:
     ],
 )
 def test_quantization_format_in_the_name_sets_the_size(name: str, quantization: str, gib: float) -> None:
-    model = known(name)
+    model = shipped(name)
     assert model.quantization == quantization
     assert (model.parameters or 0) * (model.weight_bytes or 0) / 2**30 == pytest.approx(gib, rel=0.01)
 
@@ -191,7 +191,7 @@ def test_another_model_is_not_mistaken_for_a_known_one(name: str) -> None:
     ],
 )
 def test_the_length_follows_the_name(name: str, max_len: int | None) -> None:
-    assert known(name).max_len == max_len
+    assert shipped(name).max_len == max_len
 
 
 def test_reads_the_nested_language_model_of_a_multimodal_config() -> None:
@@ -370,4 +370,4 @@ def test_an_unreadable_weight_block_is_unknown(size: object) -> None:
 def test_the_block_of_fp8_weights_follows_from_the_maker(
     name: str, block: tuple[int, int] | None, width: int | None
 ) -> None:
-    assert (known(name).weight_block, known(name).moe_intermediate) == (block, width)
+    assert (shipped(name).weight_block, shipped(name).moe_intermediate) == (block, width)

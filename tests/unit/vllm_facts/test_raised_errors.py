@@ -45,15 +45,15 @@ def archive(folder: Path, release: str, files: dict[str, str]) -> None:
 
 
 def rows(folder: Path) -> dict[str, Any]:
-    found = [one for file in sorted(folder.glob("*.gz")) for one in SCRIPT["read_archive"](file)]
-    return {row.template: row for row in SCRIPT["merge"](found)}
+    messages = [message for file in sorted(folder.glob("*.gz")) for message in SCRIPT["read_archive"](file)]
+    return {row.template: row for row in SCRIPT["merge"](messages)}
 
 
 def test_table_has_the_messages_of_a_release_with_gaps_for_their_values(tmp_path: Path) -> None:
     archive(tmp_path, "0.8.5", {"vllm/config.py": OLD, "tests/test_config.py": OLD, "vllm/broken.txt": "("})
-    found = rows(tmp_path)
+    by_template = rows(tmp_path)
 
-    assert set(found) == {
+    assert set(by_template) == {
         f"The batch of {GAP} tokens is shorter than one request of {GAP}.",
         f"A block has {GAP} tokens, which is no known size",
         "The model {} has no such adapter of rank",
@@ -62,11 +62,11 @@ def test_table_has_the_messages_of_a_release_with_gaps_for_their_values(tmp_path
 
 def test_flags_come_from_the_message_and_its_conditions_the_inner_ones_first(tmp_path: Path) -> None:
     archive(tmp_path, "0.8.5", {"vllm/config.py": OLD})
-    found = rows(tmp_path)
+    by_template = rows(tmp_path)
 
-    batch = found[f"The batch of {GAP} tokens is shorter than one request of {GAP}."]
+    batch = by_template[f"The batch of {GAP} tokens is shorter than one request of {GAP}."]
     assert batch.flags == ("max_num_batched_tokens", "max_model_len", "max_num_seqs")
-    assert found[f"A block has {GAP} tokens, which is no known size"].flags == ("block_size",)
+    assert by_template[f"A block has {GAP} tokens, which is no known size"].flags == ("block_size",)
 
 
 def test_a_message_of_several_releases_has_the_newest_file_and_both_ends(tmp_path: Path) -> None:
@@ -94,12 +94,12 @@ LENGTH = (
 
 
 def test_a_line_is_matched_whatever_its_values() -> None:
-    found = find_raised(f"(APIServer pid=7) {LENGTH}")
+    raised = find_raised(f"(APIServer pid=7) {LENGTH}")
 
-    assert isinstance(found, RaisedError)
-    assert found.file == "vllm/config/scheduler.py"
-    assert found.flags[:2] == ("max_num_batched_tokens", "max_model_len")
-    assert found.first < (0, 8) < (0, 30) < found.last
+    assert isinstance(raised, RaisedError)
+    assert raised.file == "vllm/config/scheduler.py"
+    assert raised.flags[:2] == ("max_num_batched_tokens", "max_model_len")
+    assert raised.first < (0, 8) < (0, 30) < raised.last
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ MTP = """--speculative-config '{"method":"mtp","num_speculative_tokens":3}'"""
 
 @pytest.mark.parametrize("method", ["ngram", "eagle3", "draft_model"])
 def test_a_method_without_own_number_needs_one(method: str) -> None:
-    (one,) = check_draft_tokens(case(f"""vllm serve m --speculative-config '{{"method":"{method}"}}'"""))
+    (refusal,) = check_draft_tokens(case(f"""vllm serve m --speculative-config '{{"method":"{method}"}}'"""))
 
-    assert json.loads(str(one.to["speculative_config"]))["num_speculative_tokens"] > 0
+    assert json.loads(str(refusal.to["speculative_config"]))["num_speculative_tokens"] > 0
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,6 @@ def test_other_drafts_pass(flags: str) -> None:
 def test_a_draft_head_without_pipelines_is_refused(model: str, version: str, *, refused: bool) -> None:
     facts = find_model(model)
 
-    asked = case(f"vllm serve {model} -pp 2 {MTP}", version=version, model=facts)
-    assert bool(list(check_mtp_pipeline(asked))) == refused
+    piped = case(f"vllm serve {model} -pp 2 {MTP}", version=version, model=facts)
+    assert bool(list(check_mtp_pipeline(piped))) == refused
     assert not list(check_mtp_pipeline(case(f"vllm serve {model} {MTP}", version=version, model=facts)))

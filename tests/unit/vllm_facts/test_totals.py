@@ -30,39 +30,39 @@ def between(before: bytes | None, after: bytes) -> EngineSample:
 
 
 def test_parses_a_real_page() -> None:
-    one = between(PAGE, LATER)
+    change = between(PAGE, LATER)
 
-    assert (one.interval_s, one.running, one.waiting, one.kv_usage) == (1.0, 0.0, 0.0, 0.0)
-    assert (one.prompt_tokens, one.generation_tokens, one.preemptions) == (9.0, 1500.0, 0.0)
-    assert (one.prefix_queries, one.prefix_hits) == (9.0, 0.0)
-    assert {why: count for why, count in one.finished.items() if count} == {"length": 1.0}
-    assert one.missing == frozenset()
+    assert (change.interval_s, change.running, change.waiting, change.kv_usage) == (1.0, 0.0, 0.0, 0.0)
+    assert (change.prompt_tokens, change.generation_tokens, change.preemptions) == (9.0, 1500.0, 0.0)
+    assert (change.prefix_queries, change.prefix_hits) == (9.0, 0.0)
+    assert {why: count for why, count in change.finished.items() if count} == {"length": 1.0}
+    assert change.missing == frozenset()
 
 
 def test_histograms_are_increases_that_are_not_cumulative() -> None:
-    one = between(PAGE, LATER)
+    change = between(PAGE, LATER)
 
-    assert one.ttft is not None
-    assert one.itl is not None
-    assert one.e2e is not None
-    assert one.ttft.edges[:5] == (0.001, 0.005, 0.01, 0.02, 0.04)
-    assert one.ttft.edges[-1] == 2560.0
-    assert one.ttft.counts == (0, 0, 0, 0, 1, *[0] * 18)
-    assert one.ttft.sum == pytest.approx(0.0334, abs=1e-4)
-    assert one.itl.counts == (1499.0, *[0] * 19)
-    assert (one.e2e.total, len(one.e2e.counts)) == (1.0, len(one.e2e.edges) + 1)
+    assert change.ttft is not None
+    assert change.itl is not None
+    assert change.e2e is not None
+    assert change.ttft.edges[:5] == (0.001, 0.005, 0.01, 0.02, 0.04)
+    assert change.ttft.edges[-1] == 2560.0
+    assert change.ttft.counts == (0, 0, 0, 0, 1, *[0] * 18)
+    assert change.ttft.sum == pytest.approx(0.0334, abs=1e-4)
+    assert change.itl.counts == (1499.0, *[0] * 19)
+    assert (change.e2e.total, len(change.e2e.counts)) == (1.0, len(change.e2e.edges) + 1)
 
 
 def test_the_parts_of_a_request_and_the_steps_are_read() -> None:
-    one = between(PAGE, LATER)
-    parts = (one.queue, one.prefill, one.decode, one.inference, one.prompts, one.answers)
+    change = between(PAGE, LATER)
+    parts = (change.queue, change.prefill, change.decode, change.inference, change.prompts, change.answers)
 
     assert [part.total for part in parts if part is not None] == [1.0] * 6
-    assert one.prefill and one.decode and one.inference  # noqa: PT018 - one fact
-    assert one.prefill.sum + one.decode.sum == pytest.approx(one.inference.sum, abs=1e-3)
-    assert one.prompts and one.prompts.sum == 9.0  # noqa: PT018
-    assert one.steps and one.steps.sum == one.prompt_tokens + one.generation_tokens  # noqa: PT018
-    assert one.cached_tokens == 0.0
+    assert change.prefill and change.decode and change.inference  # noqa: PT018 - one fact
+    assert change.prefill.sum + change.decode.sum == pytest.approx(change.inference.sum, abs=1e-3)
+    assert change.prompts and change.prompts.sum == 9.0  # noqa: PT018
+    assert change.steps and change.steps.sum == change.prompt_tokens + change.generation_tokens  # noqa: PT018
+    assert change.cached_tokens == 0.0
 
 
 def test_the_facts_are_the_cache_configuration_and_the_version() -> None:
@@ -74,19 +74,27 @@ def test_the_facts_are_the_cache_configuration_and_the_version() -> None:
 
 
 def test_the_first_page_of_a_process_has_no_increases() -> None:
-    one = between(None, LATER)
+    change = between(None, LATER)
 
-    assert (one.interval_s, one.prompt_tokens, one.generation_tokens) == (0.0, 0.0, 0.0)
-    assert set(one.finished.values()) == {0.0}
-    assert one.ttft is not None
-    assert one.ttft.total == 0.0
+    assert (change.interval_s, change.prompt_tokens, change.generation_tokens) == (0.0, 0.0, 0.0)
+    assert set(change.finished.values()) == {0.0}
+    assert change.ttft is not None
+    assert change.ttft.total == 0.0
 
 
 def test_an_idle_server_has_no_increases() -> None:
-    one = between(LATER, LATER)
+    change = between(LATER, LATER)
 
-    assert (one.interval_s, set(one.finished.values())) == (1.0, {0.0})
-    for buckets in (one.ttft, one.itl, one.gaps, one.e2e, one.queue, one.prefill, one.steps):
+    assert (change.interval_s, set(change.finished.values())) == (1.0, {0.0})
+    for buckets in (
+        change.ttft,
+        change.itl,
+        change.gaps,
+        change.e2e,
+        change.queue,
+        change.prefill,
+        change.steps,
+    ):
         assert buckets is not None
         assert (set(buckets.counts), buckets.sum) == ({0.0}, 0.0)
         assert len(buckets.counts) == len(buckets.edges) + 1
@@ -104,25 +112,25 @@ def test_an_idle_server_has_no_increases() -> None:
     ids=["new process", "metrics recreated", "counter fell", "finished fell", "histogram fell"],
 )
 def test_after_a_restart_there_are_no_increases_and_none_is_negative(after: bytes) -> None:
-    one = between(PAGE, after)
+    change = between(PAGE, after)
 
-    assert one.interval_s == 0.0
-    assert (one.prompt_tokens, one.generation_tokens, sum(one.finished.values())) == (0.0, 0.0, 0.0)
-    assert one.ttft is not None
-    assert one.ttft.total == 0.0
+    assert change.interval_s == 0.0
+    assert (change.prompt_tokens, change.generation_tokens, sum(change.finished.values())) == (0.0, 0.0, 0.0)
+    assert change.ttft is not None
+    assert change.ttft.total == 0.0
 
 
 def test_engines_are_summed_and_the_fullest_cache_counts() -> None:
     busy = with_values(PAGE, num_requests_running=4, num_requests_waiting=7, kv_cache_usage_perc=0.25)
     full = with_values(PAGE, num_requests_running=2, num_requests_waiting=1, kv_cache_usage_perc=0.75)
 
-    one = between(two_engines(busy, full), two_engines(with_values(LATER, num_requests_running=4), LATER))
+    change = between(two_engines(busy, full), two_engines(with_values(LATER, num_requests_running=4), LATER))
     now = between(None, two_engines(busy, full))
 
     assert (now.running, now.waiting, now.kv_usage) == (6.0, 8.0, 0.75)
-    assert (one.prompt_tokens, one.generation_tokens, one.finished["length"]) == (18.0, 3000.0, 2.0)
-    assert one.itl is not None
-    assert one.itl.counts[0] == 2998.0
+    assert (change.prompt_tokens, change.generation_tokens, change.finished["length"]) == (18.0, 3000.0, 2.0)
+    assert change.itl is not None
+    assert change.itl.counts[0] == 2998.0
 
 
 def test_model_names_are_summed() -> None:
@@ -150,11 +158,15 @@ def test_a_server_with_old_and_new_names_counts_once() -> None:
 def test_metrics_that_a_server_does_not_have_are_named() -> None:
     names = ("num_preemptions", "kv_cache_usage_perc", "e2e_request_latency_seconds", "cache_config_info")
 
-    one = between(without(PAGE, *names), without(LATER, *names))
+    change = between(without(PAGE, *names), without(LATER, *names))
 
-    assert one.missing == {"num_preemptions", "kv_cache_usage_perc", "e2e_request_latency_seconds"}
-    assert (one.kv_usage, one.e2e, one.facts) == (None, None, {"version": "0.32.0", "sleep_state": "awake"})
-    assert one.prompt_tokens == 9.0
+    assert change.missing == {"num_preemptions", "kv_cache_usage_perc", "e2e_request_latency_seconds"}
+    assert (change.kv_usage, change.e2e, change.facts) == (
+        None,
+        None,
+        {"version": "0.32.0", "sleep_state": "awake"},
+    )
+    assert change.prompt_tokens == 9.0
 
 
 @pytest.mark.parametrize("value", [nan, "+Inf", "-Inf", -1])
@@ -163,11 +175,11 @@ def test_impossible_values_count_as_missing(value: object) -> None:
         LATER, kv_cache_usage_perc=value, prompt_tokens_total=value, inter_token_latency_seconds_sum=value
     )
 
-    one = between(PAGE, odd)
+    change = between(PAGE, odd)
 
-    assert one.missing == {"kv_cache_usage_perc", "prompt_tokens", "inter_token_latency_seconds"}
-    assert (one.kv_usage, one.prompt_tokens, one.itl) == (None, 0.0, None)
-    assert one.generation_tokens == 1500.0
+    assert change.missing == {"kv_cache_usage_perc", "prompt_tokens", "inter_token_latency_seconds"}
+    assert (change.kv_usage, change.prompt_tokens, change.itl) == (None, 0.0, None)
+    assert change.generation_tokens == 1500.0
 
 
 def test_a_cache_fuller_than_full_counts_as_missing() -> None:
@@ -193,10 +205,10 @@ def test_other_buckets_than_before_give_no_increase_of_that_histogram() -> None:
     )
 
     for page in (moved, dropped):
-        one = between(PAGE, page)
-        assert one.ttft is None
-        assert one.itl is not None
-        assert (one.prompt_tokens, one.missing) == (9.0, frozenset())
+        change = between(PAGE, page)
+        assert change.ttft is None
+        assert change.itl is not None
+        assert (change.prompt_tokens, change.missing) == (9.0, frozenset())
 
 
 def test_a_histogram_that_is_not_cumulative_counts_as_missing() -> None:
@@ -229,11 +241,11 @@ def test_truncated_page_is_refused_or_contains_all_required_metrics(before: byte
     lines = after.splitlines(keepends=True)
     refused = 0
 
-    for kept in range(len(lines)):
+    for length in range(len(lines)):
         try:
-            one = sample(
+            change = sample(
                 base,
-                totals(b"".join(lines[:kept])),
+                totals(b"".join(lines[:length])),
                 at=NOON,
                 server="chat-r0",
                 interval_s=1.0,
@@ -242,16 +254,16 @@ def test_truncated_page_is_refused_or_contains_all_required_metrics(before: byte
         except MetricsPageError:
             refused += 1
         else:
-            assert one == whole
+            assert change == whole
 
     assert refused > 500
 
 
 def test_a_page_cut_within_a_line_is_refused() -> None:
-    for kept in range(1, len(LATER), 97):
-        if not LATER[:kept].endswith(b"\n"):
+    for length in range(1, len(LATER), 97):
+        if not LATER[:length].endswith(b"\n"):
             with pytest.raises(MetricsPageError):
-                totals(LATER[:kept])
+                totals(LATER[:length])
 
 
 def test_series_that_are_new_are_a_new_start() -> None:
@@ -278,23 +290,23 @@ def test_a_damaged_page_gives_no_negative_increase_and_no_other_error(
         return
 
     try:
-        one = sample(base, damaged, at=NOON, server="chat-r0", interval_s=1.0, version=None)
+        change = sample(base, damaged, at=NOON, server="chat-r0", interval_s=1.0, version=None)
     except MetricsPageError:
         return
 
     increases = (
-        one.prompt_tokens,
-        one.generation_tokens,
-        one.preemptions,
-        one.prefix_queries,
-        one.prefix_hits,
+        change.prompt_tokens,
+        change.generation_tokens,
+        change.preemptions,
+        change.prefix_queries,
+        change.prefix_hits,
     )
-    histograms = [one.ttft, one.itl, one.e2e]
-    assert all(increase >= 0 for increase in (*increases, *one.finished.values()))
+    histograms = [change.ttft, change.itl, change.e2e]
+    assert all(increase >= 0 for increase in (*increases, *change.finished.values()))
     assert all(count >= 0 for histogram in histograms if histogram for count in histogram.counts)
 
 
-RECORDED = [*(one.read_bytes() for one in sorted(SCRAPES.glob("vllm-*.txt"))), two_engines(PAGE, LATER)]
+RECORDED = [*(path.read_bytes() for path in sorted(SCRAPES.glob("vllm-*.txt"))), two_engines(PAGE, LATER)]
 VALUES = ["NaN", "+Inf", "-1", "1e19", "0.0", "7", "7\r", "7 1700000000000", "x", ""]
 
 
@@ -324,19 +336,19 @@ def edited(page: bytes, random: Random) -> bytes:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_remembered_layout_gives_the_totals_of_a_page_that_is_parsed_anew(seed: int) -> None:
     random, reader = Random(seed), PageReader()  # noqa: S311 - which edits, no secret
-    known = list[PageTotals]()
+    read_before = list[PageTotals]()
 
     for _ in range(100):
         page = edited(random.choice(RECORDED), random)
         fresh = read(page)
         try:
-            known.append(reader.totals(page))
+            read_before.append(reader.totals(page))
         except MetricsPageError:
             assert fresh is None
         else:
-            assert repr(known[-1]) == repr(fresh)  # a birth may be NaN, which is not equal to itself
+            assert repr(read_before[-1]) == repr(fresh)  # a birth may be NaN, which is not equal to itself
 
-    assert len(known) > 20
+    assert len(read_before) > 20
 
 
 def test_layouts_are_remembered_while_replicas_take_turns() -> None:

@@ -200,13 +200,13 @@ class SameSocket(VllmEngine):
 
 async def test_an_endpoint_is_asked_again_if_it_did_not_answer(folder: Path, knobs: Knobs) -> None:
     path = folder / "control.sock"
-    asked = list[asyncio.StreamWriter]()
+    requests = list[asyncio.StreamWriter]()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(writer)
+        requests.append(writer)
         await reader.readuntil(b"\r\n\r\n")
         body = json.dumps({"vllm": "0.32.0", **knobs.show()})
-        if len(asked) > 1:
+        if len(requests) > 1:
             writer.write(f"HTTP/1.0 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
         writer.close()
 
@@ -214,7 +214,7 @@ async def test_an_endpoint_is_asked_again_if_it_did_not_answer(folder: Path, kno
         server = await ControlEndpoint(path).add_to(SERVER)
 
     assert server.hot is not None
-    assert len(asked) == 2
+    assert len(requests) == 2
 
 
 async def test_a_socket_that_two_servers_name_belongs_to_neither(endpoint: ControlEndpoint) -> None:

@@ -92,10 +92,10 @@ async def test_a_compressed_bomb_is_not_fully_decompressed(
 
 
 async def test_follows_no_redirects() -> None:
-    asked: list[str] = []
+    paths: list[str] = []
 
     def answer(request: web.Request) -> web.Response:
-        asked.append(request.path)
+        paths.append(request.path)
         return web.Response(status=302, headers={"Location": "/elsewhere"})
 
     async with server(answer) as probe:
@@ -104,11 +104,11 @@ async def test_follows_no_redirects() -> None:
         with pytest.raises(ActError, match="names no model"):
             await probe.answers(["one"], deadline_s=10)
 
-    assert "/elsewhere" not in asked
+    assert "/elsewhere" not in paths
 
 
 @asynccontextmanager
-async def answering(answer: bytes | None, *, asked: bool = True) -> AsyncIterator[OpenAiProbe]:
+async def answering(answer: bytes | None, *, requested: bool = True) -> AsyncIterator[OpenAiProbe]:
     """A server of bytes; None: it reads requests and never answers."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -126,7 +126,7 @@ async def answering(answer: bytes | None, *, asked: bool = True) -> AsyncIterato
     made = await asyncio.start_server(handle, "127.0.0.1", 0)
     async with made:
         yield OpenAiProbe(address=f"127.0.0.1:{made.sockets[0].getsockname()[1]}")
-    if asked:
+    if requested:
         await served.wait()
 
 
@@ -167,7 +167,7 @@ async def test_without_an_answer_in_time_it_is_not_healthy() -> None:
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
 async def test_a_port_without_a_listener_refuses(name: str) -> None:
-    async with answering(b"", asked=False) as probe:
+    async with answering(b"", requested=False) as probe:
         port = probe.address.rpartition(":")[2]
 
     health = await OpenAiProbe(address=f"{name}:{port}").health()

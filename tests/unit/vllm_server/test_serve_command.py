@@ -249,16 +249,16 @@ _SETTINGS = st.dictionaries(st.sampled_from(["max_num_seqs", "x_y", "block_size"
 
 @given(st.sampled_from([form.values for form in FORMS]), _SETTINGS)
 def test_a_written_setting_is_read_back(
-    forms: tuple[tuple[str, ...], tuple[str, ...]], asked: dict[str, Value]
+    forms: tuple[tuple[str, ...], tuple[str, ...]], flags: dict[str, Value]
 ) -> None:
-    setting: dict[str, Value] = {"model": "m", **asked}
+    setting: dict[str, Value] = {"model": "m", **flags}
 
     assert changed(*forms, setting) == setting
 
 
 @given(_SETTINGS)
-def test_a_setting_written_to_the_environment_is_read_back(asked: dict[str, Value]) -> None:
-    setting: dict[str, Value] = {"model": "m", **asked}
+def test_a_setting_written_to_the_environment_is_read_back(flags: dict[str, Value]) -> None:
+    setting: dict[str, Value] = {"model": "m", **flags}
     env = serve(FROM_ENV).with_setting(setting).env
 
     assert serve(container(entrypoint=SAGEMAKER, config={"Env": env})).setting == setting
