@@ -1,7 +1,7 @@
 """The fixes of one command line: findings in order of urgency, and the changes to make. Pure.
 
 Of two findings that want different values of one knob, only one is followed. A change that would bring a new
-error takes along the change that prevents it, or is shown as a note. A change may make another one possible:
+error takes along the change that prevents it, or is shown as a note. A change may make another possible:
 with a larger batch a graph size is too small, with more GPUs the weights fit without offloading. The changes
 of all rounds are one proposal.
 """
@@ -49,7 +49,8 @@ def find_fixes(
 ) -> Fixes:
     """Findings of `lints` and `live` in order, and the changes to make together.
 
-    `live`: findings of the policies on the running server. Only the first of those is followed, because one
+    `live`: findings of the policies on the running server. Only the first of those is
+    followed, because one
     change at a time can be measured; flags that are wrong in themselves are corrected together.
     A finding yields only to a finding that is shown: when one is replaced or dropped, all are ranked again.
     """
@@ -93,7 +94,7 @@ def find_fixes_in_rounds(config: ServeConfig, lints: Sequence[LintRule]) -> Fixe
 
 
 def _join(first: Fixes, more: Fixes) -> Fixes | None:
-    """Both together; None if `more` changes nothing, or undoes what another rule asks for."""
+    """Both changes together; None if `more` changes nothing, or undoes what another rule asks for."""
     added = [finding for finding in more.findings if finding.to or finding.env]
     earlier = [
         _with_later_values(finding, added)
@@ -144,7 +145,7 @@ class _Replaced:
 
 
 class _Attempt:
-    """One pass over ranked findings, until one has to be replaced or dropped."""
+    """One pass over ranked findings, until a finding has to be replaced or dropped."""
 
     def __init__(self, config: ServeConfig, lints: Sequence[LintRule], live: Container[int]) -> None:
         self._config, self._lints, self._live = config, lints, live
@@ -181,7 +182,7 @@ class _Attempt:
         return None
 
     def _find_unsolved(self, findings: Sequence[Finding]) -> Finding | None:
-        """An error that only the log shows and no change ends: other flags may be part of the search."""
+        """An error that only the log shows and that no change ends: other flags help to search its cause."""
         notes = (
             finding for finding in findings if finding.severity == "error" and not (finding.to or finding.env)
         )
@@ -319,7 +320,7 @@ def _run_lints(config: ServeConfig, lints: Iterable[LintRule]) -> list[Finding]:
 
 
 def _drop_duplicates(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings without those that repeat the rule, the change and the sentence of an earlier one."""
+    """Drop findings that repeat the rule, the change and the sentence of an earlier finding."""
     distinct: list[Finding] = []
     for finding in findings:
         if not any(_key(finding) == _key(other) and finding.why == other.why for other in distinct):
@@ -363,7 +364,7 @@ def _merge_duplicates(
 
 
 def _severity(finding: Finding) -> int:
-    """The place of its severity, the gravest first."""
+    """The rank of the finding's severity; the gravest is first."""
     return SEVERITIES.index(finding.severity)
 
 
@@ -377,7 +378,7 @@ def _key(finding: Finding) -> tuple[object, ...]:
 
 
 def _find_contradiction(findings: Sequence[Finding]) -> Outranked[Finding] | None:
-    """The first finding that wants another value than one before it."""
+    """The first finding that wants another value than an earlier finding."""
     for place, finding in enumerate(findings):
         for earlier in findings[:place]:
             if apart := contradictions(finding.changes, earlier.changes):

@@ -23,7 +23,7 @@ class Recogniser(DeploymentCheck):
 
 @lru_cache(maxsize=2)
 def _join(log: tuple[str, ...]) -> str:
-    """The log as one text: most patterns match nowhere in it, which one search tells."""
+    """The log as one text: most patterns match nowhere, so a single search per pattern is enough."""
     return "\n".join(line[:LONGEST_LINE] for line in log)
 
 

@@ -90,7 +90,7 @@ class Admission:
     requests_at_least: int = 20  # behind a missed objective
     gpu_idle_below_ratio: float = 0.2  # K3's note: utilisation
     coverage_at_least_ratio: float = 0.8
-    settle_s: float = 600.0  # no step in the other direction so soon after a promotion
+    settle_s: float = 600.0  # seconds after a promotion without a step in the other direction
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -151,7 +151,7 @@ class Admission:
         return (share or 0.0) >= self.recomputed_at_least_ratio or (many and (late or share is None))
 
     def _can_fit(self, reading: Reading, context: Context) -> bool:
-        """True if requests are late, and fewer at once could serve those that arrive."""
+        """True if requests are late, and fewer sequences at once could serve the arrivals."""
         slo, least = context.slo, self.requests_at_least
         measured = is_time_measured(reading, slo, least) or is_measured(reading.itl, slo.itl, least)
         if reading.work.arrivals_per_s == 0 or (measured and not has_need(reading, slo, least)):
@@ -272,7 +272,7 @@ class Admission:
     def _raised(
         self, reading: Reading, context: Context, cap: SequenceCap, misses: tuple[Miss, ...]
     ) -> dict[Knob, Value]:
-        """The cap, with the token budget and the graph sizes that it needs too."""
+        """The raised cap, with the token budget and the graph sizes that it needs."""
         wanted = wanted_sequences(reading, context, cap, misses)
         limit = inf if is_severe(misses) else most_sequences_in_time(reading, context)
         to: dict[Knob, Value] = {
@@ -371,7 +371,7 @@ def _describe_queueing(misses: tuple[Miss, ...]) -> str:
 
 
 def _thrashing(reading: Reading) -> str:
-    """A summary of preemptions and cache usage, the pressing one first."""
+    """A summary of preemptions and cache usage; the more pressing signal is first."""
     full = f"KV cache {reading.kv_usage.mean:.0%} full" if reading.kv_usage else ""
     rate = reading.preemptions_per_s
     if rate is None or not has_preemptions(reading):
@@ -382,7 +382,7 @@ def _thrashing(reading: Reading) -> str:
 
 
 def _cache(reading: Reading) -> tuple[Measured, Measured]:
-    """Preemptions and cache usage as evidence, the pressing one first."""
+    """Preemptions and cache usage as evidence; the more pressing signal is first."""
     usage, preemptions = reading.kv_usage, reading.preemptions_per_s
     full: Measured = ("kv_usage_high", usage.high if usage else None, "ratio")
     thrash: Measured = ("preemptions", preemptions.mean if preemptions else None, "1/s")

@@ -158,7 +158,7 @@ class Health:
         return _build("HC6", reading, why, advice, *spread)
 
     def _queues_beside(self, busy: EngineWindow, free: EngineWindow) -> bool:
-        """Requests wait at one engine all the time while another has none waiting and runs half as many."""
+        """True if requests always wait at one engine while another has no queue and runs half as many."""
         waits = busy.waiting.low > 0 and min(busy.waiting.early, busy.waiting.late) >= self.queue_at_least
         return (
             waits
@@ -167,7 +167,7 @@ class Health:
         )
 
     def _gets_too_few(self, engines: Mapping[str, EngineWindow], least: str) -> bool:
-        """Fewer requests than chance leaves an engine that gets its fair share."""
+        """True if an engine gets fewer requests than chance explains for a fair share."""
         of, fair = sum(engine.ended for engine in engines.values()), 1 / len(engines)
         if not of or engines[least].ended > self.idle_engine_ratio * fair * of:
             return False

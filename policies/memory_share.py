@@ -33,7 +33,7 @@ from flettner.vllm_facts.values import Knob, Value
 
 BLOCKS, BYTES, LENGTH = "num_gpu_blocks_override", "kv_cache_memory_bytes", "max_model_len"
 _Change = tuple[dict[Knob, Value], dict[Knob, Value]]
-"""What to set, and what is set now."""
+"""The value to set, and the present value."""
 
 SOURCE = cite(f"{OPTIMIZATION} (preemption); vllm/config/cache.py: gpu_memory_utilization")
 
@@ -57,7 +57,7 @@ class MemoryShare:
     recomputed_at_least_ratio: float = 0.05  # of the engine's time
     requests_at_least: int = 20  # behind a missed objective
     coverage_at_least_ratio: float = 0.8
-    settle_s: float = 600.0  # no step in the other direction so soon after a promotion
+    settle_s: float = 600.0  # seconds after a promotion without a step in the other direction
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -129,7 +129,7 @@ class MemoryShare:
         return is_kv_cache_full(reading, self.kv_full_above_ratio) and reading.waiting.low > 0
 
     def _free_size(self, reading: Reading, context: Context, knob: Knob) -> Proposal | None:
-        """Where a fixed size of the cache binds: remove a number of blocks, double a number of bytes."""
+        """Relax a fixed size of the cache: remove a number of blocks, double a number of bytes."""
         present = context.setting[knob]
         value = None if knob == BLOCKS or not isinstance(present, int) else 2 * present
         if not context.bound(knob).allows(value):
@@ -153,7 +153,7 @@ class MemoryShare:
         )
 
     def _raise_unseen(self, reading: Reading, context: Context, share: float) -> Proposal | None:
-        """Where no driver reports the memory in use: raise a small share to the usual one, gated."""
+        """Raise a small share to the usual share, gated, if no driver reports the memory in use."""
         value = min(self.usual_ratio, self.ceiling(context))
         bound = context.bound(SHARE)
         if share >= self.small_below_ratio or value <= share or not bound.allows(value):
@@ -235,7 +235,7 @@ def _describe_oom(reading: Reading) -> str:
 
 
 def _describe_pressure(reading: Reading) -> str:
-    """Why the cache is short, the pressing signal first. M1 and M3 require one of the two."""
+    """Why the cache is short; the more pressing signal is first. M1 and M3 require one of the two."""
     rate, usage = reading.preemptions_per_s, reading.kv_usage
     thrash = [f"{rate.mean:.2f} preemptions/s"] if rate and has_preemptions(reading) else []
     full = [f"a KV cache {usage.mean:.0%} full"] if usage else []
@@ -248,7 +248,7 @@ def _evidence(reading: Reading, used: float | None) -> tuple[Evidence, ...]:
 
 
 def _cache(reading: Reading) -> tuple[Measured, Measured]:
-    """Preemptions and cache usage as evidence, the pressing one first."""
+    """Preemptions and cache usage as evidence; the more pressing signal is first."""
     usage, preemptions = reading.kv_usage, reading.preemptions_per_s
     full: Measured = ("kv_usage", usage.mean if usage else None, "ratio")
     thrash: Measured = ("preemptions", preemptions.mean if preemptions else None, "1/s")

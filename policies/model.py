@@ -1,4 +1,4 @@
-"""Change what a replay of the recorded requests, on a fitted law of step time, shows to be better."""
+"""Make the change that is best in a replay of the recorded requests, by a fitted law of step time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

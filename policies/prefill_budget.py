@@ -52,7 +52,7 @@ DECODING = (
     "async_scheduling and untuned MoE kernels; else fewer sequences at once, or replicas"
 )
 
-SOURCE = f"{OPTIMIZATION} (chunked prefill: small budgets favour ITL, large ones TTFT)"
+SOURCE = f"{OPTIMIZATION} (chunked prefill: small budgets favour ITL, large budgets TTFT)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class PrefillBudget:
     kv_full_above_ratio: float = 0.9  # preemptions make requests late, not the budget
     recomputed_ratio: float = 0.05  # of the engine's time, by preemptions
     coverage_at_least_ratio: float = 0.8
-    settle_s: float = 600.0  # no step in the other direction so soon after a promotion
+    settle_s: float = 600.0  # seconds after a promotion without a step in the other direction
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -116,7 +116,7 @@ class PrefillBudget:
         return (answer,) if answer else ()
 
     def _serve_prompts(self, reading: Reading, context: Context, misses: tuple[Miss, ...]) -> Proposal | None:
-        """P1, if prompts in small pieces make requests late: while they are read, or those behind them."""
+        """P1, if prompts in small pieces make requests late: these prompts, or requests behind them."""
         filled = is_budget_filled(reading, context)
         to = size_budget(reading, context) or (approach_default(reading, context) if filled else None)
         miss = max(misses, key=_by_prompts)
@@ -182,7 +182,7 @@ class PrefillBudget:
         return latency
 
     def _meets_objective(self, latency: Latency | None, objective: Objective | None) -> bool:
-        """True without an objective; False if there is one and the latency is not measured."""
+        """True without an objective; False with an objective and no measured latency."""
         if objective is None:
             return True
         late = latency.over_slo if latency else None
@@ -315,7 +315,7 @@ def _describe_tail(name: str, latency: Latency) -> str:
 
 
 def _latencies(reading: Reading, first: str) -> list[Measured]:
-    """The latency that asks for the step, then the one that pays for it."""
+    """The latency that the step improves, then the latency that it worsens."""
     both = sorted((("ttft", reading.ttft), ("itl", reading.itl)), key=lambda named: named[0] != first)
     numbers: list[Measured] = []
     for name, latency in both:

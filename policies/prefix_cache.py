@@ -62,7 +62,7 @@ class PrefixCache:
         return replace(proposal, mitigation=bool(find_misses(reading, context.slo, self.requests_at_least)))
 
     def _prompts_matter(self, reading: Reading) -> bool:
-        """True if the engine reads prompts much of the time, or that is not known."""
+        """True if the engine reads prompts much of the time, or if its time is not known."""
         tokens, work = reading.prompt_tokens_per_s, reading.work
         busy = tokens.mean * work.token_s if tokens and work.token_s else None
         return busy is None or busy >= self.prefill_at_least_ratio

@@ -151,7 +151,7 @@ class QueueNotes:
         caps = raise_cap(reading, context, cap, kv_target=1.0)
         if caps and can_end_queue(reading, gain=gain_of_cap(reading, min(caps.values()) * cap.engines)):
             return False
-        if not is_kv_cache_free(reading, self.kv_free_below_ratio):  # more of it would let more run
+        if not is_kv_cache_free(reading, self.kv_free_below_ratio):  # a larger value admits more requests
             return self._is_memory_at_bound(reading, context)
         higher = step_up(context.bound(BUDGET), current=budget, wanted=budget * 2, limit=budget * 2)
         return higher is None or not _is_prefilling(reading)

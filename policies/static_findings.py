@@ -1,4 +1,4 @@
-"""Try what lint finds in the server's own flags, after everything that was measured."""
+"""Try the findings of lint on the server's own flags, after all measured causes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class StaticFindings:
 def can_try(finding: Finding, reading: Reading, context: Context) -> bool:
     """Whether its change is a value of tunable knobs that the server's version has.
 
-    A server that runs has no error of its start: what lint takes for one is not tried.
+    A server that runs has no error of its start: what lint takes for such an error is not tried.
     """
     if not finding.to or finding.env or finding.severity == "error" or _class(finding) == "note":
         return False
@@ -56,7 +56,7 @@ def _is_possible(knob: Knob, value: Value, reading: Reading, context: Context) -
 
 
 def _class(finding: Finding) -> ChangeClass:
-    """The stricter one of the finding's class and those of its knobs."""
+    """The strictest of the finding's class and the classes of its knobs."""
     classes = {finding.klass, *(KNOBS[knob.partition(".")[0]].klass for knob in finding.to if tunable(knob))}
     return "note" if classes - {"auto", "gated"} else "gated" if "gated" in classes else "auto"
 

@@ -1,1 +1,1 @@
-"""The order of all rules, of lint and of policies: which one is followed first, and the slug of each."""
+"""The order in which the rules of lint and of policies are followed, and the slug of each rule."""

@@ -12,7 +12,7 @@ from flettner.vllm_facts.values import ChangeClass, Knob, Value
 
 
 class Rankable(Protocol):
-    """A proposal, a finding, or a holder of one."""
+    """A proposal, a finding, or an object that holds either."""
 
     @property
     def rule(self) -> str: ...
@@ -110,12 +110,12 @@ def _contradicts(item: S, winners: Sequence[S]) -> tuple[str, str] | None:
 
 
 def contradictions(changes: Mapping[str, Value], other: Mapping[str, Value]) -> list[str]:
-    """The names to which both give a value, each another."""
+    """The names to which both give a value, if the values differ."""
     return [name for name, value in changes.items() if name in other and other[name] != value]
 
 
 def _changes_of(item: Rankable) -> Mapping[str, Value]:
-    """The knobs that it changes and, for a finding, the variables."""
+    """The knobs that the item changes and, for a finding, the variables."""
     changes: Mapping[str, Value] = getattr(item, "changes", item.to)
     return changes
 

@@ -20,7 +20,7 @@ class RuleRank:
 
 @dataclass(frozen=True, slots=True)
 class Yield:
-    """If one of `to` is kept, all of `rules` are dropped, without those of `but`."""
+    """If a rule of `to` wins, all of `rules` are dropped except those of `but`."""
 
     rules: tuple[str, ...]
     to: tuple[str, ...]
@@ -43,7 +43,7 @@ _SLUGS = {rule: slug for rank in ORDER for rule, slug in rank.rules.items()}
 
 
 def slug_of(rule: str) -> str:
-    """What a rule says, in a few words: `queue-cap-too-low`; "" for a rule of a third party."""
+    """A few words about a rule: `queue-cap-too-low`; "" for a rule of a third party."""
     return _SLUGS.get(rule, "")
 
 

@@ -1,1 +1,1 @@
-"""Sources of samples, one module or package a source."""
+"""Sources of samples; each is a module or a package."""

@@ -29,7 +29,7 @@ class UnsupportedEdit:
 
 
 def config_path(argv: Sequence[str]) -> str:
-    """The file that the command line names; "" without one. Raises FlagError.
+    """The file that the command line names; "" if it names no file. Raises FlagError.
 
     Only the two words `--config FILE` count: vLLM ignores `--config=FILE`.
     """

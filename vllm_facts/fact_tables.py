@@ -1,7 +1,7 @@
 """Reads rows of facts from TOML files. Each row is checked against the dataclass that holds it.
 
 The keys of a row are the dataclass's fields, of the same types. A list becomes a tuple. A field that is a
-function has the name of one of those that the caller gives, because TOML holds no code.
+function holds the name of a function of the caller, because TOML holds no code.
 """
 
 import tomllib

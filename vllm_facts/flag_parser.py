@@ -1,4 +1,4 @@
-"""Parse a vLLM command line into a setting, and edit single flags of it.
+"""Parse a vLLM command line into a setting, and edit single flags.
 
 Address and secrets are no part of a setting: servers with the same setting may differ in them. Flags inside a
 `--config` file are read only after `insert_file_flags` has added them to the command line.
@@ -24,7 +24,7 @@ WRAPPERS = frozenset(
     """
     chrt conda dumb-init env exec ionice mamba micromamba nice nohup numactl pdm pixi poetry screen setsid
     srun stdbuf sudo systemd-run taskset time timeout tini unbuffer uv
-    """.split()  # noqa: SIM905 - a list would take one line each
+    """.split()  # noqa: SIM905 - a list would take a line for each word
 )
 """Programs that start the program named after them and pass its words on unchanged."""
 
@@ -75,8 +75,8 @@ def parse_address(argv: Sequence[str]) -> Address:
 def edit_flags(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]:
     """Return `argv` with `changes` applied and all other words unchanged.
 
-    None removes the flag, and so does False for the switches in ONE_WAY. Of a repeated flag the last one is
-    kept. Raises FlagError if the edit is not safe.
+    None removes the flag, and so does False for the switches in ONE_WAY. The last repetition of a flag
+    remains. Raises FlagError if the edit is not safe.
     """
     flags = _flags(argv)
     edits: dict[int, tuple[int, list[str]]] = {}
@@ -126,7 +126,7 @@ def _parent_spelling(knob: str, flags: Sequence[_Flag]) -> str:
 
 
 def find_api_key(argv: Sequence[str]) -> str:
-    """The API key that the server requires of its clients; "" without one. Raises FlagError."""
+    """The API key that the server requires of its clients; "" if it requires no key. Raises FlagError."""
     return next((str(flag.value) for flag in reversed(_flags(argv)) if flag.knob == "api_key"), "")
 
 

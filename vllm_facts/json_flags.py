@@ -76,9 +76,9 @@ def parse_json_part(value: Value) -> object:
 
 def _hint(value: str) -> str:
     if "'" in value and '"' not in value:
-        return "; JSON has double quotes, and single ones stand around it for the shell: '{\"key\": 1}'"
+        return "; JSON has double quotes, and single quotes stand around it for the shell: '{\"key\": 1}'"
     if value.lstrip().startswith("{") and '"' not in value:
-        return "; its double quotes are gone: single ones around it keep the shell from taking them"
+        return "; its double quotes are gone: single quotes around it keep the shell from taking them"
     return ""
 
 

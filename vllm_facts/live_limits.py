@@ -1,4 +1,4 @@
-"""What flettner's scheduler class changes while vLLM runs, and what it needs (docs/live-limits.md)."""
+"""The limits that flettner's scheduler class changes while vLLM runs, and its needs (docs/live-limits.md)."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The errors that releases of vLLM raise by themselves, and the one that a line of a log shows.
+"""The errors that releases of vLLM raise by themselves, and how to find them in a line of a log.
 
 `scripts/vllm_errors.py` writes the table from vLLM's sources. It holds no text of a message: each constant
 part of a message is a run of words, known by their number and a hash. A line has the message if it has all
@@ -25,7 +25,7 @@ Run: TypeAlias = tuple[int, str]
 """Consecutive words: how many, and their hash."""
 
 _WORD = re.compile(r"[A-Za-z]+")
-_HASH_BYTES = 5  # of some 2,000 runs of a line, one in 10^5 lines has one of a message by chance
+_HASH_BYTES = 5  # a line has some 2,000 runs; in 10^5 lines, one line has a run of a message by chance
 
 
 class RaisedError(NamedTuple):
@@ -47,7 +47,7 @@ class _Line:
         self._places: dict[int, dict[str, list[int]]] = {}  # by the length of a run, then by its hash
 
     def has(self, runs: Iterable[Run]) -> bool:
-        """Whether the runs are in the line, in their order."""
+        """True if the line has all runs, in their order."""
         place = 0
         for length, digest in runs:
             places = self._of_length(length).get(digest, ())
@@ -80,7 +80,7 @@ def format_release(release: Release) -> str:
 
 
 def find_raised(text: str) -> RaisedError | None:
-    """The message of vLLM that the text has: of several, the one with the most constant words."""
+    """The message of vLLM in the text; of several messages, that with the most constant words."""
     line = _Line(text.replace("\\n", " "))
     rows, _ = _table()
     fits = [row for row in rows if line.has(row.runs)]
@@ -88,7 +88,7 @@ def find_raised(text: str) -> RaisedError | None:
 
 
 def next_release(release: Release) -> Release | None:
-    """The release after it of those looked at."""
+    """The next of the releases whose sources were read."""
     return min((later for later in _table()[1] if later > release), default=None)
 
 

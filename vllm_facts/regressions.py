@@ -35,12 +35,12 @@ class Regression:
         return first is not None and last is not None and first <= release <= last and not fixed
 
     def shows(self, value: Value) -> bool:
-        """Whether it occurs with this value of its knob or variable."""
+        """True if the regression occurs with this value of its knob or variable."""
         given = value is not None and re.fullmatch(self.value, str(value).lower()) is not None
         return given or not (self.knob or self.env)
 
     def fits(self, model: str, card: str) -> bool:
-        """Whether it affects this model and GPU; an unknown name ("") matches no pattern."""
+        """True if the regression affects this model and GPU; an unknown name ("") matches no pattern."""
         patterns = ((self.model, model), (self.card, card))
         return all(not pattern or re.search(pattern, name.lower()) for pattern, name in patterns)
 

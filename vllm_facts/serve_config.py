@@ -1,4 +1,4 @@
-"""How one vLLM is served (flags, environment, GPU, model), and findings about it."""
+"""The flags, environment, GPU and model of a vLLM server, and findings about them."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -39,7 +39,7 @@ class Model:
     heads: int | None = None
     kv_heads: int | None = None
     head_dim: int | None = None
-    experts: int | None = None  # routed ones of a layer; None or 0: dense
+    experts: int | None = None  # routed experts of a layer; None or 0: dense
     active_experts: int | None = None  # of them for one token
     mla: bool = False  # multi-head latent attention: one small latent per token instead of heads
     latent_dim: int | None = None  # MLA: kv_lora_rank + qk_rope_head_dim
@@ -100,7 +100,7 @@ class Finding:
 class Needs:
     """The facts that a rule needs.
 
-    `facts`: without one of them the rule is not judged. `for_change`: without one of them its change is not
+    The rule is judged only with all `facts`. `for_change`: without one of them its change is not
     proposed. `applies`: False if flags and variables leave nothing to judge, whatever the facts are.
     """
 

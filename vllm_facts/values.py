@@ -7,7 +7,7 @@ Knob = str
 """A vLLM flag by its canonical name: `max_num_seqs`, never `--max-num-seqs`."""
 
 Value = bool | int | float | str | None
-"""None: the flag is not given, vLLM's own default holds."""
+"""None means that the flag is not given, so that vLLM's own default holds."""
 
 Setting = Mapping[Knob, Value]
 
@@ -20,7 +20,7 @@ def spell_flag(knob: Knob) -> str:
 
 
 def as_number(value: Value) -> float | None:
-    """None for what is no number: True and False are none."""
+    """The value as a number; None for other values, and for True and False."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 

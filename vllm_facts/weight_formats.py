@@ -53,7 +53,7 @@ _EIGHT_BITS = frozenset({"int8", "8bit"})
 
 
 def format_from_name(words: frozenset[str]) -> WeightFormat | None:
-    """The format that the words of a name state; None without one."""
+    """The format that the words of a name state; None if they state no format."""
     for word, weights in _WORDS.items():
         if word in words:
             if weights.size == _INT4 and words & _EIGHT_BITS:  # "GPTQ-Int8"
@@ -65,7 +65,7 @@ def format_from_name(words: frozenset[str]) -> WeightFormat | None:
 def format_from_config(config: Mapping[str, Any], dtype: object) -> WeightFormat:
     """The format that a `config.json` states; its size is None if unknown.
 
-    `config` is the `quantization_config` or `compression_config`; empty without one.
+    `config` is the `quantization_config` or `compression_config`; empty if the config has neither.
     """
     if not config:
         kind = str(dtype or "bfloat16").removeprefix("torch.")

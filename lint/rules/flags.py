@@ -89,14 +89,14 @@ def _check_too_new(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _check_misspelled(config: ServeConfig) -> Iterable[Finding]:
-    """Unknown flags a letter or two away from a known one, which has the same value in every release."""
+    """Unknown flags a letter or two away from a known flag that has the same value in every release."""
     for knob in _unknown_flags(config):
         if meant := _carry_value(config, knob, knob.partition(".")[0]):
             yield _unknown_flag_finding(config, knob, {knob: None} | meant)
 
 
 def _check_unknown(config: ServeConfig) -> Iterable[Finding]:
-    """Unknown flags. Other releases than the listed one may know more, so there they are warnings."""
+    """Unknown flags. A release that is not listed may know more flags, so there they are warnings."""
     for knob in _unknown_flags(config):
         if not _carry_value(config, knob, knob.partition(".")[0]):
             yield _unknown_flag_finding(config, knob, {knob: None})
@@ -137,7 +137,7 @@ def _unknown_flag_finding(config: ServeConfig, knob: Knob, to: Mapping[Knob, Val
 
 
 def _carry_value(config: ServeConfig, knob: str, name: str) -> dict[str, Value]:
-    """The value under the name that is meant, if only a letter or two differ or another server has it."""
+    """The value under the intended name, if only a letter or two differ or another server has the flag."""
     typo = get_close_matches(name, FLAGS | KNOBS.keys(), n=1, cutoff=0.8)
     typo = [COUNTERPARTS[name]] if name in COUNTERPARTS else typo
     if not typo or typo[0] in config.setting or typo[0] not in KNOBS:
@@ -237,7 +237,7 @@ def _check_blocks(config: ServeConfig) -> Iterable[Finding]:
 def _check_environment(config: ServeConfig) -> Iterable[Finding]:
     for name in sorted(ENVIRONMENT.keys() & config.env.keys()):
         replaced = ENVIRONMENT[name]
-        if replaced.gone(config.version) is not True or name == VARIABLE:  # H1 and H3 say it of that one
+        if replaced.gone(config.version) is not True or name == VARIABLE:  # rules H1 and H3 report that flag
             continue
         yield Finding(
             rule="V1",

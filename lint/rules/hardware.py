@@ -80,7 +80,7 @@ def _check_forced_backend(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _lacks_backend(config: ServeConfig, forced: _ForcedBackend) -> bool:
-    """True if the GPU is known to be older than what the backend needs."""
+    """True if the GPU is known to be too old for the backend."""
     capability = config.card.capability if config.card else None
     return capability is not None and capability < AMPERE and _is_unsupported(config, forced.name)
 
@@ -131,7 +131,7 @@ def _check_cache_formats(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _check_cache_before_ada(config: ServeConfig) -> Iterable[Finding]:
-    """Before the release that was read, the backend for fp8 on Ampere depends on what is installed."""
+    """Before the release that was read, the fp8 backend on Ampere depends on installed packages."""
     card, kind = config.card, text_of(config, "kv_cache_dtype")
     if card is None or card.capability is None or card.capability >= precision.ADA:
         return

@@ -96,7 +96,7 @@ class KnownError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownErrors(DeploymentCheck):
-    """The rows of some files as one check, so that a command without a log reads none of them."""
+    """The rows of several files as one check, so that a command without a log reads no file."""
 
     files: tuple[str, ...]
 
@@ -122,7 +122,7 @@ def check_known_errors(*rules: str, files: tuple[str, ...]) -> KnownErrors:
 
 @cache
 def read_checks(files: tuple[str, ...]) -> tuple[Recogniser, ...]:
-    """A check of each row. It reports what its finding says, without the words of the line."""
+    """A check for each row. Its report is the text of its finding, without the words of the line."""
     return tuple(
         recogniser(
             row.rule,
@@ -147,7 +147,7 @@ def matching_parser(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Valu
 
 
 def raise_batch(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
-    """The next power of two, unless the present budget holds one item already."""
+    """The next power of two, unless the present budget already holds an item."""
     needed, present = int(match["need"]), config.setting.get("max_num_batched_tokens")
     enough = present if isinstance(present, int) and present >= needed else 1 << (needed - 1).bit_length()
     return {"max_num_batched_tokens": enough}
@@ -171,7 +171,7 @@ def current_connector(match: re.Match[str], config: ServeConfig) -> Mapping[Knob
 
 
 def raise_pinned(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
-    """The size that is needed and 1 % more; nothing if more was given since."""
+    """The needed size plus 1 %; no change if the flag already gives more."""
     needed = ceil(float(match["need"]) * 1.01 * 1024) << 20
     given = config.setting.get(PINNED)
     return {PINNED: given if isinstance(given, int) and given >= needed else needed}
@@ -219,7 +219,7 @@ def is_short_of_cache(config: ServeConfig) -> bool:
 
 
 def lacks_no_kernel(config: ServeConfig) -> bool:
-    """Whether no line says that a kernel is for another GPU, which has a row of its own."""
+    """True if no line says that a kernel is for another GPU, which is an error with its own row."""
     return not any("This kernel only supports" in line for line in config.log)
 
 

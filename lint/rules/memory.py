@@ -36,7 +36,7 @@ from flettner.vllm_facts.values import Knob, Value
 SEQS, TOKENS = "max_num_seqs", "max_num_batched_tokens"
 SHARED_MEMORY = frozenset({"GB10", "Jetson Orin", "Jetson Thor"})  # the CPU uses the same memory
 CONTEXT_GIB = 1.0  # left for the CUDA context, NCCL and peaks
-MOST_SHARE, DENSE_MOST = 0.95, 0.92  # vllm-project/vllm#1298: safe up to it; the other is vLLM's default
+MOST_SHARE, DENSE_MOST = 0.95, 0.92  # vllm-project/vllm#1298: safe up to 0.95; 0.92 is vLLM's default
 FEW_TOKENS, TOKENS_TO = 512, 2048
 SMALL_CARD_GIB = 16
 HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
@@ -237,7 +237,7 @@ def _check_step_size(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _check_context_length(config: ServeConfig) -> Iterable[Finding]:
-    """L1 before a start: vLLM refuses a context length of which not one request fits."""
+    """L1 before a start: vLLM refuses a context length if no request of that length fits."""
     took, most, plan = estimate_fit(config), longest_request(config), plan_layout(config)
     if took is None or most is None or took.fits is not False:
         return

@@ -81,7 +81,7 @@ def _weights_too_large(match: re.Match[str]) -> Finding:
 
 
 def _is_loading(config: ServeConfig) -> bool:
-    """Whether the traceback of the last out-of-memory error passes the loading of the weights."""
+    """Whether the traceback of the last out-of-memory error names code that loads weights."""
     last = max(place for place, line in enumerate(config.log) if re.search(_OOM, line[:LONGEST_LINE]))
     trace = config.log[max(0, last - _TRACEBACK) : last]
     return any(_LOADS.search(line[:LONGEST_LINE]) for line in trace)

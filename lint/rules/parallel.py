@@ -99,7 +99,7 @@ def _check_fits_fewer_gpus(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _smaller_layout(config: ServeConfig) -> Layout | None:
-    """The layout with the fewest GPUs for an engine, if those of the flags are more."""
+    """The layout with the fewest GPUs for an engine, if the flags use more GPUs."""
     now, took = layout(config), estimate_fit(config)
     if why_indivisible(config.model, now.tp) or exceeds_host(config) or (took and took.fits is False):
         return None  # D3 and D2 report it

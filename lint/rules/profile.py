@@ -23,7 +23,7 @@ TOKENS, SEQS = "max_num_batched_tokens", "max_num_seqs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Values for a workload. A value within the range is kept; `first` applies if none is given."""
+    """Values for a workload. A value within the range stays; `first` applies without a given value."""
 
     tokens: tuple[int, int]
     seqs: tuple[int, int]
@@ -115,7 +115,7 @@ def _clamp(current: int, within: tuple[int, int]) -> int:
 
 
 def _reachable_value(config: ServeConfig, knob: Knob, current: int | None, to: int) -> int | None:
-    """`to`, or as many sequences towards it as the KV cache holds; None if that is no improvement."""
+    """`to`, reduced to the sequences that the KV cache holds; None if that is no improvement."""
     if knob != SEQS or (current is not None and to < current):
         return to
     fitting = _largest_that_fits(config, to)

@@ -84,7 +84,7 @@ def _capability(match: re.Match[str], config: ServeConfig) -> Finding | None:
         f"it did not start: {match['method']} weights need compute capability {least}, the GPU has {present}",
         {},
         "a checkpoint in another format (AWQ and GPTQ run from 7.5 on), or a newer GPU; on a host "
-        "with GPUs of several kinds CUDA_VISIBLE_DEVICES leaves the older ones out",
+        "with GPUs of several kinds CUDA_VISIBLE_DEVICES leaves the older GPUs out",
     )
 
 

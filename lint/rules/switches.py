@@ -1,4 +1,4 @@
-"""Switches set to the slow side: G1, G2, G3, A1, X1 and P3, as far as the flags show them."""
+"""Switches set to the slow side: G1, G2, G3, A1, X1 and P3, if the flags show them."""
 
 from collections.abc import Iterable, Mapping
 

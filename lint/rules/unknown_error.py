@@ -31,7 +31,7 @@ _WRAPPER = re.compile(
     r"|CancelledError|KeyboardInterrupt|SystemExit|ConnectionResetError|BrokenPipeError",
     re.IGNORECASE,
 )
-"""Errors that only report another one, or that a client or a stop causes."""
+"""Errors that only report another error, or that a client or a stop causes."""
 
 _INNER = re.compile(r"Worker failed with error ['\"](?P<text>.+?)['\"], please")
 
@@ -40,7 +40,7 @@ _LAST_RESORT = re.compile(
     r"|WorkerProc initialization failed.*|Worker failed with error.*"
     r"|\b(?:ERROR|CRITICAL)\b.*?\] (?!Traceback|File |\^|\s)\S.*"
 )
-"""Lines to quote if the log has no other error: they report one, or have the level of one."""
+"""Lines to quote if the log has no other error: they report an error, or have the level of an error."""
 
 _SAYS_WHAT_TO_DO = re.compile(
     r"\b(?:please|instead|must|should|use|set|try|pass|specify|install|upgrade|enable|disable|consider"
@@ -130,7 +130,7 @@ def _in_use(knob: Knob, config: ServeConfig) -> str:
 
 
 def _advice(error: str, *, named: bool) -> str:
-    """The sentences of the message that say what to do."""
+    """The sentences of the message with an instruction."""
     message = re.sub(r"^[\w.]*(?:Error|Exception|Value error|Assertion failed)[:,] ", "", error)
     sentences = re.split(r"(?<=[.!?;])\s+", message.partition(" [type=")[0])
     instructions = " ".join(sentence for sentence in sentences if _SAYS_WHAT_TO_DO.search(sentence))

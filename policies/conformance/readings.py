@@ -1,4 +1,4 @@
-"""Readings and contexts for tests of policies: hand-made ones, and hypothesis strategies."""
+"""Hand-made readings and contexts for tests of policies, and hypothesis strategies for both."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -269,7 +269,7 @@ CONTEXTS = st.builds(
 
 
 def _possible_case(reading: Reading, context: Context) -> tuple[Reading, Context]:
-    """Reduce a case to a possible one: flags that the version has, and no incidents.
+    """Reduce a case to what is possible: flags that the version has, and no incidents.
 
     Precedence, not each policy, handles faults of the server.
     """

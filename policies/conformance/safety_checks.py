@@ -1,4 +1,4 @@
-"""Safety limits of all proposals, whatever their source. Each kind of harm is one row of HARMS."""
+"""Safety limits of the proposals of all policies. Each kind of harm is a row of HARMS."""
 
 from collections.abc import Callable, Sequence
 
@@ -22,7 +22,7 @@ SafetyCheck = Callable[[Reading, Context, Proposal], str]
 
 
 def harms(reading: Reading, context: Context, proposals: Sequence[Proposal]) -> tuple[str, ...]:
-    """The harm of these proposals for one reading: one sentence each, `RULE: …`."""
+    """The harm of these proposals for one reading: a sentence for each harm, `RULE: …`."""
     faults = [
         f"{proposal.rule}: {harm}"
         for proposal in proposals

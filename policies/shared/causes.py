@@ -1,4 +1,4 @@
-"""What makes requests late, and what a remedy can cure: from the attributed time and the engine's state."""
+"""The causes of late requests and the effect of a remedy, by the attributed time and the engine's state."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -40,6 +40,6 @@ def can_be_relieved(reading: Reading, slo: Slo) -> bool:
 
 
 def _growth(reading: Reading) -> float:
-    """Requests per second by which those in the server become more."""
+    """Requests per second by which the number of requests in the server grows."""
     both = (reading.waiting, reading.running)
     return sum(count.late - count.early for count in both) / (reading.span_s / 2)

@@ -59,7 +59,7 @@ def find_cap(reading: Reading, context: Context) -> SequenceCap | None:
 
 
 def count_engines(setting: Setting, reading: Reading) -> int:
-    """Number of engines in the reading: of each replica, those that share its metrics page."""
+    """Number of engines in the reading, over all replicas: engines of a replica share a metrics page."""
     replicas = count_replicas(reading.facts)
     if any(setting.get(knob) for knob in ALONE):
         return replicas

@@ -1,4 +1,4 @@
-"""How many sequences should run at once: what the arrivals need, and what the gap between tokens allows."""
+"""The number of sequences to run at once, by the need of the arrivals and the allowed gap between tokens."""
 
 from math import ceil, inf, sqrt
 
@@ -50,7 +50,7 @@ def _fixed_s(reading: Reading) -> float:
 
 
 def is_thrashing(reading: Reading) -> bool:
-    """True if the mean request is preempted: its time in the engine says nothing about fewer at once."""
+    """True if the mean request is preempted: its time in the engine does not predict a smaller batch."""
     each = preemptions_per_request(reading)
     return each is not None and each >= 1
 
@@ -77,7 +77,7 @@ def wanted_sequences(reading: Reading, context: Context, cap: SequenceCap, misse
 
 
 def _wanted_by_arrivals(reading: Reading, cap: SequenceCap) -> int:
-    """With reserve for chance peaks, and at least a doubling."""
+    """Sequences that the arrivals need, with reserve for chance peaks; at least a doubling."""
     needed = needed_sequences(reading)
     if needed is None:
         return find_peak_demand(reading)
@@ -120,7 +120,7 @@ def most_sequences_in_time(reading: Reading, context: Context, *, safely: float 
 
 
 def can_decode_in_time(reading: Reading, context: Context) -> bool:
-    """False if tokens come late even without prompts beside them, once as many sequences run as arrive."""
+    """False if tokens come late even without prompts, once the sequences run that the arrivals need."""
     needed = _needed_sequences(reading)
     return needed is None or needed <= most_sequences_in_time(reading, context)
 
@@ -137,7 +137,7 @@ def are_tokens_late_anyway(reading: Reading, context: Context) -> bool:
 
 
 def gain_of_cap(reading: Reading, sequences: float) -> float:
-    """Requests served in a second with so many sequences at once, over those with as many as ran.
+    """Throughput with `sequences` at once over the throughput with the sequences that ran.
 
     A request takes its prompt's time, and for each answer token its part of a step. Unbounded if unknown.
     """

@@ -9,7 +9,7 @@ from flettner.agent.domain.reading import Reading
 from flettner.vllm_facts.values import Knob, Value
 
 LADDER = tuple(sorted(rung for octave in range(24) for rung in (1 << octave, 3 << octave)))
-"""1, 2, 3, 4, 6, 8, 12 …: few values, so that vLLM meets a compiled one again (selftuning grid)."""
+"""1, 2, 3, 4, 6, 8, 12 …: few values, so that vLLM often meets a compiled value again."""
 BATCHES = (1, 2, 4, *range(8, 256, 8), *range(256, 1025, 16))
 """The batch sizes that vLLM captures in CUDA graphs by default (vllm/config/vllm.py)."""
 
@@ -34,7 +34,7 @@ def step_down(
     least: int = 1,
     grid: Sequence[int] = LADDER,
 ) -> int | None:
-    """The largest value of the grid up to `at_most`; if the bound forbids it, the nearest allowed one."""
+    """The largest value of the grid up to `at_most`, or the nearest value that the bound allows."""
     rungs = {rung for rung in (*grid, *_listed_values(bound)) if least <= rung < current}
     allowed = sorted(rung for rung in rungs if bound.allows(rung))
     if not allowed:

@@ -10,7 +10,7 @@ from flettner.policies.shared.flags_in_force import find_step_budget, find_token
 from flettner.policies.shared.step_grid import LADDER
 
 ENOUGH_BUDGET = 2048  # vLLM's own default on small GPUs; more adds less than a tenth to the rate of prompts
-STEP = 4  # at most so many times the present budget, towards vLLM's own default
+STEP = 4  # largest factor of one step towards vLLM's own default
 LEAST_GAIN = 1.25  # of the rate of prompts
 RESERVE = 3.0  # rate of prompts over their arrival: at a third, a prompt hardly waits for another
 IN_TIME = 0.85  # of the objective, for a full step: the costs of a token and of a sequence are estimates
@@ -27,7 +27,7 @@ def prefill_gain(now: float, then: float, decoding: float) -> float:
 
 
 def size_budget(reading: Reading, context: Context, running: float | None = None) -> int | None:
-    """A larger budget that the prompts need; None if none is allowed or the present one is enough.
+    """A larger budget that the prompts need; None if no budget is allowed or the present is enough.
 
     The smallest doubling that serves prompts RESERVE times as fast as they arrive, or that comes near the
     best rate. `running`: expected sequences, if not as now.
@@ -52,7 +52,7 @@ def size_budget(reading: Reading, context: Context, running: float | None = None
 
 
 def approach_default(reading: Reading, context: Context) -> int | None:
-    """A step towards vLLM's own budget on this GPU; None if the present one is not below it.
+    """A step towards vLLM's own budget on this GPU; None if the present budget is not below it.
 
     The gain may be small. It costs nothing while answers come in time, and queued prompts need all of it.
     """
@@ -64,7 +64,7 @@ def approach_default(reading: Reading, context: Context) -> int | None:
 
 
 def is_budget_enough(reading: Reading, context: Context, running: float) -> bool:
-    """True unless the present budget is too small for the arriving prompts with so many sequences."""
+    """True unless the present budget is too small for the arriving prompts beside these sequences."""
     _, now, _ = find_step_budget(context.setting, reading)
     rate, wanted = prompt_rate(reading, now, running), arriving_prompt_tokens(reading)
     return rate is None or wanted is None or rate >= RESERVE * wanted
@@ -120,6 +120,6 @@ def prompt_share(reading: Reading) -> float:
 
 
 def arriving_prompt_tokens(reading: Reading) -> float | None:
-    """Prompt tokens that arrive in a second, without cached ones."""
+    """Prompt tokens that arrive in a second, without cached tokens."""
     rate, tokens = reading.work.arrivals_per_s, reading.work.prompt_tokens
     return None if rate is None or tokens is None else rate * tokens

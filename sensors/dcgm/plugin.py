@@ -20,22 +20,23 @@ from flettner.sensors.shared.source_reporter import SourceReporter
 from flettner.vllm_facts.errors import MetricsPageError
 
 _SOURCE = "dcgm"
-_AT_ONCE = 16  # exporters: a large cluster has one on each of hundreds of nodes
+_AT_ONCE = 16  # exporters: a large cluster has an exporter on each of hundreds of nodes
 _MOST_GPUS = 1024  # of a sample
 _SHOWN_PODS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Dcgm:
-    """Takes the place of `nvidia_smi` where the GPUs are on other hosts than flettner.
+    """Replaces `nvidia_smi` if the GPUs are on other hosts than flettner.
 
-    The exporter reads the GPUs every 30 s unless DCGM_EXPORTER_INTERVAL, in ms, sets another interval: the
-    values may be so old. It adds the labels `namespace` and `pod` with DCGM_EXPORTER_KUBERNETES=true.
+    The exporter reads the GPUs every 30 s unless DCGM_EXPORTER_INTERVAL, in ms, sets another interval:
+    values can be as old as that interval. It adds the labels `namespace` and `pod` with
+    DCGM_EXPORTER_KUBERNETES=true.
     """
 
     url: str  # `http://HOST:9400/metrics`; each address that the host resolves to is read: a headless Service
     namespace: str = ""  # only GPUs of pods in this namespace; empty: any
-    pods: tuple[str, ...] = ()  # only GPUs of pods whose names begin with one of these; empty: any
+    pods: tuple[str, ...] = ()  # prefixes of the names of pods whose GPUs count; empty: all pods
     every_s: float = 5.0
     timeout_s: float = 3.0
 
@@ -66,7 +67,7 @@ class Dcgm:
                 else:
                     reporter.report(_SOURCE, available=not why, why=why)
                     emit(GpuSample(at=now(), gpus=gpus))
-                await asyncio.sleep(self.every_s)  # after a read, so that slow ones leave a pause
+                await asyncio.sleep(self.every_s)  # after a read, so that slow reads leave a pause
 
     def select(self, assigned: tuple[AssignedGpu, ...]) -> tuple[Gpu, ...]:
         """The GPUs of the wanted pods."""
@@ -88,9 +89,9 @@ class _Exporters:
         self._with_gpus: frozenset[str] = frozenset()  # addresses
 
     async def read(self) -> tuple[tuple[Gpu, ...], str]:
-        """Return the GPUs, and why some are missing. Raises SensorError if there is none.
+        """Return the GPUs, and why GPUs are missing. Raises SensorError without any GPU.
 
-        The exporter of a node without wanted GPUs may fail; one that had some when it last answered may not.
+        An exporter may fail if its last answer had no wanted GPU.
         """
         addresses = await self._resolve()
         answers = await asyncio.gather(*map(self._read_exporter, addresses))
@@ -123,7 +124,7 @@ class _Exporters:
             ) from error
 
     async def _read_exporter(self, address: str) -> tuple[AssignedGpu, ...] | SensorError:
-        """Return what the exporter at the address has, or why that is unknown."""
+        """Return the GPUs of the exporter at the address, or the reason why they are unknown."""
         url = f"http://{address}{self._url.path or '/metrics'}"
         try:
             async with self._session.get(url, allow_redirects=False) as answer:
@@ -137,7 +138,7 @@ class _Exporters:
             return SensorError(f"{url}: {str(error) or type(error).__name__}")
 
     def _explain_none(self, pages: Mapping[str, tuple[AssignedGpu, ...]]) -> str:
-        """Why none of the GPUs found is of the wanted pods."""
+        """The reason why no GPU belongs to a wanted pod."""
         gpus = [gpu for page in pages.values() for gpu in page]
         pods = sorted({f"{namespace}/{pod}" for gpu in gpus for namespace, pod in gpu.pods})
         read = f"{self._options.url}, {len(pages)} addresses"

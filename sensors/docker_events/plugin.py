@@ -1,4 +1,4 @@
-"""Report what happens to the containers of the target, from the events of the Docker Engine."""
+"""Report incidents of the target's containers, from the events of the Docker Engine."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ class ContainerListing:
 
 
 def open_stream(engine: EngineAt, silence_s: float) -> EventStream[ContainerEvent | ContainerListing]:
-    """Its first item is a listing; one more follows each container that starts or joins a network."""
+    """Its first item is a listing; a listing follows each container that starts or joins a network."""
     return EventStream(engine.connected, _FILTERS, _read, silence_s=silence_s)
 
 

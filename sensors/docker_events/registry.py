@@ -25,13 +25,13 @@ class _Container:
     name: str
     labels: Mapping[str, str]
     reached: frozenset[Address] = frozenset()  # port 0: at every port
-    endpoints: frozenset[str] = frozenset()  # new ones at every start
+    endpoints: frozenset[str] = frozenset()  # new addresses at every start
     running: bool = False
     ended: str = ""  # the last end
     restarts: int = 0
     was_healthy: bool = False  # since it was started
     oom: bool = False  # since its last start
-    signal: str = ""  # the last one sent by Docker since its last start
+    signal: str = ""  # the last signal sent by Docker since its last start
     adopted: str = ""  # its name in the config, even if renamed
     left: dict[str, float] = field(default_factory=dict)  # networks, with the time of leaving
 
@@ -45,7 +45,7 @@ class ContainerRegistry:
     _containers: dict[str, _Container] = field(default_factory=dict)
 
     def resync(self, summaries: Iterable[ContainerSummary], at: datetime) -> list[Incident]:
-        """Compare with a new list: return what happened to running containers while no stream was open."""
+        """Compare with a new list: return the incidents of running containers while no stream was open."""
         listed = {summary.id: summary for summary in summaries}
         incidents: list[Incident] = []
         for key, container in self._containers.items():
@@ -70,7 +70,7 @@ class ContainerRegistry:
             container.endpoints = _endpoints(summary) or container.endpoints
 
     def record(self, event: ContainerEvent, at: datetime, clock_s: float) -> list[Incident]:
-        """Return the incidents of one event; mostly none. Raises SensorError."""
+        """Return the incidents of an event; most events are no incident. Raises SensorError."""
         if event.kind == "network":
             self._record_network(event.action, event.attributes, clock_s)
             return []
@@ -112,7 +112,7 @@ class ContainerRegistry:
         return [Incident(at=at, server=server, what=what, why=why, container=container.name)]
 
     def _server(self, container: _Container) -> str | None:
-        """Return the name of its server; None: it is not of the target."""
+        """Return the name of the container's server; None for a container that is not of the target."""
         if container.labels.get(TARGET):
             return container.labels.get(SERVER) if self._ours(container.labels) else None
         for server in self.view.servers():
@@ -156,7 +156,7 @@ def _changed(
 
 
 def _missed(container: _Container, summary: ContainerSummary | None) -> tuple[IncidentKind, str] | None:
-    """Return what happened to a container that ran when the last stream ended."""
+    """Return the incident of a container that ran when the last stream ended."""
     if summary is None or not _runs(summary):
         container.ended = summary.status if summary else "it was removed"
         return "died", f"while the Docker Engine was away: {container.ended}"
@@ -196,7 +196,7 @@ def _runs(summary: ContainerSummary) -> bool:
 
 
 def _name(summary: ContainerSummary) -> str:
-    """Return its own name; names with a second slash are aliases of links."""
+    """Return the container's own name; names with a second slash are aliases of links."""
     names = [name.removeprefix("/") for name in summary.names]
     return next((name for name in names if "/" not in name), "")
 

@@ -27,7 +27,7 @@ NEEDED = frozenset({"index", "uuid", "name"})
 
 _UNKNOWN_FIELD = re.compile(r'Field "([^"]+)" is not a valid field')
 _SHOWN = 120
-_LONGEST_ROW = 1024  # one is about 150 characters
+_LONGEST_ROW = 1024  # a row has about 150 characters
 _MOST_GPUS = 256  # of one host: the maximum number of rows in a tick
 _MASK_BITS = 64
 _LARGEST = 1e12  # MiB, W, °C: above any plausible value
@@ -44,7 +44,7 @@ EXITS = {
 
 
 def retry_fields(fields: Sequence[str], output: str) -> tuple[str, ...] | None:
-    """Return the fields to query next if the driver rejected one; None if `output` is another error."""
+    """Return the fields to query next if the driver rejected a field; None if `output` is another error."""
     refusal = _UNKNOWN_FIELD.search(output)
     if refusal is None or refusal[1] not in fields or refusal[1] in NEEDED:
         return None
@@ -54,7 +54,7 @@ def retry_fields(fields: Sequence[str], output: str) -> tuple[str, ...] | None:
 
 
 def parse_gpu(row: str, fields: Sequence[str]) -> Gpu:
-    """Parse a row. Raises SensorError for other columns, or one that is neither a number nor `[N/A]`.
+    """Parse a row. Raises SensorError for other columns, or a column that is neither a number nor `[N/A]`.
 
     An implausible number becomes None.
     """

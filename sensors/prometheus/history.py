@@ -17,7 +17,7 @@ def select_servers(addresses: Iterable[str]) -> str:
 def build_queries(matchers: str) -> Mapping[str, str]:
     """Return PromQL by column of a row. Gauges are those of the instance with the largest number.
 
-    `matchers`: of labels, in braces of PromQL. Of a metric with several names, by release, each is asked for.
+    `matchers`: of labels, in braces of PromQL. Each name of a metric is queried if releases differ.
     """
 
     def query(names: Iterable[str], template: str) -> str:

@@ -1,4 +1,4 @@
-"""Queries Prometheus for named PromQL results, drops stale ones, and loads the history of the charts."""
+"""Queries Prometheus for named PromQL results, drops stale results, and loads the history of the charts."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

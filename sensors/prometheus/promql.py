@@ -39,7 +39,7 @@ class QueryError(SensorError):
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """`why` is empty with a value, and without one if that is no error: no series, no traffic."""
+    """`why` is the reason for a missing value; empty if that is no error (no series, no traffic)."""
 
     value: float | None
     why: str = ""
@@ -79,7 +79,7 @@ class Connection:
         return QueryResult(value)
 
     def run_range(self, promql: str, first_s: int, last_s: int, step_s: int) -> dict[int, float]:
-        """Return the value at each step, by its Unix time, s. Steps without a finite one are left out.
+        """Return the value at each step, by its Unix time, s. Steps without a finite value are left out.
 
         Raises SensorError, and QueryError if the query is refused or has several series.
         """
@@ -115,7 +115,7 @@ class _RefusedError(Exception):
 
 
 def _read_answer(answer: requests.Response, *_: object, **__: object) -> requests.Response:
-    """Replace the answer by one whose body is read, with a size limit, before the client library reads it.
+    """Read the body of the answer, with a size limit, before the client library reads it.
 
     Raises ValueError for a body that is too large, _RefusedError with the reason in the body of a refusal.
     """
@@ -143,7 +143,7 @@ def _read_reason(body: bytes) -> str:
 
 
 def check_time(result: object, stale_after_s: float, *, now_s: float) -> None:
-    """Raise QueryError unless the result is of now, by this host's clock: of a cache, it is of the past."""
+    """Raise QueryError unless the result is current by this host's clock; a cache returns old results."""
     match result:
         case [float() | int() as at_s, str()] | [{"value": [float() | int() as at_s, str()]}]:
             ahead_s = max(-NEVER_S, min(at_s, NEVER_S)) - now_s  # JSON has larger integers than floats

@@ -51,7 +51,7 @@ def find_selectors(promql: str) -> tuple[Selector, ...]:
 
 
 def _is_metric(name: str, following: str) -> bool:
-    """Whether the name is a metric: no function, operator or aggregation with leading labels."""
+    """True if the name is a metric: no function, operator or aggregation with leading labels."""
     return following != "(" and name.lower() not in _OPERATORS and following.lower() not in {"by", "without"}
 
 
@@ -66,7 +66,7 @@ def _window(token: tuple[str, str]) -> str | None:
 def build_age_query(promql: str) -> str | None:
     """Build PromQL for the age in seconds of the oldest sample that `promql` reads; None without series.
 
-    A sample from the future counts as one that is so old. +Inf: all series of a range have ended. An instant
+    The time to a sample from the future is its age. +Inf: all series of a range have ended. An instant
     selector without results has no age, because missing samples are not stale.
     """
     ages = [_selector_age(selector) for selector in find_selectors(promql)]

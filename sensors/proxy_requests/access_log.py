@@ -67,7 +67,7 @@ class AccessRecord:
 
     @property
     def began_s(self) -> float | None:
-        """Its id ends in the time of its arrival: see `UNIQUE_ID`."""
+        """The time of arrival, which is the end of the request's id: see `UNIQUE_ID`."""
         try:
             seconds = float(self.id.rpartition("-")[2])
         except ValueError:
@@ -193,7 +193,7 @@ class OpenRequests:
             del self._open[next(iter(self._open))]
 
     def add_ended(self, record: AccessRecord) -> None:
-        """Add a request of which no other record comes."""
+        """Add a request that has no other record."""
         self._out.append(_request(record, classify(record, record)))
 
     def _add_attempt(self, request: _Open, record: AccessRecord) -> None:
@@ -215,7 +215,7 @@ class OpenRequests:
             self._out.append(_request(record, "stalled"))
 
     def _decide(self, request: _Open) -> None:
-        """Count the remaining attempts; without a record of the last one, use the request's."""
+        """Count the remaining attempts; without a record of the last attempt, use the request's."""
         end = request.end
         request.decided = True
         if end and end.server and end.attempt not in request.counted:

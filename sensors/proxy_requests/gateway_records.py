@@ -52,7 +52,7 @@ class RouteNames:
 
 @dataclass(slots=True)
 class ServerAddresses:
-    """The addresses of pods, by server; those of pods that have ended are kept for a while."""
+    """The addresses of pods, by server; addresses of ended pods stay for a while."""
 
     _servers: dict[Address, tuple[str, float]] = field(default_factory=dict)  # server, and when it had it
     _services: dict[tuple[str, str], str] = field(default_factory=dict)  # by name and namespace
@@ -66,7 +66,7 @@ class ServerAddresses:
         self._servers = {key: value for key, value in self._servers.items() if now_s - value[1] < KEPT_S}
 
     def server_of(self, host: str, cluster: str) -> str:
-        """By the pod's address, else by the Service that a cluster of Istio's names; empty: unknown."""
+        """The server by the pod's address, else by the Service in Istio's cluster; "" if unknown."""
         with suppress(ValueError):  # - in place of an address
             address = Address.parse(host)
             if address in self._servers:
@@ -105,7 +105,7 @@ def read_record(attributes: Attributes, addresses: ServerAddresses) -> AccessRec
 
 
 def has_lost_its_server(record: AccessRecord, attributes: Attributes) -> bool:
-    """Whether it is unknown which server a request failed at, or was answered by.
+    """True if it is unknown which server answered or failed a request.
 
     A client that leaves before a server is chosen says nothing about any, nor does a refusal of the gateway.
     """

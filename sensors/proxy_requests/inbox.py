@@ -1,4 +1,4 @@
-"""The records of one target on their way to requests."""
+"""The records of a target, until they are joined into requests."""
 
 import asyncio
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class TargetInbox:
         self.why_lost = ""
 
     def state(self, *, known: bool) -> SourceCondition:
-        """Whether the Envoy of this host is connected; None if it never was."""
+        """True if the Envoy of this host is connected; None if it never was."""
         if self.active:
             return True, "Envoy is connected"
         return (False, "Envoy has closed its connection") if known else None

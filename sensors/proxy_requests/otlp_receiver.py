@@ -1,6 +1,6 @@
 """Receives access logs in the protocol of OpenTelemetry (OTLP, gRPC), shared by the sensors of one process.
 
-Envoy sends them once a second, or each 16 KiB, and keeps none that it could not send: see
+Envoy sends them once a second, or each 16 KiB, and drops records that it cannot send: see
 `flettner.agent.observe.aggregator` for what was lost.
 """
 
@@ -27,7 +27,7 @@ class RecordInbox(Protocol):
 
 @asynccontextmanager
 async def subscribed_to_otlp(listen: str, target: str, inbox: RecordInbox) -> AsyncIterator[None]:
-    """Receive all records that arrive; the first sensor opens the address, the last one closes it.
+    """Receive all records that arrive; the first sensor opens the address, the last sensor closes it.
 
     Raises OSError if it cannot be opened.
     """

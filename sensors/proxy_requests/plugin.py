@@ -26,7 +26,7 @@ SOURCE = "proxy_requests"
 UNREADABLE = "proxy_requests records"
 RETRY_S = 5.0
 QUIET_S = 60.0  # without an unreadable record, after which the source is available again
-LOST_S = 2.5  # the source counts as lost after a gap, so that an observation, one a second, sees it
+LOST_S = 2.5  # a gap of this length is visible to an observation, which is made each second
 STALLED_AFTER_S = {"stalled_after_s": 60.0, "unstreamed_stalled_after_s": 120.0}  # at least
 TIMES_PROMISED = 10.0  # the largest promised latency
 
@@ -62,7 +62,7 @@ class ProxyRequests(ClusterOptions):
 
     @property
     def request_source(self) -> RequestSource | None:
-        """None: as the proxy counts."""
+        """None: the requests count as the proxy reports them."""
         return "access_log" if self.listen else None
 
     def slo_problems(self, slo: Slo) -> Iterator[str]:
@@ -96,7 +96,7 @@ class ProxyRequests(ClusterOptions):
     async def _subscribe(
         self, stack: AsyncExitStack, view: View, inbox: TargetInbox, reporter: SourceReporter, now: Now
     ) -> Callable[[], SourceCondition]:
-        """Return what tells whether records arrive."""
+        """Subscribe to the records; return the object that knows whether records arrive."""
         if self.deployment:
             key = (self.client(), self.deployment)
             pods = await stack.enter_async_context(subscribed_to_pods(key, view.target, inbox))

@@ -1,8 +1,8 @@
 """Follows the records of all Envoy pods of a Deployment, shared by the sensors of one process.
 
-Each pod numbers its records and keeps the last ones, so that a connection that breaks loses none. What is
-lost nevertheless, with a killed pod for instance, is reported to every inbox: those requests were not all
-good.
+Each pod numbers its records and keeps the last of them, so that a broken connection loses no record. Records
+that are lost nevertheless, with a killed pod for instance, are reported to every inbox, because some of their
+requests may have failed.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class PodInbox(Inbox, Protocol):
 
 @asynccontextmanager
 async def subscribed_to_pods(key: Key, target: str, inbox: PodInbox) -> AsyncIterator["PodRecords"]:
-    """Receive the target's records; the first sensor begins to follow the pods, the last one ends it."""
+    """Receive the target's records; the first sensor starts to follow the pods, the last sensor stops."""
     shared = _OPEN.get(key) or _OPEN.setdefault(key, PodRecords(key))
     shared.inboxes[target] = inbox
     try:
@@ -82,7 +82,7 @@ class PodRecords:
         return (False, "no Envoy pod is connected") if self._has_pods else None
 
     def since_s(self) -> float:
-        """Seconds since this process has counted requests: a new pod's are counted from its first on."""
+        """Seconds since this process counts requests; requests of a new pod count from its first request."""
         return asyncio.get_running_loop().time() - self._began_s
 
     def add(self, message: object) -> None:
@@ -119,7 +119,7 @@ class PodRecords:
 
 
 class _Stream:
-    """The connection to one pod. `why`: it is broken."""
+    """The connection to a pod. `why`: the reason why it is broken."""
 
     def __init__(self, shared: PodRecords, pod: FoundPod, session: aiohttp.ClientSession) -> None:
         self._shared, self.pod, self._session = shared, pod, session
@@ -137,7 +137,7 @@ class _Stream:
             self._shared.lose(f"{self.pod.name} ended before its last records were read")
 
     async def run(self) -> None:
-        """Connect again each time that the connection ends; until cancelled."""
+        """Connect, and connect again each time that the connection ends, until cancelled."""
         connecting = AsyncRetrying(retry=retry_if_result(lambda _: True), wait=wait_fixed(RETRY_S))
         await retry(connecting, self._follow)
 

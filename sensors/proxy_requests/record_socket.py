@@ -22,7 +22,7 @@ _OPEN: dict[Path, "RecordSocket"] = {}
 
 @asynccontextmanager
 async def subscribed(path: Path, target: str, inbox: "Inbox", now: Now) -> AsyncIterator[None]:
-    """Receive the target's records; the first sensor opens the socket, the last one closes it.
+    """Receive the target's records; the first sensor opens the socket, the last sensor closes it.
 
     Raises OSError if it cannot be opened.
     """
@@ -88,12 +88,12 @@ class RecordSocket:
             inbox.active.add(connection)
 
     def _from_s(self) -> float:
-        """Unix time since which records count; Envoy has the same clock. A step of it moves this, too."""
+        """Unix time since which records count, by the clock that Envoy has too; it moves with steps of it."""
         counted_s = asyncio.get_running_loop().time() - self._began_s
         return self._now().timestamp() - counted_s - RECORD_CLOCK_S
 
     def count_unreadable(self, error: Exception, of: Inbox | None) -> None:
-        """Count it for all targets if that of the connection is unknown."""
+        """Count an unreadable message; for all targets if the connection's target is unknown."""
         for inbox in self.inboxes.values() if of is None else (of,):
             inbox.count_unreadable(error)
 
@@ -128,7 +128,7 @@ def _add_entry(inbox: Inbox, log: str, entry: object, from_s: float) -> None:
 
 
 class Connection(asyncio.Protocol):
-    """Envoy opens one for each target, log and thread."""
+    """A connection of Envoy, which opens a connection for each target, log and thread."""
 
     def __init__(self, shared: RecordSocket) -> None:
         self._shared = shared
@@ -148,7 +148,7 @@ class Connection(asyncio.Protocol):
             self.inbox.active.discard(self)
 
     def data_received(self, data: bytes) -> None:
-        """Add the messages; close after an unreadable one, since a new connection starts with a full one."""
+        """Add the messages; close after an unreadable message: a new connection starts a full message."""
         try:
             self._unpacker.feed(data)
             for message in self._unpacker:

@@ -42,7 +42,7 @@ class PageParser:
 
     @property
     def pause_s(self) -> float:
-        """The least time between this scrape and the next one."""
+        """The least time between this scrape and the next scrape."""
         return self.cpu_s / CPU_SHARE
 
     async def parse(self, body: bytes) -> PageTotals:
@@ -100,7 +100,7 @@ class VllmMetrics:
 
 
 class _Source:
-    """One server: its last page, and whether it answers. Its address may be the name of several replicas."""
+    """The last page of a server, and whether it answers. Its address may name several replicas."""
 
     def __init__(
         self,
@@ -143,14 +143,14 @@ class _Source:
             pages = await self._get_pages()
             after = add_up({replica: await self._parser.parse(page) for replica, page in pages.items()})
             at, at_s = self._now(), clock()
-            if self._replicas != (answered := tuple(pages)):  # one replica more or less is no restart
+            if self._replicas != (answered := tuple(pages)):  # a changed number of replicas is no restart
                 self._accepted, self._before, self._replicas = None, None, answered
             restarted = self._accepted is not None and has_restarted(self._accepted, after)
             if self._accepted is None or restarted:
                 self._version, self._version_tries = None, _VERSION_TRIES
             if self._version_tries:
                 await self._get_version()
-            before, self._before = self._before, None  # a rejected page is no base for the next one
+            before, self._before = self._before, None  # a rejected page is no base for the next page
             interval_s = at_s - self._before_s
             current = sample(
                 before, after, at=at, server=self._server, interval_s=interval_s, version=self._version
@@ -169,7 +169,7 @@ class _Source:
             self._emit(current)
 
     def _refuse_nonsense(self, sample: EngineSample) -> None:
-        """Raise MetricsPageError: the page is dropped, and is no base for the next one."""
+        """Raise MetricsPageError for an implausible page, which is no base for the next page."""
         server = next((server for server in self._view.servers() if server.name == self._server), None)
         if server is not None and (why := find_nonsense(sample, highest_setting(server))):
             raise MetricsPageError(f"the metrics are not plausible: {why}")
@@ -204,7 +204,7 @@ class _Source:
                 raise SensorError(str(error)) from error
 
     async def _get_version(self) -> None:
-        """Get the version once for each process; again only if it does not answer."""
+        """Get the version once for each process; repeat only a request without an answer."""
         try:
             body = await self._get(self._replicas[0], "/version", _MAX_VERSION_BYTES)
         except (TimeoutError, aiohttp.ClientError):

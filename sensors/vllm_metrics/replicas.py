@@ -15,7 +15,7 @@ _Value = TypeVar("_Value")
 
 
 def add_up(replicas: Mapping[str, PageTotals]) -> PageTotals:
-    """Add the totals, by address. What one replica lacks is missing."""
+    """Add the totals, by address. A metric that a replica lacks is missing."""
     pages = list(replicas.values())
     if len(pages) == 1:
         return pages[0]
@@ -67,7 +67,7 @@ def _common(pages: Sequence[Mapping[str, _Value]]) -> Iterator[tuple[str, list[_
 
 
 def _add(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Sums by label; a label that a replica lacks is 0 there."""
+    """Sums by label; a label that a replica lacks counts as 0."""
     sums: dict[str, float] = {}
     for label, count in chain.from_iterable(each.items() for each in counts):
         sums[label] = sums.get(label, 0.0) + count
@@ -75,7 +75,7 @@ def _add(counts: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _add_histograms(each: Sequence[HistogramTotals]) -> HistogramTotals | None:
-    """None: their edges differ."""
+    """The sum of the histograms; None if their edges differ."""
     edges = each[0].edges
     if any(histogram.edges != edges for histogram in each):
         return None
@@ -84,7 +84,7 @@ def _add_histograms(each: Sequence[HistogramTotals]) -> HistogramTotals | None:
 
 
 def _facts(pages: Sequence[PageTotals]) -> Mapping[str, str]:
-    """Those of the first replica, with a `sleep_state` that is "awake" only if every replica is."""
+    """The facts of the first replica, with a `sleep_state` that is "awake" only if every replica is."""
     states = sorted(page.facts["sleep_state"] for page in pages if "sleep_state" in page.facts)
     asleep = [state for state in states if state != names.AWAKE]
     return {**pages[0].facts, "sleep_state": asleep[0]} if asleep else pages[0].facts

@@ -79,9 +79,9 @@ class KnobFacts:
     def default_in(
         self, version: str | None = None, *, memory_gib: float | None = None, card: str = ""
     ) -> Value:
-        """The default there; None if unknown or if it depends on more than the arguments.
+        """The default in that release; None if unknown or if it depends on more than the arguments.
 
-        An unknown version counts as the newest one.
+        An unknown version counts as the newest.
         """
         release = release_of(version)
         for default in self.defaults:
@@ -135,7 +135,7 @@ class KnobFacts:
 
 
 def _one_of(value: Value, choices: tuple[Value, ...]) -> bool:
-    """True is not 1."""
+    """True if the value is a choice; True is not 1."""
     return any(value == choice and isinstance(value, bool) is isinstance(choice, bool) for choice in choices)
 
 

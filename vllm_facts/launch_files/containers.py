@@ -18,7 +18,7 @@ _SERVE = (Word(text="vllm"), Word(text="serve"))
 def read_container(
     text: str, image: str, entry: Sequence[Word], own: Sequence[Word], start: int
 ) -> list[Launch]:
-    """The servers of a container; none for one that does not start vLLM. Raises FlagError."""
+    """The servers of a container; empty if it does not start vLLM. Raises FlagError."""
     words = (*entry, *own)
     program = words[0].text.rpartition("/")[2] if words else ""
     if program in SHELLS:

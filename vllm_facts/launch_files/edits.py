@@ -47,7 +47,7 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
     at, parts = 0, []
     for edit in sorted(set(edits)):
         if edit.start < at:
-            raise FlagError("two servers share these words and need different ones")
+            raise FlagError("two servers share these words and need different words")
         parts += [text[at : edit.start], edit.text]
         at = edit.end
     return "".join([*parts, text[at:]])

@@ -41,7 +41,7 @@ def read_manifest(text: str, document: Node) -> list[Launch]:
 
 
 def _takes_ray(version: str) -> bool:
-    """Whether a server of this release uses a Ray cluster by itself where its host has too few GPUs."""
+    """True if a server of this release uses a Ray cluster by default when its host has too few GPUs."""
     numbers = version.split(".")[:3]
     return all(number.isdecimal() for number in numbers) and tuple(map(int, numbers)) < WITHOUT_RAY
 

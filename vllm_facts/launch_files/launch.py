@@ -34,7 +34,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One server. `unread`: what hides flags; `remarks`: what hides other facts; `problem`: no command."""
+    """One server. `unread` hides flags, `remarks` hide other facts; with a `problem` there is no command."""
 
     name: str
     start: int  # of the command in the text

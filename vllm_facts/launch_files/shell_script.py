@@ -96,7 +96,7 @@ def _read_command(text: str, words: Sequence[Word], variables: Variables) -> Ite
 
 
 def _find_unknown_command(words: Sequence[Word], variables: Variables) -> Word | None:
-    """The variable in the place of the program that holds a command for vLLM, if not every part is known."""
+    """The variable that stands for the program and holds a command for vLLM with unknown parts."""
     passed = (word for word in words if not ASSIGNMENT.match(word.text) and word.text not in WRAPPERS)
     first = next(passed, None)
     names = variables.commands & variables.unknown

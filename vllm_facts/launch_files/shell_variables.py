@@ -81,7 +81,7 @@ def name_of_variable(word: Word) -> str:
 
 @dataclass(slots=True)
 class Expansion:
-    """The words of a command with the values of known variables, and what could not be read."""
+    """The words of a command with the values of known variables, and its unreadable parts."""
 
     variables: Variables
     text: str
@@ -131,7 +131,7 @@ def _is_place_of_flag(before: Sequence[Word]) -> bool:
 
 
 def drop_unknown_flags(text: str, words: Sequence[Word]) -> tuple[list[Word], list[str]]:
-    """The words without variables in the place of a flag, and what is unread for that reason."""
+    """The words without variables in the place of a flag, and the parts that are unread for that reason."""
     rest: list[Word] = []
     unread: list[str] = []
     for word in words:

@@ -18,7 +18,7 @@ _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=\(")
 
 
 def entry_place(text: str, words: Sequence[Word], at: int, line: int) -> tuple[int, int]:
-    """What to remove for the word at `at`: its line, which begins at `line`, if it is the only one there."""
+    """The place to remove for the word at `at`: its line from `line` on if the line has no other word."""
     if len(words) == 1:
         stop = text.find("\n", words[0].end)
         return line, len(text) if stop < 0 else stop + 1
@@ -104,7 +104,7 @@ class _Lexer:
         return Word(text="".join(parts), start=start, end=self._at, form="shell", live=live)
 
     def _part(self, char: str) -> tuple[str, bool]:
-        """One character, or what stands between quotes; and whether the shell expands it."""
+        """A character, or the text between quotes; and whether the shell expands it."""
         if char == "'":
             closing = self._find_closing("'")
             inner, self._at = self._text[self._at + 1 : closing], closing + 1

@@ -52,7 +52,7 @@ def parse_documents(text: str) -> list[Node]:
 
 
 def entries(node: Node | None) -> Iterator[tuple[str, Node, Node]]:
-    """Each key of a mapping with the nodes of key and value; its own ones before merged ones (`<<`)."""
+    """Each key of a mapping with the nodes of key and value; own keys before merged keys (`<<`)."""
     if node is None or node.id != MAPPING:
         return
     for key, value in node.value:
@@ -65,14 +65,14 @@ def entries(node: Node | None) -> Iterator[tuple[str, Node, Node]]:
 
 
 def get(node: Node | None, *path: str) -> Node | None:
-    """The value under nested keys; None if one is missing or null."""
+    """The value under nested keys; None if a key is missing or null."""
     for name in path:
         node = next((value for key, _, value in entries(node) if key == name), None)
     return None if node is None or node.tag == _NULL else node
 
 
 def text_at(node: Node | None, *path: str) -> str:
-    """The scalar under nested keys as it is written; "" if there is none."""
+    """The scalar under nested keys as it is written; "" if it is missing."""
     scalar = get(node, *path)
     return str(scalar.value) if scalar is not None and scalar.id == SCALAR else ""
 

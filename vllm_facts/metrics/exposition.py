@@ -23,11 +23,11 @@ _SHOWN = 80  # characters of foreign text that an error repeats
 MOST_LINES = 100_000
 MOST_SAMPLES = 32_768  # of wanted names
 LONGEST_SAMPLE = 4096  # characters
-_REMEMBERED = 256  # characters of labels that repeat from page to page; longer ones are parsed each time
+_REMEMBERED = 256  # characters of labels that repeat from page to page; longer labels are parsed each time
 
 
 def decode_page(body: bytes) -> str:
-    """Decode the page. Raises MetricsPageError if it is no metrics page, or a truncated one."""
+    """Decode the page. Raises MetricsPageError if it is no metrics page or is truncated."""
     try:
         text = body.decode()
     except UnicodeDecodeError as error:

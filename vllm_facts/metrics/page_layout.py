@@ -1,4 +1,4 @@
-"""Where the numbers of a metrics page are, and what they count."""
+"""The places of the numbers on a metrics page, and their meaning."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class HistogramLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLayout:
-    """The fields have the names of those of PageTotals, with places in place of numbers."""
+    """The fields of PageTotals, with the places of the numbers instead of the numbers."""
 
     heads: str  # the lines of the page, each without its value
     lines: tuple[int, ...]  # the numbers of the lines that are read

@@ -65,7 +65,7 @@ def has_restarted(before: PageTotals, after: PageTotals) -> bool:
 
 
 def may_be_later(before: PageTotals, after: PageTotals) -> bool:
-    """Whether the second page can be of a later process than the first one: their births do not deny it."""
+    """True if the second page can be of a later process than the first, by the births of the processes."""
     births = [
         (then, now)
         for name in before.born.keys() & after.born.keys()

@@ -110,7 +110,7 @@ def _by_label(labels: Mapping[str, Places], numbers: Sequence[float]) -> dict[st
 
 
 def _facts(layout: PageLayout, numbers: Sequence[float]) -> Mapping[str, str]:
-    """With `sleep_state`: "awake" only if every engine is."""
+    """The facts of the page, with a `sleep_state` that is "awake" only if every engine is."""
     states = sorted(state for state, place in layout.sleep if numbers[place])
     if not states:
         return layout.facts
@@ -121,7 +121,7 @@ def _facts(layout: PageLayout, numbers: Sequence[float]) -> Mapping[str, str]:
 
 
 def _engines(layout: PageLayout, numbers: Sequence[float]) -> dict[str, EngineTotals]:
-    """Each engine; empty if a number of one of them is no count."""
+    """The totals of each engine; empty if a number of an engine is no count."""
     of = {field: _by_label(places, numbers) for field, places in layout.engines.items()}
     if not all(of.values()):
         return {}

@@ -124,7 +124,7 @@ def _layers(text: Mapping[str, Any]) -> int | None:
 
 
 def _has_compressed_cache(text: Mapping[str, Any]) -> bool:
-    """DeepSeek V4: one latent for all heads, compressed over tokens too."""
+    """True for DeepSeek V4: a single latent for all heads, compressed over tokens too."""
     return "compress_ratios" in text
 
 
@@ -145,7 +145,7 @@ def _head_dim(text: Mapping[str, Any], heads: int | None) -> int | None:
 
 
 def _expert_width(text: Mapping[str, Any]) -> int | None:
-    """The width of one routed expert; a config without a key of its own means intermediate_size."""
+    """The width of a routed expert; without an own key in the config, intermediate_size."""
     if any(text.get(key) is not None for key in _EXPERT_WIDTHS):
         return _int_entry(text, *_EXPERT_WIDTHS)
     return _int_entry(text, "intermediate_size", "ffn_hidden_size")

@@ -1,6 +1,6 @@
 """The context length that vLLM accepts for a model, from its config and RoPE scaling.
 
-As vllm/config/model.py, _get_and_verify_max_len; vLLM refuses longer ones at start.
+As vllm/config/model.py, _get_and_verify_max_len; vLLM refuses a longer context at start.
 """
 
 import json

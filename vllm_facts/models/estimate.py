@@ -1,4 +1,4 @@
-"""What the name of an unknown model tells: its size and format. No change may depend on such an estimate."""
+"""The size and format that the name of an unknown model states. No change may depend on this estimate."""
 
 import re
 
@@ -46,7 +46,7 @@ def _published_size(plain: str) -> tuple[float, float | None] | None:
 
 
 def _stated_size(words: list[str]) -> tuple[float | None, float | None]:
-    """The largest number of parameters, and that for one token: "30b", "a3b", "8x7b"."""
+    """The largest number of parameters, and the number for one token: "30b", "a3b", "8x7b"."""
     sizes, active = [], None
     for word in words:
         if size := _SIZE.fullmatch(word):

@@ -81,7 +81,7 @@ def canonical_name(name: str) -> str:
 
 
 def name_words(plain: str) -> frozenset[str]:
-    """The words of a name or of a part of it, of which one may state a format."""
+    """The words of a name or of its part; a word may state a format."""
     return frozenset(_BETWEEN_WORDS.split(plain))
 
 

@@ -32,7 +32,7 @@ def count_parameters(text: Mapping[str, Any]) -> float | None:
 
 
 def count_active_parameters(text: Mapping[str, Any], count: float | None) -> float | None:
-    """Count the parameters active for one token: all except the experts that the router does not select."""
+    """Count the parameters active for a token: all except the experts that the router does not select."""
     layer, sparse = _layer_sizes(text), _count_moe_layers(text)
     if count is None or layer is None or sparse is None:
         return None

@@ -13,13 +13,13 @@ from flettner.vllm_facts.values import Knob, Value
 
 
 class ReleaseFlag(NamedTuple):
-    """What the argument parser knows of one flag."""
+    """The description of a flag in the argument parser."""
 
     group: str
     type: Literal["bool", "int", "float", "size", "text", "json", "json_or_text"]  # size: 8k is 8000, 8K 8192
     default: Value = None  # also None if vLLM decides at start
     choices: tuple[Value, ...] = ()
-    several: bool = False  # takes one value or more
+    several: bool = False  # takes one or more values
     one_way: bool = False  # a switch without a `--no-` form
     short: tuple[str, ...] = ()
     aliases: tuple[Knob, ...] = ()
@@ -56,7 +56,7 @@ RELEASE = (int(_VERSION.split(".")[0]), int(_VERSION.split(".")[1]))
 NAME = f"vLLM {RELEASE[0]}.{RELEASE[1]}"
 
 FLAGS = frozenset(TABLE).union(*(flag.aliases for flag in TABLE.values()))
-"""All names of flags that the parser accepts, canonical ones and aliases."""
+"""All canonical names and aliases of flags that the parser accepts."""
 
 
 _FILE_OF_VLLM = re.compile(r"(?:^|(?<=; ))vllm/")

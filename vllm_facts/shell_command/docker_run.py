@@ -77,7 +77,7 @@ def _options(words: Sequence[str]) -> tuple[int, list[tuple[str, str]]]:
 
 
 def _server(image: str, entry: str, own: list[str]) -> tuple[tuple[str, ...], int]:
-    """The server's words, and the number of leading ones that the image adds. Raises FlagError."""
+    """The server's words, and the number of leading words that the image adds. Raises FlagError."""
     program = (entry or (own[0] if own else "")).rpartition("/")[2]
     if program in SHELLS:
         raise FlagError(f"in {image} {explain_shell(own)}")
@@ -102,7 +102,7 @@ def is_vllm_image(image: str) -> bool:
 
 
 def image_version(image: str) -> str:
-    """The vLLM version in the image's tag; "" without one."""
+    """The vLLM version in the image's tag; "" if the tag has no version."""
     tag = re.search(r":v?(\d+\.\d+\.\d+)[^/]*$", image)
     return tag[1] if tag else ""
 
@@ -119,7 +119,7 @@ def explain_shell(words: Sequence[str]) -> str:
 
 
 def replace_env(before: Sequence[str], env: Mapping[str, str | None]) -> tuple[str, ...]:
-    """Replace the `-e K=V` options of the changed variables; None removes one."""
+    """Replace the `-e K=V` options of the changed variables; None removes the option."""
     words: list[str] = []
     at = 0
     while at < len(before):

@@ -78,7 +78,7 @@ class ServeCommand:
 
     @property
     def version(self) -> str:
-        """The vLLM version in the image's tag; "" without one."""
+        """The vLLM version in the image's tag; "" if the tag has no version."""
         return image_version(self.before[-1]) if self.before else ""
 
     @property
@@ -107,7 +107,7 @@ class ServeCommand:
 
 
 def _one_dash(argv: Sequence[str]) -> str:
-    """A long flag with one dash, which vLLM refuses: `-max-num-seqs`; "" without one."""
+    """The first long flag with one dash, which vLLM refuses: `-max-num-seqs`; "" if there is none."""
     for word in argv:
         name = re.match(r"-([A-Za-z][A-Za-z_-]{3,})(?=[.=]|$)", word)
         if name and name[1] not in SHORT and not name[1].startswith("O"):

@@ -24,7 +24,7 @@ def split_command(text: str) -> tuple[list[str], list[str]]:
     for at, word in enumerate(words):
         if _JOINS.fullmatch(word) and not (word == "|" and words[at + 1 : at + 2] == ["tee"]):
             raise FlagError(
-                f"{word!r} joins several commands: give the one that starts the server alone, with what "
+                f"{word!r} joins several commands: give only the command that starts the server, with what "
                 "an `export` sets in front of it: `NAME=VALUE vllm serve MODEL …`"
             )
         if word == "|" or _ASIDE.fullmatch(word):

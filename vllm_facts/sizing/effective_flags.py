@@ -34,7 +34,7 @@ class DeploymentCheck:
     needs: Needs = NO_NEEDS
 
     def parts(self) -> tuple["DeploymentCheck", ...]:
-        """The checks that docs/reference/rules.md lists, if it is a table of several."""
+        """The checks that docs/reference/rules.md lists; a table has several."""
         return (self,)
 
     def check(self, config: ServeConfig) -> Iterable[Finding]:
@@ -190,7 +190,7 @@ def has_kv_transfer(config: ServeConfig) -> bool:
 
 
 def speculation_method(config: ServeConfig) -> str:
-    """The method of speculative decoding in lower case; "" if there is none or it is not given."""
+    """The method of speculative decoding in lower case; "" if no method is given."""
     method = config.setting.get("spec_method") or json_entry(config, "speculative_config", "method")
     return str(method).lower() if method else ""
 

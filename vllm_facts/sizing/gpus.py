@@ -1,4 +1,4 @@
-"""The GPUs that vLLM is run on: compute capability, memory, speed, and what links those of one host."""
+"""The GPUs that vLLM is run on: compute capability, memory, speed, and the link within a host."""
 
 import re
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ _PART = re.compile(r"\b(mig|laptop|mobile|max q|vgpu|grid)\b|\b\dg \d+gb\b")
 
 
 def find_gpu(name: str) -> GpuModel | None:
-    """The card of a name as `nvidia-smi`, a cloud or a person writes it; None for one that is not known.
+    """The card of a name as `nvidia-smi`, a cloud or a person writes it; None for an unknown name.
 
     "NVIDIA H100 80GB HBM3", "Tesla T4", "a100-80gb" and "rtx5070" are all understood. What the name leaves
     open (an A100 has 40 or 80 GB, with NVLink or without) stays None.
@@ -104,7 +104,7 @@ def _link(words: str, name: str, kind: _Kind) -> GpuLink | None:
 
 
 def find_speed(card: GpuModel) -> GpuSpeed | None:
-    """None for a GPU that the table lacks."""
+    """The speed of a GPU; None if the table lacks it."""
     names = (card.name, card.name.rpartition(" ")[0] if card.name.endswith("GB") else "")
     sections = ("pcie_speed", "speed") if card.link == "pcie" else ("speed",)
     tables = [_read_speeds(section) for section in sections]

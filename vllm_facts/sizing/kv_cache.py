@@ -25,13 +25,13 @@ from flettner.vllm_facts.sizing.effective_flags import (
 GIB = 2**30
 
 USABLE = 0.99
-"""Of what nvidia-smi reports, what a process sees: 79.2 of 79.65 GiB on an H100, 14.7 of 15.0 on a T4."""
+"""Visible share of the memory by nvidia-smi: 79.2 of 79.65 GiB on an H100, 14.7 of 15.0 on a T4."""
 
 RUNTIME_GIB = 0.3
 """Outside PyTorch: 0.25 to 0.33 GiB in start-up logs (vllm-project/vllm issues 13061 and 14452)."""
 
 EXCHANGE_GIB = {"nvlink": 2.0, "pcie": 0.5, None: 1.0}
-"""Of NCCL and the custom all-reduce, by what links the GPUs: 1.8 GiB more with two H100 (vllm PR 10511)."""
+"""Memory of NCCL and the all-reduce, by the link of the GPUs: 1.8 GiB more with two H100 (vllm PR 10511)."""
 
 GRAPHS_GIB = 0.5
 """CUDA graphs: 0.36 to 0.58 GiB estimated at start in logs of 0.27 to 0.29; more on the largest models."""
@@ -88,7 +88,7 @@ _ONLINE = {"fp8": 1.03, "experts_int8": 1.03, "bitsandbytes": 0.6}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCacheFit:
-    """The division of one GPU's memory, and the capacity of one engine. Sizes are per GPU."""
+    """The division of a GPU's memory, and the capacity of an engine. Sizes are per GPU."""
 
     fits: bool | None  # the start, with one request of full length; None: too close to tell
     budget_gib: float
@@ -236,7 +236,7 @@ def _kv_element_bytes(config: ServeConfig) -> float | None:
 
 
 def _bound(config: ServeConfig, model: Model) -> Literal["about", "at least", "at most"]:
-    if model.hybrid:  # the recurrent states take some of it
+    if model.hybrid:  # the recurrent states take a part of the cache
         return "at most"
     windows = model.architecture.startswith(_SLIDING)
     return "at least" if windows and not config.setting.get("disable_hybrid_kv_cache_manager") else "about"

@@ -75,12 +75,12 @@ def suggest_latent(config: ServeConfig) -> ParallelPlan | None:
 
 
 def is_busy(config: ServeConfig) -> bool:
-    """Whether the traffic is known to be so much that copies of the KV cache limit it."""
+    """True if the known traffic is high enough that duplicated KV cache is the limit."""
     return config.profile in {"batch", "wide-ep"} or (config.concurrency or 0) > FEW
 
 
 def plan_changes(config: ServeConfig) -> Mapping[Knob, Value]:
-    """The flags to set for the plan; empty without one, or with an external launcher of engines."""
+    """The flags to set for the plan; empty without a plan, or with an external launcher of engines."""
     now, plan = layout(config), plan_layout(config)
     if plan is None or (plan.layout.dp != now.dp and _is_any_given(config, ALONE)):
         return {}
@@ -111,7 +111,7 @@ def apply_plan(config: ServeConfig) -> ServeConfig:
 
 
 def describe_idle_gpus(config: ServeConfig, wanted: Layout) -> str:
-    """A use for the GPUs of the host that stay free; "" if none do, or if that is unknown."""
+    """A use for the GPUs of the host that stay free; "" if no GPU does, or if that is unknown."""
     left = (config.gpus or 0) - wanted.gpus
     if left <= 0 or not is_single_host(config):
         return ""

@@ -1,1 +1,1 @@
-"""The checks of vLLM at start: what it refuses, by vLLM's own source."""
+"""The refusals of vLLM at start, by vLLM's own source."""

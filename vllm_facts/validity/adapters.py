@@ -15,7 +15,7 @@ _OFFLOAD = "vllm/config/offload.py: validate_offload_config"
 
 
 def check_rank(config: ServeConfig) -> Iterator[InvalidSetting]:
-    """The rank of adapters is one of a few sizes; the next larger one holds every smaller adapter."""
+    """The rank of adapters is one of a few sizes; the next larger size holds every smaller adapter."""
     rank = positive_int(config.setting, "max_lora_rank")
     if rank is None or rank in RANKS:
         return

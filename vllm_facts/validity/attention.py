@@ -43,7 +43,7 @@ def check_backend(config: ServeConfig) -> Iterator[InvalidSetting]:
 
 
 def _why_invalid(config: ServeConfig, model: Model, forced: str) -> tuple[str, str] | None:
-    """What the model has that the backend lacks, and the message of vLLM."""
+    """The feature of the model that the backend lacks, and the message of vLLM."""
     wide, capability = model.head_dim, config.card.capability if config.card else None
     if model.mla and forced in HEADS_ONLY:
         return "has latent attention", "MLA not supported"

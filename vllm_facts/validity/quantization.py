@@ -34,7 +34,7 @@ _SPELLINGS = {"auto-round": "inc", "auto_round": "inc", "compressed_tensors": "c
 
 
 def method_in_force(config: ServeConfig) -> str:
-    """The quantization of the checkpoint, else the one that `--quantization` asks for; "" without one."""
+    """The quantization of the checkpoint, else that of `--quantization`; "" without either."""
     name = (config.model.quantization if config.model else "") or text_of(config, "quantization")
     name = name.lower()
     name = _SPELLINGS.get(name, name)

@@ -1,4 +1,4 @@
-"""One refusal of vLLM, and the rows of the tables that state the simple ones.
+"""A refusal of vLLM, and the rows of the tables that state simple refusals.
 
 Unknown values pass every check. The source of a refusal is vLLM's file, function and message.
 """
@@ -26,7 +26,7 @@ class InvalidSetting:
 
     why: str
     source: str
-    to: FlagMapping = field(default_factory=dict)  # the smallest fix; empty without one
+    to: FlagMapping = field(default_factory=dict)  # the smallest fix; empty if there is none
     env: Mapping[str, str | None] = field(default_factory=dict)
     rule: str = "V1"  # that reports it
     expects: str = ""

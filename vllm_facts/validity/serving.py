@@ -23,7 +23,7 @@ def check_tools(config: ServeConfig) -> Iterator[InvalidSetting]:
     if config.setting.get("enable_auto_tool_choice") is True and not config.setting.get("tool_call_parser"):
         yield InvalidSetting(
             why=(
-                "enable_auto_tool_choice needs tool_call_parser, the one for the model's family: "
+                "enable_auto_tool_choice needs tool_call_parser, the parser of the model's family: "
                 "hermes, llama3_json, mistral, openai (gpt-oss) or another"
             ),
             source=f"{SERVE}: '--enable-auto-tool-choice requires --tool-call-parser'",

@@ -60,7 +60,7 @@ def check_draft_tokens(config: ServeConfig) -> Iterator[InvalidSetting]:
 
 
 def check_mtp_pipeline(config: ServeConfig) -> Iterator[InvalidSetting]:
-    """A draft head takes over the pipeline of its model, also where its class does not support one."""
+    """A draft head takes over the pipeline of its model, also if its class supports no pipeline."""
     pipeline, kind = layout(config).pp, config.model.model_type if config.model else ""
     if pipeline < 2 or "mtp" not in speculation_method(config):  # noqa: PLR2004 - one stage is no pipeline
         return
