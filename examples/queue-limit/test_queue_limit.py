@@ -4,7 +4,7 @@ import pytest
 from queue_limit import QueueLimit
 
 from flettner.policies.conformance import CHECKS, ConformanceCheck
-from flettner.policies.conformance.readings import a_context, a_reading, steady
+from flettner.policies.conformance.readings import a_context, a_reading
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -13,7 +13,7 @@ def test_it_passes_the_checks_of_every_policy(check: ConformanceCheck) -> None:
 
 
 def test_limits_a_long_queue() -> None:
-    (proposal,) = QueueLimit().propose(a_reading(running=steady(64), waiting=steady(300)), a_context())
+    (proposal,) = QueueLimit().propose(a_reading(running=64, waiting=300), a_context())
 
     assert proposal.to == {"max_num_queued_reqs": 364}
     assert proposal.klass == "gated"
@@ -28,6 +28,6 @@ def test_limits_a_long_queue() -> None:
     ],
 )
 def test_proposes_nothing_otherwise(waiting: float, version: str, setting: dict[str, int]) -> None:
-    reading = a_reading(waiting=steady(waiting), version=version)
+    reading = a_reading(waiting=waiting, version=version)
 
     assert not QueueLimit().propose(reading, a_context(setting))

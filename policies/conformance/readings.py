@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -24,10 +25,7 @@ from flettner.vllm_facts.knobs import KNOBS as FACTS
 from flettner.vllm_facts.values import Value
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
-PROMISE = Slo(
-    ttft=Objective(under_s=0.5, share=0.95),
-    itl=Objective(under_s=0.05, share=0.95),
-)
+PROMISE = Slo(ttft=Objective(under_s=0.5, share=0.95), itl=Objective(under_s=0.05, share=0.95))
 
 
 def steady(value: float) -> Trend:
@@ -45,40 +43,39 @@ def late(over: float, *, p50: float = 0.1, p99: float = 0.3, count: float = 200)
     return Latency(count=count, p50=p50, p95=(p50 + p99) / 2, p99=p99, over_slo=over)
 
 
-FREE, NONE, PROMPTS = steady(0.2), steady(0.0), steady(500.0)
-
-
 def a_reading(
     *,
-    running: Trend | None = None,
-    waiting: Trend | None = None,
-    kv: Trend | None = FREE,
-    preemptions: Trend | None = NONE,
-    prompt_tokens: Trend | None = PROMPTS,
-    answer_tokens: Trend | None = None,
-    ttft: Latency | None = None,
-    itl: Latency | None = None,
-    coverage: float = 1.0,
+    running: Trend | float = 4.0,
+    waiting: Trend | float = 0.0,
+    kv: Trend | float | None = 0.2,
+    preemptions: Trend | float | None = 0.0,
+    prompt_tokens: Trend | float | None = 500.0,
+    answer_tokens: Trend | float | None = None,
     version: str | None = "0.32.0",
-    gpus: tuple[Gpu, ...] = (),
+    **fields: Any,  # noqa: ANN401 - of Reading
 ) -> Reading:
-    """A server with 4 running requests and a cache that is 20 % full, unless given otherwise."""
+    """A server with 4 running requests and a cache that is 20 % full, unless given otherwise.
+
+    A number is steady over the window. `fields` are further fields of the reading.
+    """
     return Reading(
         at=NOON,
         server="chat-r0",
         span_s=30.0,
-        coverage=coverage,
-        running=running or steady(4.0),
-        waiting=waiting or steady(0.0),
-        kv_usage=kv,
-        preemptions_per_s=preemptions,
-        prompt_tokens_per_s=prompt_tokens,
-        generation_tokens_per_s=answer_tokens,
-        ttft=ttft,
-        itl=itl,
-        gpus=gpus,
+        coverage=fields.pop("coverage", 1.0),
+        running=_trend(running),
+        waiting=_trend(waiting),
+        kv_usage=None if kv is None else _trend(kv),
+        preemptions_per_s=None if preemptions is None else _trend(preemptions),
+        prompt_tokens_per_s=None if prompt_tokens is None else _trend(prompt_tokens),
+        generation_tokens_per_s=None if answer_tokens is None else _trend(answer_tokens),
         facts={"version": version} if version else {},
+        **fields,
     )
+
+
+def _trend(value: Trend | float) -> Trend:
+    return value if isinstance(value, Trend) else steady(value)
 
 
 def a_context(

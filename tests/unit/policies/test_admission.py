@@ -24,8 +24,8 @@ from flettner.policies.shared.sequence_demand import are_tokens_late_anyway
 from flettner.vllm_facts.values import Value
 from tests.support.proposals import changes
 
-QUEUE = a_reading(running=steady(4), waiting=steady(9))
-THRASH = a_reading(running=steady(64), waiting=steady(20), kv=steady(0.97), preemptions=rising(0.5, 1.5))
+QUEUE = a_reading(running=4, waiting=9)
+THRASH = a_reading(running=64, waiting=20, kv=0.97, preemptions=rising(0.5, 1.5))
 
 
 def proposed(reading: Reading, context: Context | None = None) -> list[Proposal]:
@@ -58,44 +58,44 @@ def test_sustained_queue_at_the_cap_with_a_free_cache_raises_the_cap() -> None:
     [
         pytest.param(QUEUE, {"max_num_seqs": 4}, {"max_num_seqs": 16}, id="covers running and waiting"),
         pytest.param(
-            a_reading(running=steady(4), waiting=steady(9), kv=steady(0.4)),
+            a_reading(running=4, waiting=9, kv=0.4),
             {"max_num_seqs": 4},
             {"max_num_seqs": 8},
             id="no further than the KV cache goes",
         ),
         pytest.param(
-            a_reading(running=steady(4), waiting=steady(9), kv=steady(0.5)),
+            a_reading(running=4, waiting=9, kv=0.5),
             {"max_num_seqs": 4},
             {"max_num_seqs": 6},
             id="half a step where a doubling would fill the cache",
         ),
         pytest.param(
-            a_reading(running=steady(4), waiting=steady(9)),
+            a_reading(running=4, waiting=9),
             {"max_num_seqs": 64, "max_num_active_seqs": 4},
             {"max_num_active_seqs": 16},
             id="the warm cap first",
         ),
         pytest.param(
-            a_reading(running=steady(4), waiting=steady(90), kv=steady(0.01)),
+            a_reading(running=4, waiting=90, kv=0.01),
             {"max_num_seqs": 8, "max_num_active_seqs": 4},
             {"max_num_active_seqs": 8},
             id="the warm cap up to the cold one",
         ),
         pytest.param(
-            a_reading(running=steady(8), waiting=steady(4)),
+            a_reading(running=8, waiting=4),
             {"max_num_seqs": 8, "max_num_active_seqs": 8},
             {"max_num_seqs": 16, "max_num_active_seqs": 16},
             id="both once they meet",
         ),
         pytest.param(
-            a_reading(running=steady(4), waiting=steady(9), version="0.30.0"),
+            a_reading(running=4, waiting=9, version="0.30.0"),
             {"max_num_seqs": 4, "max_num_active_seqs": 64},
             {"max_num_seqs": 16},
             id="the cold one where the version has no other",
         ),
         pytest.param(QUEUE, {}, {"max_num_seqs": 16}, id="from a plateau when the flag is not given"),
         pytest.param(
-            a_reading(running=steady(16), waiting=steady(90), kv=steady(0.01)),
+            a_reading(running=16, waiting=90, kv=0.01),
             {"max_num_seqs": 16, "max_num_batched_tokens": 32},
             {"max_num_seqs": 32},
             id="not above the tokens of a step",
@@ -109,17 +109,12 @@ def test_q1_sizes_its_step(reading: Reading, setting: dict[str, Value], to: dict
 @pytest.mark.parametrize(
     "reading",
     [
-        pytest.param(a_reading(running=steady(4), waiting=steady(9), coverage=0.7), id="scrapes are missing"),
-        pytest.param(a_reading(running=steady(0), waiting=steady(0)), id="idle"),
-        pytest.param(
-            a_reading(running=steady(4), waiting=rising(0, 9), kv=steady(0.4)),
-            id="the queue has only just come",
-        ),
-        pytest.param(
-            a_reading(running=steady(4), waiting=steady(9), kv=steady(0.7)), id="the cache is not free enough"
-        ),
-        pytest.param(a_reading(running=steady(4), waiting=steady(9), kv=None), id="the cache is not known"),
-        pytest.param(a_reading(running=steady(2), waiting=steady(9)), id="the cap is not reached (Q4)"),
+        pytest.param(a_reading(running=4, waiting=9, coverage=0.7), id="scrapes are missing"),
+        pytest.param(a_reading(running=0, waiting=0), id="idle"),
+        pytest.param(a_reading(running=4, waiting=rising(0, 9), kv=0.4), id="the queue has only just come"),
+        pytest.param(a_reading(running=4, waiting=9, kv=0.7), id="the cache is not free enough"),
+        pytest.param(a_reading(running=4, waiting=9, kv=None), id="the cache is not known"),
+        pytest.param(a_reading(running=2, waiting=9), id="the cap is not reached (Q4)"),
     ],
 )
 def test_q1_proposes_nothing(reading: Reading) -> None:
@@ -180,7 +175,7 @@ def test_thrashing_proposes_a_watermark_then_fewer_sequences_and_never_more() ->
 def test_k1_proposes_the_mildest_remaining_remedy(
     setting: dict[str, Value], version: str | None, first: dict[str, Value]
 ) -> None:
-    reading = a_reading(running=steady(64), kv=steady(0.97), preemptions=rising(0.5, 1.5), version=version)
+    reading = a_reading(running=64, kv=0.97, preemptions=rising(0.5, 1.5), version=version)
 
     assert changes_of(reading, a_context({"max_num_seqs": 64} | setting))[0] == ("K1", first)
 
@@ -194,13 +189,13 @@ def test_a_few_preemptions_before_a_request_has_ended_are_no_evidence() -> None:
 
 
 def test_lowers_the_cap_below_the_running_sequences() -> None:
-    reading = a_reading(running=steady(40), kv=steady(0.97), preemptions=steady(1), version="0.20.0")
+    reading = a_reading(running=40, kv=0.97, preemptions=1, version="0.20.0")
 
     assert changes_of(reading, a_context({"max_num_seqs": 1024}))[0] == ("K1", {"max_num_seqs": 32})
 
 
 def test_lowers_an_unknown_cap_from_the_running_sequences() -> None:
-    reading = a_reading(running=rising(10, 40), kv=steady(0.97), preemptions=steady(1), version="0.20.0")
+    reading = a_reading(running=rising(10, 40), kv=0.97, preemptions=1, version="0.20.0")
 
     assert changes_of(reading, a_context())[0] == ("K1", {"max_num_seqs": 16})
 
@@ -217,29 +212,27 @@ def test_remedy_does_not_revert_the_last_promoted_change(outcome: Outcome) -> No
 
 
 def test_answers_preemptions_with_an_unknown_cache() -> None:
-    (watermark, fewer) = proposed(a_reading(running=steady(64), kv=None, preemptions=steady(1)))
+    (watermark, fewer) = proposed(a_reading(running=64, kv=None, preemptions=1))
 
     assert watermark.why.startswith("1.00 preemptions/s over 30 s for lack of KV cache: keep 2% of it free")
     assert [evidence.metric for evidence in fewer.evidence] == ["preemptions", "waiting", "running"]
 
 
 def test_never_lowers_one_sequence() -> None:
-    reading = a_reading(running=steady(1), kv=steady(0.5), preemptions=steady(1), version="0.20.0")
+    reading = a_reading(running=1, kv=0.5, preemptions=1, version="0.20.0")
 
     assert not proposed(reading, a_context({"max_num_seqs": 1}))
 
 
 @pytest.mark.parametrize(
-    "preemptions",
-    [steady(0.01), rising(2.0, 0.5)],
-    ids=["one in a while", "they go away by themselves"],
+    "preemptions", [steady(0.01), rising(2.0, 0.5)], ids=["one in a while", "they go away by themselves"]
 )
 def test_minor_preemptions_still_suppress_q1(preemptions: Trend) -> None:
-    assert not proposed(a_reading(running=steady(4), waiting=steady(9), preemptions=preemptions))
+    assert not proposed(a_reading(running=4, waiting=9, preemptions=preemptions))
 
 
 def test_relieves_a_full_cache_with_declining_preemptions() -> None:
-    reading = a_reading(running=steady(64), kv=steady(0.97), preemptions=rising(2.0, 0.5))
+    reading = a_reading(running=64, kv=0.97, preemptions=rising(2.0, 0.5))
 
     assert changes_of(reading, a_context({"max_num_seqs": 64}))[0] == ("K2", {"watermark": 0.02})
 
@@ -248,17 +241,20 @@ def test_relieves_a_full_cache_with_declining_preemptions() -> None:
     ("waiting", "rule"), [(0.0, "K2"), (5.0, "Q2")], ids=["without a queue", "with a queue"]
 )
 def test_reports_a_full_cache_without_preemptions_without_a_change(waiting: float, rule: str) -> None:
-    (proposal,) = proposed(a_reading(running=steady(4), waiting=steady(waiting), kv=steady(0.97)))
+    (proposal,) = proposed(a_reading(running=4, waiting=waiting, kv=0.97))
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == (rule, {}, "note")
 
 
 def test_cache_full_only_at_the_end_is_not_sustained() -> None:
-    assert not proposed(a_reading(running=steady(4), kv=rising(0.7, 0.99)))
+    assert not proposed(a_reading(running=4, kv=rising(0.7, 0.99)))
 
 
-LATE = replace(
-    a_reading(running=steady(4), waiting=rising(0, 18), kv=steady(0.1), ttft=late(0.4)),
+LATE = a_reading(
+    running=4,
+    waiting=rising(0, 18),
+    kv=0.1,
+    ttft=late(0.4),
     ttft_shares=TimeShares(queue=0.88, prefill=0.1, outside=0.02),
     queue=Queue(running=4.0, kv_usage=0.1, wait_s=9.0),
 )
@@ -322,10 +318,7 @@ def test_small_steps_are_no_evidence_of_an_overload() -> None:
         pytest.param(0.6, PROMISE, 32, id="the longest step where most requests are late"),
         pytest.param(0.6, replace(PROMISE, e2e=PROMISE.ttft), 8, id="not if durations are promised"),
         pytest.param(
-            0.6,
-            replace(PROMISE, itl=Objective(under_s=0.018, share=0.95)),
-            8,
-            id="not beyond tokens in time",
+            0.6, replace(PROMISE, itl=Objective(under_s=0.018, share=0.95)), 8, id="not beyond tokens in time"
         ),
     ],
 )
@@ -374,8 +367,10 @@ def test_one_cause_moves_the_cap_its_token_budget_and_its_graphs() -> None:
     }
 
 
-CROWDED = replace(
-    a_reading(running=steady(96), kv=steady(0.3), itl=late(0.6)),
+CROWDED = a_reading(
+    running=96,
+    kv=0.3,
+    itl=late(0.6),
     itl_shares=TimeShares(decode=0.8, prefill=0.2),
     work=Workload(
         arrivals_per_s=4.0, prompt_tokens=100.0, answer_tokens=120.0, decode_step_s=0.07, token_s=2e-4
@@ -496,7 +491,7 @@ IDLE_GPU = Gpu(index=0, uuid="GPU-1", utilization=0.05)
 
 
 def test_reports_an_idle_server_as_over_provisioned() -> None:
-    reading = a_reading(running=steady(1), kv=steady(0.02), gpus=(IDLE_GPU,))
+    reading = a_reading(running=1, kv=0.02, gpus=(IDLE_GPU,))
 
     (proposal,) = proposed(reading, a_context({"max_num_seqs": 256}))
 
@@ -507,17 +502,14 @@ def test_reports_an_idle_server_as_over_provisioned() -> None:
 @pytest.mark.parametrize(
     "reading",
     [
-        pytest.param(a_reading(running=steady(1), kv=steady(0.02)), id="no GPU is seen"),
+        pytest.param(a_reading(running=1, kv=0.02), id="no GPU is seen"),
         pytest.param(
-            a_reading(
-                running=steady(1), kv=steady(0.02), gpus=(Gpu(index=0, uuid="GPU-1", utilization=0.9),)
-            ),
+            a_reading(running=1, kv=0.02, gpus=(Gpu(index=0, uuid="GPU-1", utilization=0.9),)),
             id="the GPU works",
         ),
-        pytest.param(a_reading(running=steady(100), kv=steady(0.02), gpus=(IDLE_GPU,)), id="many run"),
+        pytest.param(a_reading(running=100, kv=0.02, gpus=(IDLE_GPU,)), id="many run"),
         pytest.param(
-            a_reading(running=steady(1), waiting=rising(0, 1), kv=steady(0.02), gpus=(IDLE_GPU,)),
-            id="requests waited",
+            a_reading(running=1, waiting=rising(0, 1), kv=0.02, gpus=(IDLE_GPU,)), id="requests waited"
         ),
     ],
 )
@@ -576,7 +568,7 @@ def test_step_follows_its_rule_and_keeps_cache_headroom(reading: Reading, contex
 
 
 def test_a_cache_is_full_at_its_watermark() -> None:
-    reading = a_reading(running=steady(33), waiting=steady(47), kv=steady(0.897))
+    reading = a_reading(running=33, waiting=47, kv=0.897)
     (note,) = proposed(reading, a_context({"max_num_seqs": 256, "watermark": 0.1}))
 
     assert (note.rule, note.klass) == ("Q2", "note")
@@ -584,7 +576,7 @@ def test_a_cache_is_full_at_its_watermark() -> None:
 
 
 def test_triggering_evidence_comes_first() -> None:
-    full = a_reading(running=steady(40), waiting=steady(14), kv=steady(0.99))
+    full = a_reading(running=40, waiting=14, kv=0.99)
     queue, (note,), (watermark, *_) = proposed(QUEUE), proposed(full), proposed(THRASH)
 
     assert [evidence.metric for evidence in queue[0].evidence][:2] == ["waiting", "running"]

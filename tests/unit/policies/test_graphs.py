@@ -19,7 +19,7 @@ from tests.support.proposals import changes, precedence, rules
 EAGER, LEVEL, CONFIG = "enforce_eager", "optimization_level", "compilation_config"
 LARGEST, SIZES = "max_cudagraph_capture_size", "cudagraph_capture_sizes"
 DOTTED = f"{CONFIG}.cudagraph_mode"
-SPIKES = a_reading(running=steady(100), itl=late(0.0, p50=0.01, p99=0.2))
+SPIKES = a_reading(running=100, itl=late(0.0, p50=0.01, p99=0.2))
 WIDE = replace(SPIKES, running=steady(700))
 OOM = Outcome(at=NOON - timedelta(days=1), result="failed", to={"x": 1}, why="CUDA out of memory")
 
@@ -42,7 +42,7 @@ def test_removes_eager_mode_and_quotes_the_gain() -> None:
     [
         pytest.param(a_reading(), a_context({EAGER: False}), id="graphs are on"),
         pytest.param(a_reading(), a_context({}), id="vLLM's default"),
-        pytest.param(a_reading(running=steady(0)), a_context({EAGER: True}), id="nothing runs"),
+        pytest.param(a_reading(running=0), a_context({EAGER: True}), id="nothing runs"),
         pytest.param(a_reading(coverage=0.7), a_context({EAGER: True}), id="scrapes are missing"),
         pytest.param(a_reading(), a_context({EAGER: True}, outcomes=(OOM,)), id="memory ran out once"),
         pytest.param(
@@ -136,7 +136,7 @@ def test_g3_proposes_nothing(setting: dict[str, Value]) -> None:
 
 def test_kv_pressure_and_a_queue_outrank_graphs() -> None:
     context = a_context({EAGER: True, "max_num_seqs": 16})
-    queue = a_reading(running=steady(16), waiting=steady(4))
+    queue = a_reading(running=16, waiting=4)
     thrash = replace(queue, kv_usage=steady(0.99), preemptions_per_s=steady(1.0))
 
     assert precedence(queue, context, Graphs(), Admission())[0] == ["Q1", "G1"]

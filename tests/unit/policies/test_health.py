@@ -14,7 +14,7 @@ from flettner.policies.graphs import Graphs
 from flettner.policies.queue_notes import QueueNotes
 from tests.support.proposals import precedence
 
-BUSY = a_reading(running=steady(16), waiting=steady(4), answer_tokens=steady(300.0))
+BUSY = a_reading(running=16, waiting=4, answer_tokens=300.0)
 
 
 def rules(reading: Reading, slo: Slo | None = None) -> list[str]:
@@ -107,9 +107,7 @@ def test_an_slo_that_allows_more_errors_is_burnt_later() -> None:
     assert rules(failing, Slo(errors=0.99)) == []
 
 
-HANGING = a_reading(
-    running=steady(8), waiting=steady(3), prompt_tokens=steady(0.0), answer_tokens=steady(0.0)
-)
+HANGING = a_reading(running=8, waiting=3, prompt_tokens=0.0, answer_tokens=0.0)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +148,7 @@ def test_deferred_requests_wait_for_no_flag(deferred: Trend | None, expected: li
 
 
 def test_a_few_deferred_requests_beside_many_that_run_are_a_kv_transfer_at_work() -> None:
-    busy = a_reading(running=steady(200), waiting=steady(4))
+    busy = a_reading(running=200, waiting=4)
 
     assert rules(replace(busy, health=Health(deferred=steady(4.0)))) == []
 

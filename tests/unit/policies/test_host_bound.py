@@ -16,8 +16,8 @@ from tests.support.proposals import changes, precedence
 
 SERVERS, TOKENIZER, ASYNC = "api_server_count", "tokenizer_mode", "async_scheduling"
 HALF = (Gpu(index=0, uuid="a", utilization=0.4), Gpu(index=1, uuid="b", utilization=0.3))
-HOST = replace(a_reading(running=steady(4), waiting=steady(6), gpus=HALF), series={"cpu_utilization": 0.95})
-QUIET = a_reading(running=steady(4), gpus=HALF)
+HOST = a_reading(running=4, waiting=6, gpus=HALF, series={"cpu_utilization": 0.95})
+QUIET = a_reading(running=4, gpus=HALF)
 OFF: dict[str, Value] = {ASYNC: False}
 
 

@@ -17,14 +17,12 @@ from tests.support.proposals import precedence
 
 LENGTH, OFFLOAD, SPECULATIVE = "max_model_len", "kv_offloading_size", "speculative_config"
 SEEN = {"request_tokens_p99": 1500.0, "request_tokens_max": 3000.0}
-SHORT = replace(
-    a_reading(running=steady(16), waiting=steady(2), kv=steady(0.97), preemptions=steady(1)), series=SEEN
-)
+SHORT = a_reading(running=16, waiting=2, kv=0.97, preemptions=1, series=SEEN)
 LONG = a_context({LENGTH: 32768})
-QUEUE = a_reading(running=steady(16), waiting=steady(4))
+QUEUE = a_reading(running=16, waiting=4)
 OFFLOADED = a_context({OFFLOAD: 8, LENGTH: 4096})
 DRAFTS = a_context({SPECULATIVE: '{"method": "ngram", "num_speculative_tokens": 5}'})
-REJECTED = replace(a_reading(), series={"spec_acceptance_ratio": 0.2})
+REJECTED = a_reading(series={"spec_acceptance_ratio": 0.2})
 
 
 def test_shortening_an_unused_context_requires_approval() -> None:
@@ -73,7 +71,7 @@ def test_drafts_fewer_tokens_if_some_are_accepted() -> None:
 
 def test_disables_drafts_for_a_large_batch() -> None:
     (proposal,) = Speculation().propose(
-        a_reading(running=steady(100)), a_context({"spec_method": "ngram", "spec_tokens": 5})
+        a_reading(running=100), a_context({"spec_method": "ngram", "spec_tokens": 5})
     )
 
     assert dict(proposal.to) == {"spec_method": None, "spec_tokens": None}
@@ -87,9 +85,7 @@ def test_disables_drafts_for_a_large_batch() -> None:
         pytest.param(replace(REJECTED, series={"spec_acceptance_ratio": 0.7}), DRAFTS, id="accepted"),
         pytest.param(replace(REJECTED, coverage=0.7), DRAFTS, id="scrapes are missing"),
         pytest.param(
-            REJECTED,
-            a_context(DRAFTS.setting, bounds={SPECULATIVE: Bound(allowed=("x",))}),
-            id="forbidden",
+            REJECTED, a_context(DRAFTS.setting, bounds={SPECULATIVE: Bound(allowed=("x",))}), id="forbidden"
         ),
     ],
 )

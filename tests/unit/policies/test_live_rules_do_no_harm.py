@@ -5,7 +5,7 @@ import pytest
 from flettner.agent.domain.model import Proposal
 from flettner.agent.domain.ports import Context, Policy
 from flettner.agent.domain.reading import Reading
-from flettner.policies.conformance.readings import a_context, a_reading, steady
+from flettner.policies.conformance.readings import a_context, a_reading
 from flettner.policies.conformance.safety_checks import harms
 from flettner.policies.context_length import ContextLength
 from flettner.policies.graphs import Graphs
@@ -49,7 +49,7 @@ NO_SHARE_LEFT = a_context({"gpu_memory_utilization": 0.8, "max_num_seqs": 64})
         ("O1", Offloading(), length_rules.QUEUE, length_rules.OFFLOADED),
         ("P4", LongPrompts(), prompts.MIXED, a_context(prompts.SETTING)),
         ("SD1", Speculation(), length_rules.REJECTED, length_rules.DRAFTS),
-        ("SD1", Speculation(), a_reading(running=steady(100)), DRAFTED),
+        ("SD1", Speculation(), a_reading(running=100), DRAFTED),
         ("X1", PrefixCache(), prefixes.BUSY, prefixes.OFF),
     ],
 )
@@ -61,11 +61,11 @@ def test_firing_rule_does_no_harm(rule: str, policy: Policy, reading: Reading, c
 
 
 def test_tuning_a_hanging_server_counts_as_harm() -> None:
-    hung = a_reading(waiting=steady(9), prompt_tokens=steady(0), answer_tokens=steady(0))
+    hung = a_reading(waiting=9, prompt_tokens=0, answer_tokens=0)
     context = a_context({"max_num_seqs": 4})
     more = Proposal(rule="X", to={"max_num_seqs": 8}, why="1", expects="e", risks="r", source="s")
 
     assert harms(hung, context, [more]) == (
         "X: max_num_seqs changes although the server hangs: it generated no token",
     )
-    assert harms(a_reading(waiting=steady(9)), context, [more]) == ()
+    assert harms(a_reading(waiting=9), context, [more]) == ()

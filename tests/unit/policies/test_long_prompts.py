@@ -15,7 +15,7 @@ from tests.support.proposals import precedence
 
 THRESHOLD, BUDGET = "long_prefill_token_threshold", "max_num_batched_tokens"
 PROMPTS = {"prompt_tokens_p50": 200.0, "prompt_tokens_p99": 6000.0}
-MIXED = replace(a_reading(ttft=late(0.0, p50=0.1, p99=2.0), itl=late(0.0)), series=PROMPTS)
+MIXED = a_reading(ttft=late(0.0, p50=0.1, p99=2.0), itl=late(0.0), series=PROMPTS)
 SETTING = {BUDGET: 2048}
 
 

@@ -9,7 +9,7 @@ from flettner.agent.domain.model import Bound, Outcome, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Gpu, Incident, Reading
 from flettner.policies.admission import Admission
-from flettner.policies.conformance.readings import NOON, a_context, a_reading, promoted, steady
+from flettner.policies.conformance.readings import NOON, a_context, a_reading, promoted
 from flettner.policies.memory_share import MemoryShare
 from flettner.policies.thermal import Thermal
 from flettner.vllm_facts.serve_config import Model, ServeConfig
@@ -24,9 +24,7 @@ def gpu(used: float) -> Gpu:
     return Gpu(index=0, uuid="GPU-1", memory_used_mib=used * 80_000, memory_total_mib=80_000)
 
 
-SHORT = a_reading(
-    running=steady(30), waiting=steady(4), kv=steady(0.97), preemptions=steady(0.5), gpus=(gpu(0.88),)
-)
+SHORT = a_reading(running=30, waiting=4, kv=0.97, preemptions=0.5, gpus=(gpu(0.88),))
 ROOMY = replace(SHORT, gpus=(gpu(0.6),))
 OOM = Incident(at=NOON, server="chat-r0", what="oom", why="the kernel killed a process of it")
 FAILED = replace(SHORT, incidents=(OOM,))
@@ -89,16 +87,8 @@ def test_an_operators_bound_keeps_a_fixed_size() -> None:
         pytest.param(replace(SHORT, gpus=()), a_context(AT), id="memory is not known"),
         pytest.param(replace(SHORT, gpus=(gpu(0.96),)), a_context(AT), id="no headroom"),
         pytest.param(replace(SHORT, gpus=(gpu(0.6), gpu(0.96))), a_context(AT), id="none on one GPU"),
-        pytest.param(
-            a_reading(running=steady(30), waiting=steady(4), gpus=(gpu(0.88),)),
-            a_context(AT),
-            id="KV is free",
-        ),
-        pytest.param(
-            a_reading(running=steady(30), kv=steady(0.97), gpus=(gpu(0.88),)),
-            a_context(AT),
-            id="nothing waits",
-        ),
+        pytest.param(a_reading(running=30, waiting=4, gpus=(gpu(0.88),)), a_context(AT), id="KV is free"),
+        pytest.param(a_reading(running=30, kv=0.97, gpus=(gpu(0.88),)), a_context(AT), id="nothing waits"),
         pytest.param(SHORT, a_context({SHARE: 0.92}), id="at the ceiling"),
         pytest.param(SHORT, a_context({SHARE: 0.88}, bounds={SHARE: Bound(max=0.88)}), id="at the bound"),
         pytest.param(
@@ -188,13 +178,9 @@ def test_skips_a_value_that_ran_out_of_memory() -> None:
     "reading",
     [
         pytest.param(replace(FAILED, coverage=0.7), id="scrapes are missing"),
-        pytest.param(
-            replace(a_reading(), incidents=(replace(OOM, what="restarted", why="by hand"),)), id="no OOM"
-        ),
-        pytest.param(
-            replace(a_reading(), incidents=(replace(OOM, what="died", why="exit 1"),)), id="another end"
-        ),
-        pytest.param(a_reading(running=steady(0)), id="nothing runs"),
+        pytest.param(a_reading(incidents=(replace(OOM, what="restarted", why="by hand"),)), id="no OOM"),
+        pytest.param(a_reading(incidents=(replace(OOM, what="died", why="exit 1"),)), id="another end"),
+        pytest.param(a_reading(running=0), id="nothing runs"),
     ],
 )
 def test_m2_proposes_nothing(reading: Reading) -> None:

@@ -10,13 +10,13 @@ from flettner.agent.domain.model_search import Capacity, ModelSearchResult, Pred
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Health, Reading, Workload
 from flettner.performance_model.band import Band
-from flettner.policies.conformance.readings import NOON, a_context, a_reading, late, steady
+from flettner.policies.conformance.readings import NOON, a_context, a_reading, late
 from flettner.policies.model import Model
 from flettner.rules.precedence import ranked
 from tests.support.proposals import rules
 
 SETTING = {"max_num_seqs": 8}
-LATE = a_reading(running=steady(8), waiting=steady(12), ttft=late(0.6, p50=0.4, p99=9.0))
+LATE = a_reading(running=8, waiting=12, ttft=late(0.6, p50=0.4, p99=9.0))
 
 
 def about(value: float) -> Band:

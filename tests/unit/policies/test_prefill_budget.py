@@ -61,8 +61,11 @@ def test_prompts_in_small_pieces_raise_the_token_budget() -> None:
     )
 
 
-QUEUED = replace(
-    a_reading(running=steady(6), waiting=steady(20), ttft=late(0.9), itl=FINE),
+QUEUED = a_reading(
+    running=6,
+    waiting=20,
+    ttft=late(0.9),
+    itl=FINE,
     ttft_shares=TimeShares(queue=0.95, prefill=0.05),
     queue=Queue(running=6.0, kv_usage=0.2, wait_s=4.0),
     work=replace(LONG, prompt_tokens=100.0, step_tokens=62.0),
@@ -122,8 +125,8 @@ def test_a_large_budget_is_not_the_cause(budget: int) -> None:
             replace(SLOW_START, ttft_shares=TimeShares(queue=0.9, prefill=0.1)),
             id="a queue makes them late (Q1)",
         ),
-        pytest.param(a_reading(preemptions=steady(0.1), ttft=late(0.2), itl=FINE), id="preemptions (K1)"),
-        pytest.param(a_reading(kv=steady(0.95), ttft=late(0.2), itl=FINE), id="the cache is full (K2)"),
+        pytest.param(a_reading(preemptions=0.1, ttft=late(0.2), itl=FINE), id="preemptions (K1)"),
+        pytest.param(a_reading(kv=0.95, ttft=late(0.2), itl=FINE), id="the cache is full (K2)"),
         pytest.param(a_reading(ttft=late(0.2, count=19), itl=FINE), id="too few requests"),
         pytest.param(a_reading(ttft=late(0.05), itl=FINE), id="the promise is kept"),
         pytest.param(a_reading(ttft=late(0.2), itl=late(0.04)), id="tokens have no slack to give"),
@@ -145,9 +148,7 @@ def test_high_itl_during_prefill_lowers_the_token_budget() -> None:
 
 @pytest.mark.parametrize(
     "reading",
-    [
-        pytest.param(a_reading(ttft=late(0.04), itl=LATE_TOKENS), id="first tokens have no slack to give"),
-    ],
+    [pytest.param(a_reading(ttft=late(0.04), itl=LATE_TOKENS), id="first tokens have no slack to give")],
 )
 def test_p2_proposes_nothing(reading: Reading) -> None:
     assert not proposed(reading)
@@ -169,7 +170,7 @@ def test_high_itl_without_prefill_keeps_the_token_budget(
     prompts: Trend, answers: Trend | None, changes: bool
 ) -> None:
     """128 concurrent short chats: decoding alone exceeds the ITL objective."""
-    reading = a_reading(running=steady(128), ttft=FINE, itl=late(0.4, p50=0.02), prompt_tokens=prompts)
+    reading = a_reading(running=128, ttft=FINE, itl=late(0.4, p50=0.02), prompt_tokens=prompts)
 
     (proposal,) = proposed(replace(reading, generation_tokens_per_s=answers))
 
@@ -245,7 +246,7 @@ TAIL = late(0.02, p50=0.1, p99=0.9)  # 9 times, and above the objective
         pytest.param(a_reading(ttft=TAIL, itl=FINE), 1024, 4096, id="TTFT raises up to the band"),
         pytest.param(a_reading(ttft=TAIL, itl=FINE), 4096, None, id="TTFT, inside the band"),
         pytest.param(a_reading(ttft=TAIL, itl=TAIL), 1024, None, id="both: no way is right"),
-        pytest.param(a_reading(ttft=TAIL, itl=FINE, waiting=steady(2)), 1024, None, id="TTFT, from a queue"),
+        pytest.param(a_reading(ttft=TAIL, itl=FINE, waiting=2), 1024, None, id="TTFT, from a queue"),
         pytest.param(a_reading(ttft=FINE, itl=TAIL), 16384, 8192, id="ITL lowers down to the band"),
         pytest.param(a_reading(ttft=FINE, itl=TAIL), 8192, None, id="ITL, inside the band"),
         pytest.param(
@@ -277,10 +278,7 @@ def test_p1_outranks_p3() -> None:
 
 @pytest.mark.parametrize(
     ("reading", "bound"),
-    [
-        pytest.param(SLOW_START, Bound(max=256), id="up"),
-        pytest.param(SLOW_TOKENS, Bound(min=256), id="down"),
-    ],
+    [pytest.param(SLOW_START, Bound(max=256), id="up"), pytest.param(SLOW_TOKENS, Bound(min=256), id="down")],
 )
 def test_stops_at_the_bound(reading: Reading, bound: Bound) -> None:
     context = a_context({"max_num_batched_tokens": 256}, bounds={"max_num_batched_tokens": bound})
@@ -342,9 +340,7 @@ def test_latency_without_a_known_violation_share_is_not_healthy() -> None:
     assert not proposed(replace(SLOW_START, itl=unknown), SMALL)
 
 
-MIXED = replace(
-    a_reading(running=steady(4), ttft=FINE, itl=LATE_TOKENS), itl_shares=TimeShares(prefill=0.9, decode=0.1)
-)
+MIXED = a_reading(running=4, ttft=FINE, itl=LATE_TOKENS, itl_shares=TimeShares(prefill=0.9, decode=0.1))
 WORK = Workload(arrivals_per_s=1.0, prompt_tokens=3000.0, decode_step_s=0.018, token_s=6e-5)
 
 

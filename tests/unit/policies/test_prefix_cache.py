@@ -15,7 +15,7 @@ from flettner.vllm_facts.serve_config import Model, ServeConfig
 from tests.support.proposals import precedence, rules
 
 CACHING = "enable_prefix_caching"
-BUSY = a_reading(prompt_tokens=steady(2000))
+BUSY = a_reading(prompt_tokens=2000)
 MISSES = replace(BUSY, prefix_hit_ratio=0.001)
 OFF = a_context({CACHING: False})
 
@@ -51,7 +51,7 @@ def test_respects_a_bound_that_allows_only_on() -> None:
             id="a hybrid model",
         ),
         pytest.param(a_reading(prompt_tokens=None), OFF, id="prompts are not known"),
-        pytest.param(a_reading(prompt_tokens=steady(0)), OFF, id="no prompts"),
+        pytest.param(a_reading(prompt_tokens=0), OFF, id="no prompts"),
         pytest.param(replace(BUSY, coverage=0.7), OFF, id="scrapes are missing"),
         pytest.param(
             BUSY, a_context({CACHING: False}, bounds={CACHING: Bound(allowed=(False,))}), id="forbidden"

@@ -14,10 +14,10 @@ from flettner.vllm_facts.values import Value
 from tests.support.proposals import precedence
 
 SEQS, BUDGET = "max_num_seqs", "max_num_batched_tokens"
-BACKLOG = a_reading(waiting=steady(120))
-STALL = a_reading(running=steady(4), waiting=steady(5))
+BACKLOG = a_reading(waiting=120)
+STALL = a_reading(running=4, waiting=5)
 SETTING: dict[str, Value] = {SEQS: 16, "speculative_config": '{"method": "ngram"}', "async_scheduling": False}
-FULL_HOUSE = a_reading(running=steady(16), waiting=steady(20), ttft=late(0.4))
+FULL_HOUSE = a_reading(running=16, waiting=20, ttft=late(0.4))
 BOUNDS = {SEQS: Bound(max=16), BUDGET: Bound(max=2048)}
 AT_BOUNDS = a_context({SEQS: 16, BUDGET: 2048}, bounds=BOUNDS)
 
@@ -36,7 +36,7 @@ def test_more_than_a_hundred_waiting_requests_are_a_critical_backlog() -> None:
 @pytest.mark.parametrize(
     "reading",
     [
-        pytest.param(a_reading(waiting=steady(100)), id="a hundred"),
+        pytest.param(a_reading(waiting=100), id="a hundred"),
         pytest.param(a_reading(waiting=rising(0, 300)), id="in one half only"),
         pytest.param(replace(BACKLOG, coverage=0.7), id="scrapes are missing"),
     ],
@@ -148,8 +148,10 @@ def test_n1_proposes_nothing(reading: Reading, context: Context) -> None:
 
 
 def test_raisable_cap_outranks_every_queue_note() -> None:
-    busy = replace(
-        a_reading(running=steady(16), waiting=steady(120), ttft=late(0.4)),
+    busy = a_reading(
+        running=16,
+        waiting=120,
+        ttft=late(0.4),
         ttft_shares=TimeShares(queue=1.0),
         queue=Queue(running=16.0, kv_usage=0.2, wait_s=9.0),
     )

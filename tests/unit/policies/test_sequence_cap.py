@@ -8,11 +8,11 @@ from flettner.agent.domain.model import Bound, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading, Trend
 from flettner.policies.admission import Admission
-from flettner.policies.conformance.readings import a_context, a_reading, steady
+from flettner.policies.conformance.readings import a_context, a_reading
 from flettner.vllm_facts.values import Value
 from tests.support.proposals import changes
 
-QUEUE = a_reading(running=steady(4), waiting=steady(9))
+QUEUE = a_reading(running=4, waiting=9)
 
 
 def proposed(reading: Reading, context: Context) -> list[Proposal]:
@@ -23,7 +23,7 @@ def changes_of(reading: Reading, context: Context) -> list[tuple[str, dict[str, 
     return changes(proposed(reading, context))
 
 
-HUNDREDS = a_reading(running=steady(2), waiting=steady(300), kv=steady(0.001))
+HUNDREDS = a_reading(running=2, waiting=300, kv=0.001)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_step_ends_at_the_limit_of_the_guard(bounds: dict[str, Bound], to: int) 
 def test_engines_of_one_page_share_its_queue(
     running: int, setting: dict[str, Value], to: dict[str, Value] | None
 ) -> None:
-    reading = a_reading(running=steady(running), waiting=steady(18), kv=steady(0.05))
+    reading = a_reading(running=running, waiting=18, kv=0.05)
 
     assert changes_of(reading, a_context({"data_parallel_size": 2, **setting})) == (
         [("Q1", to)] if to else []
@@ -69,14 +69,14 @@ def test_engines_of_one_page_share_its_queue(
 
 @pytest.mark.parametrize(("running", "asks"), [(8, True), (4, False)])
 def test_replicas_behind_one_name_have_a_cap_each(running: int, asks: bool) -> None:
-    reading = a_reading(running=steady(running), waiting=steady(18), kv=steady(0.05))
+    reading = a_reading(running=running, waiting=18, kv=0.05)
     of_two = replace(reading, facts={**reading.facts, "replicas": "2"})
 
     assert bool(changes_of(of_two, a_context({"max_num_seqs": 4}))) == asks
 
 
 def test_lowers_each_engine_to_its_running_sequences() -> None:
-    reading = a_reading(running=steady(64), waiting=steady(20), kv=steady(0.97), preemptions=steady(1))
+    reading = a_reading(running=64, waiting=20, kv=0.97, preemptions=1)
     setting: dict[str, Value] = {"data_parallel_size": 2, "max_num_seqs": 64, "watermark": 0.05}
     (fewer, _) = proposed(reading, a_context(setting))
 
@@ -102,7 +102,7 @@ def test_level_below_the_default_cap_is_no_cap_of_a_known_command(
     running: int, setting: dict[str, Value], inferred: bool
 ) -> None:
     """Raising an assumed cap of 4 would lower the actual 256."""
-    queue = a_reading(running=steady(running), waiting=steady(90), kv=steady(0.01))
+    queue = a_reading(running=running, waiting=90, kv=0.01)
 
     assert bool(proposed(queue, a_context(setting))) is inferred
 
@@ -112,4 +112,4 @@ def test_infers_a_cap_from_a_ceiling_that_running_touches(at_high: float, inferr
     """Recorded on a GPU: 8 ran in most scrapes, 5 to 7 in those between two steps, and hundreds waited."""
     swinging = Trend(mean=7.6, low=5, high=8, early=7.5, late=7.7, at_high=at_high)
 
-    assert bool(proposed(a_reading(running=swinging, waiting=steady(9)), a_context())) is inferred
+    assert bool(proposed(a_reading(running=swinging, waiting=9), a_context())) is inferred

@@ -7,14 +7,14 @@ import pytest
 from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
 from flettner.policies.admission import Admission
-from flettner.policies.conformance.readings import a_context, a_reading, steady
+from flettner.policies.conformance.readings import a_context, a_reading
 from flettner.policies.conformance.safety_checks import harms
 from flettner.policies.static_findings import StaticFindings
 from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import ChangeClass, Knob, Value
 from tests.support.proposals import precedence
 
-BUSY = a_reading(running=steady(16), waiting=steady(4))
+BUSY = a_reading(running=16, waiting=4)
 SETTING: dict[Knob, Value] = {"max_num_seqs": 16, "async_scheduling": False}
 
 
@@ -59,7 +59,7 @@ def test_a_finding_is_only_shown(context: Context, why: str) -> None:
 
 
 def test_an_idle_server_shows_no_gain() -> None:
-    idle = a_reading(running=steady(0), waiting=steady(0))
+    idle = a_reading(running=0, waiting=0)
 
     assert list(StaticFindings().propose(idle, given(ON))) == []
 

@@ -6,7 +6,7 @@ import pytest
 
 from flettner.agent.domain.reading import Gpu, Reading
 from flettner.policies.admission import Admission
-from flettner.policies.conformance.readings import a_context, a_reading, steady
+from flettner.policies.conformance.readings import a_context, a_reading
 from flettner.policies.graphs import Graphs
 from flettner.policies.thermal import Thermal
 from tests.support.proposals import precedence
@@ -17,7 +17,7 @@ SLOWED = replace(COOL, throttle_reasons=0x40 | 0x4)
 
 
 def reading(*gpus: Gpu) -> Reading:
-    return a_reading(running=steady(16), waiting=steady(4), gpus=gpus)
+    return a_reading(running=16, waiting=4, gpus=gpus)
 
 
 def test_hot_or_throttled_gpu_blocks_every_change() -> None:

@@ -1,7 +1,5 @@
 """What the daemon finds in the flags of a running server."""
 
-from dataclasses import replace
-
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.reading import Gpu
 from flettner.agent.machine.transitions import describe_serve_config
@@ -12,7 +10,7 @@ from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.values import Setting
 from tests.support.config_builder import QUICK, SERVER
 
-T4 = replace(a_reading(), gpus=(Gpu(index=0, uuid="GPU-1", name="Tesla T4"),))
+T4 = a_reading(gpus=(Gpu(index=0, uuid="GPU-1", name="Tesla T4"),))
 SLOW: Setting = {"model": "Qwen/Qwen2.5-1.5B-Instruct", "async_scheduling": False}
 
 
