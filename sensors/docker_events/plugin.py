@@ -9,7 +9,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type
 
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import Now, View
-from flettner.agent.domain.reading import Incident, Sample, SourceState
+from flettner.agent.domain.reading import Incident, Sample
 from flettner.agent.plugins.option_errors import check_periods
 from flettner.agent.retrying import Backoff, failure, retry
 from flettner.clients.docker.api import EngineAt
@@ -17,6 +17,7 @@ from flettner.clients.docker.events import EventStream
 from flettner.clients.docker.parse import ContainerEvent, ContainerSummary, event_of, summaries_of
 from flettner.primitives.bounded import join_chunks
 from flettner.sensors.docker_events.registry import ContainerRegistry
+from flettner.sensors.shared.source_reporter import SourceReporter
 
 ACTIONS = ("oom", "die", "start", "kill", "pause", "unpause", "rename", "destroy", "health_status")
 NETWORK_ACTIONS = ("connect", "disconnect")
@@ -84,7 +85,8 @@ class DockerEvents:
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
         backoff = Backoff(_FIRST_RETRY_S, self.retry_at_most_s)
-        source = _Source(ContainerRegistry(view, self.containers), emit, now, on_opened=backoff.reset)
+        reporter = SourceReporter(emit, now)
+        source = _Source(ContainerRegistry(view, self.containers), reporter, on_opened=backoff.reset)
         engine = EngineAt(host=self.host, timeout_s=self.timeout_s)
 
         async def follow() -> None:
@@ -96,21 +98,19 @@ class DockerEvents:
         following = AsyncRetrying(
             retry=retry_if_exception_type(SensorError),
             wait=backoff,
-            before_sleep=lambda state: source.report_lost(str(failure(state))),
+            before_sleep=lambda state: reporter.report(SOURCE, available=False, why=str(failure(state))),
         )
         await retry(following, follow)
 
 
 @dataclass(slots=True)
 class _Source:
-    """Turns items of the stream into samples; reports a lost Engine once, and its return once."""
+    """Turns items of the stream into samples; reports the return of a lost Engine."""
 
     registry: ContainerRegistry
-    emit: Callable[[Sample], None]
-    now: Now
+    reporter: SourceReporter
     on_opened: Callable[[], None]
     opened: bool = False
-    lost: bool = False
 
     async def follow(self, stream: EventStream[ContainerEvent | ContainerListing]) -> None:
         """Return when the stream ends without events. Raises SensorError when it is lost."""
@@ -124,33 +124,23 @@ class _Source:
                 if item is None:
                     return
                 self._take(item)
-            self._emit(self.registry.confirm_held(self.now(), asyncio.get_running_loop().time()))
+            self._emit(self.registry.confirm_held(self.reporter.now(), asyncio.get_running_loop().time()))
 
     def _take(self, item: ContainerEvent | ContainerListing) -> None:
         if not isinstance(item, ContainerListing):
             clock_s = asyncio.get_running_loop().time()
-            self._emit(self.registry.record(item, self.now(), clock_s))
+            self._emit(self.registry.record(item, self.reporter.now(), clock_s))
         elif self.opened:
             self.registry.update(item.containers)
         else:
             self.opened = True
             self.on_opened()
-            self._emit(self.registry.resync(item.containers, self.now()))
-            self._report_available()
+            self._emit(self.registry.resync(item.containers, self.reporter.now()))
+            self.reporter.report(SOURCE, available=True)
 
     def _emit(self, incidents: list[Incident]) -> None:
         for incident in incidents:
-            self.emit(incident)
-
-    def _report_available(self) -> None:
-        if self.lost:
-            self.lost = False
-            self.emit(SourceState(at=self.now(), source=SOURCE, available=True))
-
-    def report_lost(self, why: str) -> None:
-        if not self.lost:
-            self.lost = True
-            self.emit(SourceState(at=self.now(), source=SOURCE, available=False, why=why))
+            self.reporter.emit(incident)
 
 
 plugin = DockerEvents

@@ -14,12 +14,13 @@ import structlog
 
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.ports import Now, View
-from flettner.agent.domain.reading import EngineSample, Sample, SourceState
+from flettner.agent.domain.reading import EngineSample, Sample
 from flettner.agent.observe.engine_sample import sample
 from flettner.agent.observe.plausibility import find_nonsense, highest_setting
 from flettner.agent.plugins.option_errors import check_periods
 from flettner.primitives.bounded import MOST_BYTES, parse_json, read_body
 from flettner.sensors.shared.addresses import resolve
+from flettner.sensors.shared.source_reporter import SourceReporter
 from flettner.sensors.vllm_metrics.replicas import add_up
 from flettner.vllm_facts.errors import MetricsPageError
 from flettner.vllm_facts.metrics.page_totals import PageTotals, has_restarted
@@ -120,7 +121,7 @@ class _Source:
         self._now = now
         self._parser = PageParser()
         self._slowed = False  # whether that was reported
-        self._lost = False
+        self._reporter = SourceReporter(emit, now)
         self._accepted: PageTotals | None = None  # the last page that could be true
         self._before: PageTotals | None = None  # it, unless a page was refused since
         self._before_s = 0.0  # loop time
@@ -164,8 +165,7 @@ class _Source:
         else:
             self._accepted = self._before = after
             self._before_s = at_s
-            if self._lost:
-                self._report(available=True)
+            self._report(available=True)
             self._emit(current)
 
     def _refuse_nonsense(self, sample: EngineSample) -> None:
@@ -228,13 +228,11 @@ class _Source:
 
     def _report_lost(self, why: str) -> None:
         expected = any(server.name == self._server for server in self._view.servers())
-        if expected and not self._lost:  # a retired server is not lost
+        if expected:  # a retired server is not lost
             self._report(available=False, why=why)
 
     def _report(self, *, available: bool, why: str = "") -> None:
-        self._lost = not available
-        source = f"vllm_metrics {self._server}"
-        self._emit(SourceState(at=self._now(), source=source, available=available, why=why))
+        self._reporter.report(f"vllm_metrics {self._server}", available=available, why=why)
 
 
 def _parse_version(body: bytes) -> str | None:
