@@ -1,7 +1,8 @@
 """Queries Prometheus for named PromQL results, drops stale results, and loads the history of the charts."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -9,15 +10,16 @@ from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import Sample, SeriesSample
-from flettner.agent.observe.minute_rows import MINUTE_S, MinuteRow
+from flettner.agent.observe.minute_rows import MINUTE_S, MinuteRow, build_row
 from flettner.agent.plugins.option_errors import check_periods
-from flettner.sensors.prometheus.history import build_queries, build_rows, select_servers
 from flettner.sensors.shared.source_reporter import SourceReporter
+from flettner.vllm_facts.metrics.names import COUNTERS, GAUGES, HISTOGRAMS
 
 if TYPE_CHECKING:
     from flettner.sensors.prometheus.promql import Connection, QueryResult
 
 MOST_HOURS = 24  # that a chart shows
+WINDOW = "2m"  # of a rate: two samples or more, with scrape intervals up to a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,44 @@ class Prometheus:
         for name, answer in answers.items():
             reporter.report(f"prometheus {name}", available=not answer.why, why=answer.why)
         return answers
+
+
+def select_servers(addresses: Iterable[str]) -> str:
+    """Return the label matcher of these HOST:PORT, as Prometheus names a target by default."""
+    return f"instance=~`{'|'.join(map(re.escape, addresses))}`"
+
+
+def build_queries(matchers: str) -> Mapping[str, str]:
+    """Return PromQL by column of a row. Gauges are those of the instance with the largest number.
+
+    `matchers`: of labels, in braces of PromQL. Each name of a metric is queried if releases differ.
+    """
+
+    def query(names: Iterable[str], template: str) -> str:
+        series = "{" + matchers + "}"
+        return " or ".join(template.replace("NAME", name).replace("SERIES", series) for name in names)
+
+    p95 = f"histogram_quantile(0.95, sum by (le) (rate(NAME_bucketSERIES[{WINDOW}])))"
+    return {
+        "requests_rps": query(HISTOGRAMS["ttft"], f"sum(rate(NAME_countSERIES[{WINDOW}]))"),
+        "ttft_p95_s": query(HISTOGRAMS["ttft"], p95),
+        "itl_p95_s": query(HISTOGRAMS["itl"], p95),
+        "running": query(GAUGES["running"], "max(sum by (instance) (NAMESERIES))"),
+        "waiting": query(GAUGES["waiting"], "max(sum by (instance) (NAMESERIES))"),
+        "kv_usage": query(GAUGES["kv_usage"], "max(NAMESERIES)"),
+        "preemptions_per_s": query(
+            COUNTERS["preemptions"], f"max(sum by (instance) (rate(NAMESERIES[{WINDOW}])))"
+        ),
+    }
+
+
+def build_rows(points: Mapping[str, Mapping[int, float]]) -> list[MinuteRow]:
+    """Return the rows of the minutes that end at the points' times, by column; oldest first."""
+    times = sorted({at for column in points.values() for at in column})
+    rows = (
+        build_row(at - MINUTE_S, {name: column.get(at) for name, column in points.items()}) for at in times
+    )
+    return [row for row in rows if row is not None]
 
 
 plugin = Prometheus
