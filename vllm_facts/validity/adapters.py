@@ -28,15 +28,6 @@ def check_rank(config: ServeConfig) -> Iterator[InvalidSetting]:
     )
 
 
-def check_adapters(config: ServeConfig) -> Iterator[InvalidSetting]:
-    if config.setting.get("lora_modules") and config.setting.get("enable_lora") is not True:
-        yield InvalidSetting(
-            why="lora_modules needs enable_lora",
-            source="vllm/v1/engine/input_processor.py: 'LoRA is not enabled'",
-            to={"enable_lora": True},
-        )
-
-
 def check_prefetch(config: ServeConfig) -> Iterator[InvalidSetting]:
     """Weights offloaded by prefetching are fetched at least one layer ahead, from groups of layers."""
     group, step = number_of(config, "offload_group_size"), number_of(config, "offload_prefetch_step")
@@ -75,4 +66,4 @@ def check_allocator(config: ServeConfig) -> Iterator[InvalidSetting]:
     )
 
 
-CHECKS = (check_rank, check_adapters, check_prefetch, check_allocator)
+CHECKS = (check_rank, check_prefetch, check_allocator)

@@ -7,6 +7,7 @@ from itertools import chain
 from flettner.vllm_facts.fact_tables import FOLDER, read_rows
 from flettner.vllm_facts.releases import cite
 from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import json_entry
 from flettner.vllm_facts.validity import (
     adapters,
     attention,
@@ -14,14 +15,25 @@ from flettner.vllm_facts.validity import (
     precision,
     quantization,
     scheduler,
-    serving,
     speculation,
     split,
 )
 from flettner.vllm_facts.validity.refusal import InvalidSetting, NotAbove, RefusedFlag
 
+
+def has_no_shared_cache(config: ServeConfig) -> bool:
+    return config.setting.get("mm_processor_cache_type") != "shm"
+
+
+def names_backend_twice(config: ServeConfig) -> bool:
+    return json_entry(config, "attention_config", "backend") is not None
+
+
 _FILE = FOLDER / "validity/refusals.toml"
-_CONDITIONS = {check.__name__: check for check in (*parallel.CONDITIONS, *serving.CONDITIONS)}
+_CONDITIONS = {
+    condition.__name__: condition
+    for condition in (*parallel.CONDITIONS, has_no_shared_cache, names_backend_twice)
+}
 NOT_ABOVE = read_rows(_FILE, "not_above", NotAbove)
 REFUSED = read_rows(_FILE, "refused", RefusedFlag, _CONDITIONS)
 CHECKS = (
@@ -31,7 +43,6 @@ CHECKS = (
     *quantization.CHECKS,
     *precision.CHECKS,
     *attention.CHECKS,
-    *serving.CHECKS,
     *speculation.CHECKS,
     *adapters.CHECKS,
 )

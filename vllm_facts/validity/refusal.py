@@ -15,7 +15,6 @@ PARALLEL = "vllm/config/parallel.py: _validate_parallel_config"
 MODEL = "vllm/config/model.py"
 VLLM = "vllm/config/vllm.py"
 ENGINE = "vllm/engine/arg_utils.py: create_engine_config"
-SERVE = "vllm/entrypoints/launchers/cli_args.py: validate_parsed_serve_args"
 
 FlagMapping = Mapping[Knob, Value]
 
