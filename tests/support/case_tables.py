@@ -150,16 +150,17 @@ def _read_facts(text: str, log_lines: Mapping[str, str]) -> dict[str, Any]:
         elif name == "gpu":
             facts["card"] = find_gpu(value)
         elif name == "checks" or name in _FACTS:
-            facts[name] = _typed(value) if name in ("gpus", "concurrency") else value
+            facts[name] = typed(value) if name in ("gpus", "concurrency") else value
         else:
-            facts["model"] = replace(facts["model"], **{name: _typed(value)})
+            facts["model"] = replace(facts["model"], **{name: typed(value)})
     if log:
         facts["log"] = ("INFO the first line", *log, "INFO the last line")
     return facts | ({"env": " ".join(variables)} if variables else {})
 
 
-def _typed(text: str) -> Any:  # noqa: ANN401 - a field of Model or ServeConfig
+def typed(text: str) -> Any:  # noqa: ANN401 - a field of Model or ServeConfig, or a value of a flag
     try:
-        return literal_eval(text)
+        value = literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+    return text if isinstance(value, dict) else value  # JSON

@@ -1,25 +1,25 @@
 """Public issues about vLLM as cases: their command, GPU and log lines, and the rule that comes first.
 
-The cases are in issues.toml: the flags as given, single log lines, the address of the issue.
+The cases are in issues.txt: the flags as given, single log lines, the address of the issue.
 """
 
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from dataclasses import field as with_default
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from flettner.lint.fixes import Fixes, find_fixes
 from flettner.lint.rules import all_lints
-from flettner.vllm_facts.fact_tables import read_rows
 from flettner.vllm_facts.models.estimate import estimate_model
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import parse_command
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Value
+from tests.support.case_tables import typed
 
 LINTS = all_lints()
 
@@ -33,14 +33,14 @@ class Issue:
 
     url: str
     command: str
-    first: str = ""
-    gpu: str = ""
-    gpus: int | None = None
-    version: str = ""
-    log: tuple[str, ...] = ()
-    to: Mapping[str, Value] = with_default(default_factory=dict)
-    without: tuple[str, ...] = ()
-    never: tuple[str, ...] = ()
+    first: str
+    gpu: str
+    gpus: int | None
+    version: str
+    log: tuple[str, ...]
+    to: Mapping[str, Value]
+    without: tuple[str, ...]
+    never: tuple[str, ...]
 
     def fixes(self) -> Fixes:
         return find_fixes(self.deployment(), LINTS)
@@ -61,7 +61,28 @@ class Issue:
         )
 
 
-CASES = read_rows(Path(__file__).with_name("issues.toml"), "issue", Issue)
+def _read_issue(head: str, body: str) -> Issue:
+    url, _, command = head.partition(": ")
+    words, expected = map(shlex.split, body.split(" | "))
+    facts = [word.split("=", 1) for word in words]
+    host = dict(facts)
+    changes = dict(word.split("=", 1) for word in expected[1:] if not word.startswith("!"))
+    return Issue(
+        url=url,
+        command=command,
+        first=expected[0].removeprefix("-"),
+        gpu=host.get("gpu", ""),
+        gpus=int(host["gpus"]) if "gpus" in host else None,
+        version=host.get("version", ""),
+        log=tuple(text for name, text in facts if name == "log"),
+        to={knob: typed(value) for knob, value in changes.items() if value},
+        without=tuple(knob for knob, value in changes.items() if not value),
+        never=tuple(word[1:] for word in expected if word.startswith("!")),
+    )
+
+
+LINES = Path(__file__).with_name("issues.txt").read_text().splitlines()
+CASES = [_read_issue(head, body) for head, body in pairwise(LINES) if body.startswith(" ")]
 ISSUES = tuple(issue for issue in CASES if issue.first)
 QUIET = tuple(issue for issue in CASES if not issue.first)
 
