@@ -80,8 +80,8 @@ class Finding:
     """One problem or opportunity. `to` is empty if no flag helps."""
 
     rule: str  # "D6", a rule of docs/reference/rules.md
-    klass: ChangeClass
-    severity: FindingSeverity
+    klass: ChangeClass = "note"
+    severity: FindingSeverity = "info"
     why: str  # one sentence with the numbers in it
     source: str = ""  # what shows it; see vllm_facts/references.py
     to: Mapping[Knob, Value] = field(default_factory=dict)  # None: remove the flag

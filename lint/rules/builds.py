@@ -31,7 +31,6 @@ def _check_volta(config: ServeConfig) -> Iterable[Finding]:
         return
     yield Finding(
         rule="E1",
-        klass="note",
         severity="warning",
         why=(
             f"{config.card.name} has compute capability {capability[0]}.{capability[1]}: vLLM's own wheels "
@@ -57,7 +56,6 @@ def _check_engine_version(config: ServeConfig) -> Iterable[Finding]:
         return
     yield Finding(
         rule="E1",
-        klass="note",
         severity="warning" if nim or before_ampere else "info",
         why=f"{why}: it lacks the Marlin kernels for older GPUs and async scheduling by default (since 0.14)",
         expects="a current community release has both: measure it",

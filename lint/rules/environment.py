@@ -74,8 +74,6 @@ def _check_deep_gemm(config: ServeConfig) -> Iterable[Finding]:
     )
     yield Finding(
         rule="U1",
-        klass="note",
-        severity="info",
         why=(
             f"{DEEP_GEMM}=1 on {card.name} with vLLM {config.version} and {at_once}: DeepGEMM's MoE kernels "
             "are reported as slow for so few tokens"
@@ -126,7 +124,6 @@ def _check_shared_memory(config: ServeConfig) -> Iterable[Finding]:
     lacks, remedy = SHARED_MEMORY[config.little_shared_memory]
     yield Finding(
         rule="U2",
-        klass="note",
         severity="warning",
         why=(
             f"{lacks} for {layout(config).gpus} GPUs: with a container's 64 MB of shared memory NCCL fails "
@@ -143,8 +140,6 @@ def _check_aiter(config: ServeConfig) -> Iterable[Finding]:
         return
     yield Finding(
         rule="U1",
-        klass="note",
-        severity="info",
         why=f"{AITER} is not set: on {config.card.name} vLLM runs without AMD's own kernels (AITER)",
         expects=f"measure with {AITER}=1: reported are 1.7 to 3.7 times the speed (Qwen3.5-122B-FP8, MI300X)",
         risks="some models and formats fail with it: vllm-project/vllm#34641, vllm-project/vllm#43605",
@@ -164,7 +159,6 @@ def _check_compile_cache(config: ServeConfig) -> Iterable[Finding]:
     yield Finding(
         rule="U3",
         klass="note" if keyed else "gated",
-        severity="info",
         why=why,
         env={} if keyed else {COMPILE_CACHE: "1"},
         expects="no start with code compiled for other settings (such as attn_temperature_tuning)",
@@ -198,7 +192,6 @@ def _security_finding(why: str, expects: str) -> Finding:
     return Finding(
         rule="R1",
         klass=note,
-        severity="info",
         why=why,
         expects=expects,
         risks="none",

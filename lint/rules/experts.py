@@ -96,8 +96,6 @@ def _context_parallel_findings(config: ServeConfig, model: Model) -> Iterable[Fi
         return
     yield Finding(
         rule="D7",
-        klass="note",
-        severity="info",
         why=(
             f"{model.name} has latent attention: with TP {now.tp} every GPU holds the full KV cache, and "
             "data parallel attention would not leave memory for it here"
@@ -133,7 +131,6 @@ def _check_crossover(config: ServeConfig) -> Iterable[Finding]:
     yield Finding(
         rule="D8",
         klass="gated",
-        severity="info",
         why=why,
         expects="measure both layouts at this load; the crossover was between 256 and 512 requests",
         risks="the crossover was measured on 8 x MI300X and differs on other GPUs",

@@ -107,8 +107,6 @@ def _check_omni(config: ServeConfig) -> Iterable[Finding]:
         return
     yield Finding(
         rule="V1",
-        klass="note",
-        severity="info",
         why="--omni starts vLLM-Omni: its own flags are not checked here",
         expects="vllm serve --omni --help lists them",
         risks="none",
@@ -183,8 +181,6 @@ def _parse_count(facts: KnobFacts, value: Value) -> Value:
 def _placeholder_finding(knob: Knob, value: str) -> Finding:
     return Finding(
         rule="V1",
-        klass="note",
-        severity="info",
         why=f"{spell_flag(knob)} {value}: the value of this placeholder is not known here",
         expects="give the value, so that the rules can check it",
         risks="none",
@@ -197,7 +193,6 @@ def _check_context_limit(config: ServeConfig) -> Iterable[Finding]:
         return
     yield Finding(
         rule="V1",
-        klass="note",
         severity="warning",
         why=(
             f"max_model_len {excess.requested} is above the {excess.supported} tokens that the model "
@@ -226,8 +221,6 @@ def _check_blocks(config: ServeConfig) -> Iterable[Finding]:
         return
     yield Finding(
         rule="V1",
-        klass="note",
-        severity="info",
         why="the FP8 blocks of the experts do not divide over these GPUs: vLLM before 0.32 does not start",
         expects="give --vllm-version; before 0.32 add --enable-expert-parallel, or use fewer GPUs",
         risks="none",
@@ -242,7 +235,6 @@ def _check_environment(config: ServeConfig) -> Iterable[Finding]:
         yield Finding(
             rule="V1",
             klass="gated",
-            severity="info",
             why=f"vLLM {replaced.since} and later ignore {name}. {replaced.how}",
             env={name: None},
             expects="no change in behaviour; the command line shows what is in effect",
@@ -255,8 +247,6 @@ def _check_metrics_disabled(config: ServeConfig) -> Iterable[Finding]:
         return
     yield Finding(
         rule="V1",
-        klass="note",
-        severity="info",
         why="--disable-log-stats removes all vllm metrics from /metrics, not only the log lines",
         expects="remove it if any tool watches or tunes this server",
         risks="none",

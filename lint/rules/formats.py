@@ -95,8 +95,6 @@ def _check_slow_format(config: ServeConfig) -> Iterable[Finding]:
         return
     yield Finding(
         rule="E2",
-        klass="note",
-        severity="info",
         why=f"{weights} weights: vLLM calls this format under-optimised, and later reads it by a plugin only",
         expects="AWQ, GPTQ (Marlin kernels) or FP8 checkpoints of the same model are faster",
         risks="another quantisation answers differently: check the answers",

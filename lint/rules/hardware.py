@@ -69,7 +69,6 @@ def _check_forced_backend(config: ServeConfig) -> Iterable[Finding]:
     yield Finding(
         rule="H3",
         klass="gated",
-        severity="info",
         why=f"{forced.where} {what} an attention backend: vLLM chooses one by GPU, head size and dtype",
         to=forced.to,
         env=forced.env,
@@ -145,7 +144,6 @@ def _check_cache_before_ada(config: ServeConfig) -> Iterable[Finding]:
         return
     yield Finding(
         rule="H2",
-        klass="note",
         severity="warning",
         why=(
             f"--kv-cache-dtype {kind} on {card.name} (compute capability {capability_text(card.capability)}) "
@@ -192,7 +190,6 @@ def _check_upcast(config: ServeConfig) -> Iterable[Finding]:
         return
     yield Finding(
         rule="H2",
-        klass="note",
         severity="warning",
         why=(
             f"{config.card.name} has no bfloat16 and vLLM refuses {kind} in float16, so it runs in float32: "

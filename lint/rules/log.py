@@ -23,8 +23,6 @@ def _missing_moe_config(match: re.Match[str], config: ServeConfig) -> Finding:
     there = f" although VLLM_TUNED_CONFIG_FOLDER is {folder}" if folder else ""
     return Finding(
         rule="F1",
-        klass="note",
-        severity="info",
         why=f"according to the log the MoE kernels run on their default configuration{there}",
         expects=(
             "benchmarks/kernels/benchmark_moe.py --tune on this GPU, with VLLM_TUNED_CONFIG_FOLDER at its "
@@ -57,7 +55,6 @@ def _no_custom_all_reduce(match: re.Match[str], config: ServeConfig) -> Finding 
         return None
     return Finding(
         rule="F3",
-        klass="note",
         severity="warning",
         why=f"the log says: {match[0].strip()[:160]}; every layer's all-reduce uses the slow path",
         expects="where the model fits one GPU: data parallel replicas instead of tensor parallel over PCIe",
@@ -161,7 +158,6 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
         advice = "`flettner advise` shows what they wait for, from the running server or from this log"
     return Finding(
         rule="F8",
-        klass="note",
         severity="warning" if capped else "info",
         why=f"the log's latest count: {counts}",
         expects=advice,

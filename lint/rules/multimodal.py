@@ -44,8 +44,6 @@ def _check_video(config: ServeConfig) -> Iterable[Finding]:
         return
     yield Finding(
         rule="L1",
-        klass="note",
-        severity="info",
         why=(
             f"{model.name} takes videos, and --limit-mm-per-prompt does not exclude them: the start computes "
             f"the largest video that fits --max-model-len, and keeps that memory free on {card.name}"

@@ -66,7 +66,6 @@ def _out_of_memory(match: re.Match[str], config: ServeConfig) -> Finding | None:
 def _weights_too_large(match: re.Match[str]) -> Finding:
     return Finding(
         rule="M2",
-        klass="note",
         severity="error",
         why="the log shows a CUDA out of memory while the weights were loaded: they do not fit the "
         "GPU as read",

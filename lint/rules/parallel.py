@@ -264,7 +264,6 @@ def _check_estimated_size(config: ServeConfig) -> Iterable[Finding]:
         return
     yield Finding(
         rule="D2",
-        klass="note",
         severity="info" if gib * EIGHT_BIT / model.weight_bytes < card.memory_gib else "warning",
         why=(
             f"{model.name} has {describe_estimate(model)} by its name, an estimate: {gib:.0f} GiB of weights "

@@ -71,8 +71,6 @@ def _check_profile(config: ServeConfig) -> Iterable[Finding]:
 def _dense_finding(name: str) -> Finding:
     return Finding(
         rule="W1",
-        klass="note",
-        severity="info",
         why=f"the profile wide-ep is for models with experts: {name} has none",
         expects="name the traffic instead: chat, api, batch or rag",
         risks="none",
@@ -144,7 +142,6 @@ def _check_expert_parallel(config: ServeConfig) -> Iterable[Finding]:
         yield Finding(
             rule="W1",
             klass="gated",
-            severity="info",
             why=f"wide expert parallelism without {' and '.join(missing)} on {layout(config).gpus} GPUs",
             to=dict.fromkeys(missing, True),
             expects="each GPU holds full experts, and busy experts are spread",

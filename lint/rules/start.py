@@ -24,8 +24,6 @@ def _check_times(config: ServeConfig) -> Iterable[Finding]:
     return (
         Finding(
             rule="F6",
-            klass="note",
-            severity="info",
             why=f"this start took {times_text}: set deadlines for a start well above that",
             expects=(
                 "keep VLLM_CACHE_ROOT (~/.cache/vllm) on a volume that outlives the container: the next "
@@ -47,7 +45,6 @@ def _check_capacity(config: ServeConfig) -> Iterable[Finding]:
     return (
         Finding(
             rule="F7",
-            klass="note",
             severity="warning" if at_once < 1 else "info",
             why=f"the KV cache holds {tokens:,} tokens: {at_once:g} requests of {longest:,} at once{cap}",
             expects="nothing to do: this is the real capacity, the measure for a sequence cap",

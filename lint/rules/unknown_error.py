@@ -78,7 +78,6 @@ def _known_patterns() -> tuple[str, ...]:
 def _quote(error: str, severity: FindingSeverity) -> Finding:
     return Finding(
         rule="F10",
-        klass="note",
         severity=severity,
         why=f"the log's last error, which no rule explains: {error[:240]}",
         expects="find its cause before other changes: vLLM's issues and release notes for this "
@@ -94,7 +93,6 @@ def _explain(error: str, raised: RaisedError, config: ServeConfig, severity: Fin
     depends = f"it depends on {causes}: " if causes else "the log's last error is one of vLLM's own checks: "
     return Finding(
         rule="F10",
-        klass="note",
         severity=severity,
         why=f"{depends}{releases} raises in {raised.file}: {error[:300]}",
         source=f"vLLM {last} {raised.file}",

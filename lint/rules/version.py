@@ -90,7 +90,6 @@ def _check_regressions(config: ServeConfig) -> Iterable[Finding]:
         issue = cite(row.issue)
         yield Finding(
             rule="V3",
-            klass="note",
             severity="warning",
             why=f"vLLM {config.version}: {row.symptom} is reported for this case ({issue}{fixed})",
             expects=row.remedy,

@@ -15,7 +15,7 @@ SLOW = Finding(
     source="vLLM docs",
     to={"async_scheduling": None},
 )
-REMARK = Finding(rule="X1", klass="note", severity="info", why="a remark", source="vLLM docs")
+REMARK = Finding(rule="X1", why="a remark", source="vLLM docs")
 
 
 @pytest.fixture

@@ -241,7 +241,6 @@ def test_a_row_for_each_knob_and_variable_or_one_without() -> None:
     changes = Finding(
         rule="X",
         klass="gated",
-        severity="info",
         why="",
         source="",
         to={"max_num_seqs": 8, "block_size": 16},

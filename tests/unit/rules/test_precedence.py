@@ -142,7 +142,7 @@ def test_a_finding_that_changes_only_the_environment_is_a_change() -> None:
         source="test",
         env={"VLLM_MOE_USE_DEEP_GEMM": "0"},
     )
-    template = Finding(rule="W1", klass="auto", severity="info", why="1", source="test", to={SEQS: 64})
+    template = Finding(rule="W1", klass="auto", why="1", source="test", to={SEQS: 64})
 
     assert rules(ranked([template, tuned]).winners) == ["U1", "W1"]
 
