@@ -7,8 +7,10 @@ import asyncio
 import selectors
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
@@ -51,6 +53,16 @@ class FastLoop(asyncio.SelectorEventLoop):
 def in_no_time(story: Coroutine[Any, Any, T]) -> T:
     with asyncio.Runner(loop_factory=FastLoop) as runner:
         return runner.run(story)
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a test on this loop."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        in_no_time(test(*args, **kwargs))
+
+    return run
 
 
 def loop_now() -> datetime:

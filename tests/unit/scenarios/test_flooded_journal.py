@@ -12,7 +12,7 @@ from flettner.agent.machine.transitions import DENIALS
 from flettner.agent.runtime.loop import TargetLoop
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
-from tests.support.fast_time import NOON, in_no_time, loop_now
+from tests.support.fast_time import NOON, in_virtual_time, loop_now
 from tests.support.machine_stories import BLUE
 from tests.unit.scenarios.test_loop import reach, running
 
@@ -28,17 +28,15 @@ async def propose_and_deny(loop: TargetLoop, number: int, reason: str) -> None:
     await loop.submit(denied)
 
 
-def test_later_entries_do_not_repeat_the_reason_of_a_denial(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path, FakeEngine(BLUE, takes_s=3), FakeTraffic()) as loop:
-            await reach(loop, Phase.OBSERVING, Phase.PROPOSED)
-            await asyncio.sleep(5)
-            for number in range(PAIRS):
-                await propose_and_deny(loop, number, f"pair {number} " + "🔥" * 120)
+@in_virtual_time
+async def test_later_entries_do_not_repeat_the_reason_of_a_denial(tmp_path: Path) -> None:
+    async with running(tmp_path, FakeEngine(BLUE, takes_s=3), FakeTraffic()) as loop:
+        await reach(loop, Phase.OBSERVING, Phase.PROPOSED)
+        await asyncio.sleep(5)
+        for number in range(PAIRS):
+            await propose_and_deny(loop, number, f"pair {number} " + "🔥" * 120)
 
-            assert len(loop.state.outcomes) == DENIALS
-
-    in_no_time(scenario())
+        assert len(loop.state.outcomes) == DENIALS
 
     path = tmp_path / "audit.jsonl"
     lines = path.read_bytes().splitlines()
@@ -48,13 +46,11 @@ def test_later_entries_do_not_repeat_the_reason_of_a_denial(tmp_path: Path) -> N
     assert verify(path).ok
 
 
-def test_a_denials_reason_is_in_its_entry(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path, FakeEngine(BLUE, takes_s=3), FakeTraffic()) as loop:
-            await reach(loop, Phase.OBSERVING, Phase.PROPOSED)
-            await propose_and_deny(loop, 1, "too risky before the holidays")
-
-    in_no_time(scenario())
+@in_virtual_time
+async def test_a_denials_reason_is_in_its_entry(tmp_path: Path) -> None:
+    async with running(tmp_path, FakeEngine(BLUE, takes_s=3), FakeTraffic()) as loop:
+        await reach(loop, Phase.OBSERVING, Phase.PROPOSED)
+        await propose_and_deny(loop, 1, "too risky before the holidays")
 
     records = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON).after(0, 99)
     denied = next(record for record in records if record["action"] == "suggestion.denied")
@@ -64,16 +60,14 @@ def test_a_denials_reason_is_in_its_entry(tmp_path: Path) -> None:
     assert denied["state"]["outcomes"][-1]["why"] == "by mallory"
 
 
-def test_a_flood_spends_the_share_of_its_operator_only(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path, FakeEngine(BLUE, takes_s=3), FakeTraffic()) as loop:
-            await reach(loop, Phase.OBSERVING, Phase.PROPOSED)
-            budget, pairs = loop.journal.budget, 0
-            while not budget.wait_s("mallory", "chat", loop_now()):
-                await propose_and_deny(loop, pairs, "🔥" * 120)
-                pairs += 1
-            assert 20 < pairs < PERSON_BYTES // 1024
-            assert (tmp_path / "audit.jsonl").stat().st_size < PERSON_BYTES + 10 * LONGEST_ENTRY
-            assert not budget.wait_s("ann", "chat", loop_now())
-
-    in_no_time(scenario())
+@in_virtual_time
+async def test_a_flood_spends_the_share_of_its_operator_only(tmp_path: Path) -> None:
+    async with running(tmp_path, FakeEngine(BLUE, takes_s=3), FakeTraffic()) as loop:
+        await reach(loop, Phase.OBSERVING, Phase.PROPOSED)
+        budget, pairs = loop.journal.budget, 0
+        while not budget.wait_s("mallory", "chat", loop_now()):
+            await propose_and_deny(loop, pairs, "🔥" * 120)
+            pairs += 1
+        assert 20 < pairs < PERSON_BYTES // 1024
+        assert (tmp_path / "audit.jsonl").stat().st_size < PERSON_BYTES + 10 * LONGEST_ENTRY
+        assert not budget.wait_s("ann", "chat", loop_now())

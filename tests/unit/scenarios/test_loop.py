@@ -16,7 +16,7 @@ from flettner.agent.domain.errors import ActError, FencedError, JournalError
 from flettner.agent.domain.model import PreflightResult, Server
 from flettner.agent.domain.ports import Now, Site, View
 from flettner.agent.domain.reading import EngineSample, Request, RequestSample, Sample
-from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.state import Phase
 from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.agent.quality.golden_prompts import PROMPTS, GoldenPromptOptions
 from flettner.agent.runtime.effect_runner import EffectRunner
@@ -24,7 +24,7 @@ from flettner.agent.runtime.loop import TargetLoop
 from flettner.agent.runtime.time_series import HistorySource
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
-from tests.support.fast_time import NOON, in_no_time, loop_now
+from tests.support.fast_time import NOON, in_no_time, in_virtual_time, loop_now
 from tests.support.machine_stories import BLUE, rules
 from tests.support.running_loop import start_loop
 from tests.support.sampling import sampled
@@ -95,16 +95,14 @@ async def approve(loop: TargetLoop) -> None:
     )
 
 
-def test_a_promotion_records_every_step_in_the_journal(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_a_promotion_records_every_step_in_the_journal(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
 
-    async def scenario() -> None:
-        async with running(tmp_path, engine, traffic) as loop:
-            await approve(loop)
-            await reach(loop, Phase.OBSERVING)
-            assert traffic.bind(_site(tmp_path, 1)).weights_in_force == {"chat-r1": 100}
-
-    in_no_time(scenario())
+    async with running(tmp_path, engine, traffic) as loop:
+        await approve(loop)
+        await reach(loop, Phase.OBSERVING)
+        assert traffic.bind(_site(tmp_path, 1)).weights_in_force == {"chat-r1": 100}
 
     assert engine.calls == [
         ("preflight", BLUE.name),
@@ -162,18 +160,16 @@ def test_history_for_the_charts_changes_and_delays_no_step_of_a_rollout(tmp_path
     assert (loaded, none) == (60, 0)
 
 
-def test_three_servers_are_replaced_one_by_one(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_three_servers_are_replaced_one_by_one(tmp_path: Path) -> None:
     fleet = [replace(BLUE, name=f"vllm{n}", address=f"127.0.0.1:{8000 + n}") for n in range(3)]
     engine, traffic = FakeEngine(*fleet, takes_s=3), FakeTraffic()
     engine.preflight_result = PreflightResult(strategy="replace", why="no room")
 
-    async def scenario() -> None:
-        async with running(tmp_path, engine, traffic) as loop:
-            await approve(loop)
-            await reach(loop, Phase.OBSERVING)
-            assert set(traffic.bind(_site(tmp_path, 1)).weights_in_force) == set(engine.servers)
-
-    in_no_time(scenario())
+    async with running(tmp_path, engine, traffic) as loop:
+        await approve(loop)
+        await reach(loop, Phase.OBSERVING)
+        assert set(traffic.bind(_site(tmp_path, 1)).weights_in_force) == set(engine.servers)
 
     assert set(engine.servers) == {"chat-r1", "chat-r2", "chat-r3"}
     assert engine.stopped == {}
@@ -183,17 +179,15 @@ def test_three_servers_are_replaced_one_by_one(tmp_path: Path) -> None:
     assert verify(tmp_path / "audit.jsonl").ok
 
 
-def test_a_failed_swap_restarts_blue_and_routes_nothing_to_a_stopped_server(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_a_failed_swap_restarts_blue_and_routes_nothing_to_a_stopped_server(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
     engine.preflight_result = PreflightResult(strategy="swap", why="one GPU", outage_s=40.0)
 
-    async def scenario() -> None:
-        async with running(tmp_path, engine, traffic, green_fails=True) as loop:
-            await approve(loop)
-            await reach(loop, Phase.COOLDOWN)
-            assert traffic.bind(_site(tmp_path, 1)).weights_in_force == {BLUE.name: 100}
-
-    in_no_time(scenario())
+    async with running(tmp_path, engine, traffic, green_fails=True) as loop:
+        await approve(loop)
+        await reach(loop, Phase.COOLDOWN)
+        assert traffic.bind(_site(tmp_path, 1)).weights_in_force == {BLUE.name: 100}
 
     assert list(engine.servers) == [BLUE.name]
     assert [what for what, _ in engine.calls] == [
@@ -207,17 +201,15 @@ def test_a_failed_swap_restarts_blue_and_routes_nothing_to_a_stopped_server(tmp_
     assert 40.0 in {route.closed_s for _, route in traffic.calls}
 
 
-def test_a_green_with_wrong_answers_is_retired_and_its_answers_are_not_recorded(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_a_green_with_wrong_answers_is_retired_and_its_answers_are_not_recorded(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
     engine.wrong_answers["chat-r1"] = "a private matter"
 
-    async def scenario() -> State:
-        async with running(tmp_path, engine, traffic, exam=GoldenPromptOptions(always=True)) as loop:
-            await approve(loop)
-            await reach(loop, Phase.COOLDOWN)
-            return loop.state
-
-    state = in_no_time(scenario())
+    async with running(tmp_path, engine, traffic, exam=GoldenPromptOptions(always=True)) as loop:
+        await approve(loop)
+        await reach(loop, Phase.COOLDOWN)
+        state = loop.state
 
     assert state.rollout is not None
     assert (state.rollout.exposed.total, state.outcomes[-1].result) == (0, "rolled_back")
@@ -227,17 +219,15 @@ def test_a_green_with_wrong_answers_is_retired_and_its_answers_are_not_recorded(
     assert PROMPTS[0] not in written
 
 
-def test_a_swap_examines_blue_before_its_stop_and_compares_green_with_it(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_a_swap_examines_blue_before_its_stop_and_compares_green_with_it(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
     engine.preflight_result = PreflightResult(strategy="swap", why="one GPU", outage_s=40.0)
 
-    async def scenario() -> State:
-        async with running(tmp_path, engine, traffic, exam=GoldenPromptOptions(always=True)) as loop:
-            await approve(loop)
-            await reach(loop, Phase.CANARY)
-            return loop.state
-
-    state = in_no_time(scenario())
+    async with running(tmp_path, engine, traffic, exam=GoldenPromptOptions(always=True)) as loop:
+        await approve(loop)
+        await reach(loop, Phase.CANARY)
+        state = loop.state
 
     assert state.rollout is not None
     assert state.canary.quality is not None
@@ -251,65 +241,59 @@ def test_a_swap_examines_blue_before_its_stop_and_compares_green_with_it(tmp_pat
     ]
 
 
-def test_a_bad_green_is_retired_and_the_journal_counts_its_requests(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_a_bad_green_is_retired_and_the_journal_counts_its_requests(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=3), FakeTraffic()
 
-    async def scenario() -> State:
-        async with running(tmp_path, engine, traffic, green_fails=True) as loop:
-            await approve(loop)
-            await reach(loop, Phase.COOLDOWN)
-            return loop.state
-
-    state = in_no_time(scenario())
+    async with running(tmp_path, engine, traffic, green_fails=True) as loop:
+        await approve(loop)
+        await reach(loop, Phase.COOLDOWN)
+        state = loop.state
 
     assert list(engine.servers) == [BLUE.name]
     assert state.rollout is not None
     assert state.rollout.exposed.errors == state.rollout.exposed.total > 0
 
 
-def test_no_effect_is_performed_without_a_journal_entry(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_no_effect_is_performed_without_a_journal_entry(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
 
-    async def scenario() -> None:
-        async with running(tmp_path, engine, traffic) as loop:
-            await reach(loop, Phase.PROPOSED)
-            loop.journal.close()
-            with pytest.raises(JournalError):
-                await approve(loop)
-
-    in_no_time(scenario())
+    async with running(tmp_path, engine, traffic) as loop:
+        await reach(loop, Phase.PROPOSED)
+        loop.journal.close()
+        with pytest.raises(JournalError):
+            await approve(loop)
 
     assert engine.calls == [("preflight", "chat-r0")]
 
 
-def test_an_abort_cancels_a_running_launch(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_an_abort_cancels_a_running_launch(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE, takes_s=500), FakeTraffic()
 
-    async def scenario() -> float:
-        async with running(tmp_path, engine, traffic) as loop:
-            await approve(loop)
-            await asyncio.sleep(5)
-            engine.takes_s = 1
-            await loop.submit(e.Aborted(at=loop_now(), actor="alice", reason="no"))
-            since = asyncio.get_running_loop().time()
-            await reach(loop, Phase.COOLDOWN)
-            return asyncio.get_running_loop().time() - since
+    async with running(tmp_path, engine, traffic) as loop:
+        await approve(loop)
+        await asyncio.sleep(5)
+        engine.takes_s = 1
+        await loop.submit(e.Aborted(at=loop_now(), actor="alice", reason="no"))
+        since = asyncio.get_running_loop().time()
+        await reach(loop, Phase.COOLDOWN)
+        result = asyncio.get_running_loop().time() - since
 
-    assert in_no_time(scenario()) < 10
+    assert result < 10
     assert list(engine.servers) == [BLUE.name]
 
 
-def test_an_engine_failure_rolls_back_with_its_last_log_lines(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_an_engine_failure_rolls_back_with_its_last_log_lines(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
     engine.next_error = ActError("exited with 2: unrecognized arguments", ("usage: …",))
 
-    async def scenario() -> State:
-        async with running(tmp_path, engine, traffic) as loop:
-            await approve(loop)
-            await reach(loop, Phase.COOLDOWN)
-            return loop.state
-
-    state = in_no_time(scenario())
+    async with running(tmp_path, engine, traffic) as loop:
+        await approve(loop)
+        await reach(loop, Phase.COOLDOWN)
+        state = loop.state
 
     assert state.rollout is not None
     assert state.rollout.why == "exited with 2: unrecognized arguments"
@@ -317,67 +301,63 @@ def test_an_engine_failure_rolls_back_with_its_last_log_lines(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("seconds", sampled(range(0, 60, 4), 2))
-def test_a_daemon_killed_at_any_second_recovers_to_a_consistent_end(tmp_path: Path, seconds: int) -> None:
+@in_virtual_time
+async def test_a_daemon_killed_at_any_second_recovers_to_a_consistent_end(
+    tmp_path: Path, seconds: int
+) -> None:
     engine, traffic = FakeEngine(replace(BLUE, ours=True), takes_s=3), FakeTraffic()
 
-    async def scenario() -> tuple[State, dict[str, int]]:
-        async with running(tmp_path, engine, traffic) as loop:
-            await approve(loop)
-            await asyncio.sleep(seconds)
-        async with running(tmp_path, engine, traffic, epoch=2) as loop:
-            await asyncio.sleep(2)
-            await reach(loop, Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
-            await asyncio.sleep(5)
-            return loop.state, traffic.bind(_site(tmp_path, 2)).weights_in_force
-
-    state, weights = in_no_time(scenario())
+    async with running(tmp_path, engine, traffic) as loop:
+        await approve(loop)
+        await asyncio.sleep(seconds)
+    async with running(tmp_path, engine, traffic, epoch=2) as loop:
+        await asyncio.sleep(2)
+        await reach(loop, Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
+        await asyncio.sleep(5)
+        state, weights = loop.state, traffic.bind(_site(tmp_path, 2)).weights_in_force
 
     assert state.fleet.blue is not None
     assert weights == {state.fleet.blue.name: 100}
     assert list(engine.servers) == [state.fleet.blue.name]
 
 
-def test_an_expired_lease_ends_greens_share(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_an_expired_lease_ends_greens_share(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
 
-    async def scenario() -> dict[str, int]:
-        async with running(tmp_path, engine, traffic) as loop:
-            await approve(loop)
-            await reach(loop, Phase.CANARY)
-            await asyncio.sleep(4)
-        await asyncio.sleep(16)
-        return traffic.bind(_site(tmp_path, 1)).weights_in_force
+    async with running(tmp_path, engine, traffic) as loop:
+        await approve(loop)
+        await reach(loop, Phase.CANARY)
+        await asyncio.sleep(4)
+    await asyncio.sleep(16)
+    result = traffic.bind(_site(tmp_path, 1)).weights_in_force
 
-    assert in_no_time(scenario()) == {BLUE.name: 100}
+    assert result == {BLUE.name: 100}
 
 
-def test_traffic_leaves_a_server_that_hangs_in_the_canary(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_traffic_leaves_a_server_that_hangs_in_the_canary(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
 
-    async def scenario() -> State:
-        async with running(tmp_path, engine, traffic) as loop:
-            await approve(loop)
-            await reach(loop, Phase.CANARY)
-            engine.hang("chat-r1")
-            await reach(loop, Phase.COOLDOWN)
-            return loop.state
-
-    state = in_no_time(scenario())
+    async with running(tmp_path, engine, traffic) as loop:
+        await approve(loop)
+        await reach(loop, Phase.CANARY)
+        engine.hang("chat-r1")
+        await reach(loop, Phase.COOLDOWN)
+        state = loop.state
 
     assert state.rollout is not None
     assert "does not answer" in state.rollout.why
     assert isinstance(state.fleet.blue, Server)
 
 
-def test_without_a_rollout_the_fleet_is_calibrated_and_its_budget_counted(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_without_a_rollout_the_fleet_is_calibrated_and_its_budget_counted(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
 
-    async def scenario() -> State:
-        async with running(tmp_path, engine, traffic) as loop:
-            await asyncio.sleep(420)
-            return loop.state
-
-    state = in_no_time(scenario())
+    async with running(tmp_path, engine, traffic) as loop:
+        await asyncio.sleep(420)
+        state = loop.state
 
     assert set(state.traffic.calibration) == {
         "errors",
@@ -411,45 +391,41 @@ def test_a_daemon_fenced_off_by_another_stops_no_server(tmp_path: Path) -> None:
     assert set(engine.servers) == {BLUE.name, "chat-r1"}
 
 
-def test_of_two_daemons_with_one_epoch_the_second_writer_ends(tmp_path: Path) -> None:
+@in_virtual_time
+async def test_of_two_daemons_with_one_epoch_the_second_writer_ends(tmp_path: Path) -> None:
     engine, traffic = FakeEngine(BLUE), FakeTraffic()
 
-    async def scenario() -> None:
-        async with running(tmp_path, engine, traffic) as loop:
-            await reach(loop, Phase.PROPOSED)
-            assert loop.state.split.route is not None
-            other = EffectRunner(
-                engine=engine,
-                traffic=traffic.bind(_site(tmp_path, 1)),
-                emit=list[e.Event]().append,
-                now=loop_now,
-                epoch=1,
-            )
-            before = list(traffic.calls)
-            with pytest.raises(FencedError):
-                await other.perform(loop.state.split.route)
-            assert traffic.calls == before
-
-    in_no_time(scenario())
-
-
-def test_a_launch_waits_for_a_running_retirement(tmp_path: Path) -> None:
-    engine, traffic, on_state = FakeEngine(BLUE, takes_s=5), FakeTraffic(), list[e.Event]()
-
-    async def scenario() -> None:
-        performer = EffectRunner(
+    async with running(tmp_path, engine, traffic) as loop:
+        await reach(loop, Phase.PROPOSED)
+        assert loop.state.split.route is not None
+        other = EffectRunner(
             engine=engine,
             traffic=traffic.bind(_site(tmp_path, 1)),
-            emit=on_state.append,
+            emit=list[e.Event]().append,
             now=loop_now,
             epoch=1,
         )
-        retiring = asyncio.create_task(performer.perform(Retire(number=1, server=BLUE)))
-        await asyncio.sleep(1)
-        await performer.perform(Launch(number=2, server=BLUE, deadline_s=60))
-        await retiring
+        before = list(traffic.calls)
+        with pytest.raises(FencedError):
+            await other.perform(loop.state.split.route)
+        assert traffic.calls == before
 
-    in_no_time(scenario())
+
+@in_virtual_time
+async def test_a_launch_waits_for_a_running_retirement(tmp_path: Path) -> None:
+    engine, traffic, on_state = FakeEngine(BLUE, takes_s=5), FakeTraffic(), list[e.Event]()
+
+    performer = EffectRunner(
+        engine=engine,
+        traffic=traffic.bind(_site(tmp_path, 1)),
+        emit=on_state.append,
+        now=loop_now,
+        epoch=1,
+    )
+    retiring = asyncio.create_task(performer.perform(Retire(number=1, server=BLUE)))
+    await asyncio.sleep(1)
+    await performer.perform(Launch(number=2, server=BLUE, deadline_s=60))
+    await retiring
 
     assert [type(event) for event in on_state] == [e.Retired, e.Launched]
     assert list(engine.servers) == [BLUE.name]

@@ -15,7 +15,7 @@ from flettner.agent.domain.state import Phase
 from flettner.agent.telemetry import logging as logs
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
-from tests.support.fast_time import in_no_time, loop_now
+from tests.support.fast_time import in_virtual_time, loop_now
 from tests.support.machine_stories import BLUE
 from tests.unit.scenarios.test_loop import approve, reach, running
 
@@ -40,14 +40,12 @@ class Talking(FakeEngine):
         return await super().launch(server, deadline_s)
 
 
-def test_only_log_lines_of_a_rollout_name_it(tmp_path: Path, log: io.StringIO) -> None:
-    async def scenario() -> None:
-        async with running(tmp_path, Talking(BLUE, takes_s=3), FakeTraffic()) as loop:
-            await approve(loop)
-            await reach(loop, Phase.OBSERVING)
-            await loop.submit(Paused(at=loop_now(), actor="alice"))
-
-    in_no_time(scenario())
+@in_virtual_time
+async def test_only_log_lines_of_a_rollout_name_it(tmp_path: Path, log: io.StringIO) -> None:
+    async with running(tmp_path, Talking(BLUE, takes_s=3), FakeTraffic()) as loop:
+        await approve(loop)
+        await reach(loop, Phase.OBSERVING)
+        await loop.submit(Paused(at=loop_now(), actor="alice"))
 
     lines = [json.loads(line) for line in log.getvalue().splitlines()]
     (library,) = (line for line in lines if line["logger"] == "library")

@@ -28,7 +28,7 @@ from flettner.agent.domain.state import Phase, State
 from flettner.agent.runtime.loop import TargetLoop
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
-from tests.support.fast_time import NOON, in_no_time, loop_now
+from tests.support.fast_time import NOON, in_no_time, in_virtual_time, loop_now
 from tests.support.machine_stories import BLUE, PLAN, rules
 from tests.support.running_loop import start_loop
 from tests.support.suggestions import approved
@@ -112,55 +112,49 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_an_unwritable_journal_starts_nothing_and_ends_no_daemon(place: Place) -> None:
-    async def scenario() -> None:
-        async with place.running() as loop:
-            await reach(loop, Phase.PROPOSED)
-            place.disk.full = True
-            with pytest.raises(JournalError, match="No space left"):
-                await approve(loop)
-            await asyncio.sleep(60)
-            assert (loop.state.phase, loop.writable) == (Phase.PROPOSED, False)
-            assert loop.last_step > asyncio.get_running_loop().time() - 2
-            place.disk.full = False
+@in_virtual_time
+async def test_an_unwritable_journal_starts_nothing_and_ends_no_daemon(place: Place) -> None:
+    async with place.running() as loop:
+        await reach(loop, Phase.PROPOSED)
+        place.disk.full = True
+        with pytest.raises(JournalError, match="No space left"):
             await approve(loop)
-            await reach(loop, Phase.OBSERVING)
-            assert loop.writable
-
-    in_no_time(scenario())
+        await asyncio.sleep(60)
+        assert (loop.state.phase, loop.writable) == (Phase.PROPOSED, False)
+        assert loop.last_step > asyncio.get_running_loop().time() - 2
+        place.disk.full = False
+        await approve(loop)
+        await reach(loop, Phase.OBSERVING)
+        assert loop.writable
 
     assert [what for what, _ in place.engine.calls] == ["preflight", "launch", "warm_up", "retire"]
     assert verify(place.path).ok
 
 
-def test_recovers_by_itself_when_the_disk_has_space(place: Place) -> None:
-    async def scenario() -> None:
-        async with place.running() as loop:
-            await reach(loop, Phase.PROPOSED)
-            place.disk.full = True
-            with pytest.raises(JournalError, match="No space left"):
-                await approve(loop)
-            place.disk.full = False
-            await asyncio.sleep(3)
-            assert loop.writable
-
-    in_no_time(scenario())
+@in_virtual_time
+async def test_recovers_by_itself_when_the_disk_has_space(place: Place) -> None:
+    async with place.running() as loop:
+        await reach(loop, Phase.PROPOSED)
+        place.disk.full = True
+        with pytest.raises(JournalError, match="No space left"):
+            await approve(loop)
+        place.disk.full = False
+        await asyncio.sleep(3)
+        assert loop.writable
 
     assert verify(place.path).ok
 
 
-def test_a_rollback_runs_at_once_and_is_recorded_when_the_disk_has_space(place: Place) -> None:
-    async def scenario() -> None:
-        async with place.running(green_fails=True) as loop:
-            await rolled_back_unwritten(loop, place)
-            assert place.weights == {BLUE.name: 100}
-            assert list(place.engine.servers) == [BLUE.name]
-            assert place.disk.refused
-            await asyncio.sleep(30)
-            place.disk.full = False
-            await asyncio.sleep(3)
-
-    in_no_time(scenario())
+@in_virtual_time
+async def test_a_rollback_runs_at_once_and_is_recorded_when_the_disk_has_space(place: Place) -> None:
+    async with place.running(green_fails=True) as loop:
+        await rolled_back_unwritten(loop, place)
+        assert place.weights == {BLUE.name: 100}
+        assert list(place.engine.servers) == [BLUE.name]
+        assert place.disk.refused
+        await asyncio.sleep(30)
+        place.disk.full = False
+        await asyncio.sleep(3)
 
     late = [describe(record) for record in place.records() if "recorded_late" in record["after"]]
     assert late[0] == "rollout.rolling_back late"
@@ -171,19 +165,17 @@ def test_a_rollback_runs_at_once_and_is_recorded_when_the_disk_has_space(place: 
     assert verify(place.path).ok
 
 
-def test_an_abort_works_with_an_unwritable_journal(place: Place) -> None:
-    async def scenario() -> None:
-        async with place.running() as loop:
-            await approve(loop)
-            await reach(loop, Phase.CANARY)
-            place.disk.full = True
-            state = await loop.submit(e.Aborted(at=loop_now(), actor="ann", reason="the disk is full"))
-            assert state.phase is Phase.ROLLING_BACK
-            await reach(loop, Phase.COOLDOWN)
-            place.disk.full = False
-            await asyncio.sleep(3)
-
-    in_no_time(scenario())
+@in_virtual_time
+async def test_an_abort_works_with_an_unwritable_journal(place: Place) -> None:
+    async with place.running() as loop:
+        await approve(loop)
+        await reach(loop, Phase.CANARY)
+        place.disk.full = True
+        state = await loop.submit(e.Aborted(at=loop_now(), actor="ann", reason="the disk is full"))
+        assert state.phase is Phase.ROLLING_BACK
+        await reach(loop, Phase.COOLDOWN)
+        place.disk.full = False
+        await asyncio.sleep(3)
 
     late = [record for record in place.records() if "recorded_late" in record["after"]]
     assert late[0]["actor"]["id"] == "ann"
@@ -191,65 +183,57 @@ def test_an_abort_works_with_an_unwritable_journal(place: Place) -> None:
     assert list(place.engine.servers) == [BLUE.name]
 
 
-def test_a_failed_swap_restarts_blue_with_an_unwritable_journal(place: Place) -> None:
+@in_virtual_time
+async def test_a_failed_swap_restarts_blue_with_an_unwritable_journal(place: Place) -> None:
     place.engine.preflight_result = replace(
         place.engine.preflight_result, strategy="swap", why="one GPU", outage_s=40.0
     )
 
-    async def scenario() -> None:
-        async with place.running(green_fails=True) as loop:
-            await rolled_back_unwritten(loop, place)
-            assert place.weights == {BLUE.name: 100}
-            assert list(place.engine.servers) == [BLUE.name]
-
-    in_no_time(scenario())
+    async with place.running(green_fails=True) as loop:
+        await rolled_back_unwritten(loop, place)
+        assert place.weights == {BLUE.name: 100}
+        assert list(place.engine.servers) == [BLUE.name]
 
 
-def test_a_good_green_gains_no_share_while_the_journal_is_unwritable(place: Place) -> None:
-    async def scenario() -> None:
-        async with place.running() as loop:
-            await approve(loop)
-            await reach(loop, Phase.CANARY)
-            before = place.weights.get("chat-r1", 0)
-            place.disk.full = True
-            for _ in range(50):
-                await asyncio.sleep(1)
-                assert place.weights.get("chat-r1", 0) <= max(before, 5)
-            place.disk.full = False
-            await reach(loop, Phase.OBSERVING, Phase.COOLDOWN)
-
-    in_no_time(scenario())
+@in_virtual_time
+async def test_a_good_green_gains_no_share_while_the_journal_is_unwritable(place: Place) -> None:
+    async with place.running() as loop:
+        await approve(loop)
+        await reach(loop, Phase.CANARY)
+        before = place.weights.get("chat-r1", 0)
+        place.disk.full = True
+        for _ in range(50):
+            await asyncio.sleep(1)
+            assert place.weights.get("chat-r1", 0) <= max(before, 5)
+        place.disk.full = False
+        await reach(loop, Phase.OBSERVING, Phase.COOLDOWN)
 
     assert verify(place.path).ok
 
 
-def test_a_crash_before_late_entries_are_recorded_recovers_consistently(place: Place) -> None:
-    async def scenario() -> None:
-        async with place.running(green_fails=True) as loop:
-            await rolled_back_unwritten(loop, place)
-        place.disk.full = False
-        async with place.running(epoch=2) as loop:
-            await asyncio.sleep(2)
-            await reach(loop, Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
-            await asyncio.sleep(5)
-            assert place.traffic.bind(place.site(2)).weights_in_force == {BLUE.name: 100}
-
-    in_no_time(scenario())
+@in_virtual_time
+async def test_a_crash_before_late_entries_are_recorded_recovers_consistently(place: Place) -> None:
+    async with place.running(green_fails=True) as loop:
+        await rolled_back_unwritten(loop, place)
+    place.disk.full = False
+    async with place.running(epoch=2) as loop:
+        await asyncio.sleep(2)
+        await reach(loop, Phase.OBSERVING, Phase.PROPOSED, Phase.COOLDOWN)
+        await asyncio.sleep(5)
+        assert place.traffic.bind(place.site(2)).weights_in_force == {BLUE.name: 100}
 
     assert list(place.engine.servers) == [BLUE.name]
 
 
-def test_a_start_on_a_full_disk_waits_and_rejects_requests(place: Place) -> None:
-    async def scenario() -> None:
-        place.disk.full = True
-        async with place.running() as loop:
-            with pytest.raises(JournalError, match="cannot be recorded yet"):
-                await loop.submit(e.Paused(at=loop_now(), actor="ann"))
-            assert not place.traffic.calls
-            place.disk.full = False
-            await reach(loop, Phase.PROPOSED)
-
-    in_no_time(scenario())
+@in_virtual_time
+async def test_a_start_on_a_full_disk_waits_and_rejects_requests(place: Place) -> None:
+    place.disk.full = True
+    async with place.running() as loop:
+        with pytest.raises(JournalError, match="cannot be recorded yet"):
+            await loop.submit(e.Paused(at=loop_now(), actor="ann"))
+        assert not place.traffic.calls
+        place.disk.full = False
+        await reach(loop, Phase.PROPOSED)
 
     assert place.records()[0]["action"] == "daemon.started"
 
