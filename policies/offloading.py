@@ -59,7 +59,7 @@ class Offloading:
             f"{reading.waiting.mean:.1f} requests waited",
             ("request_tokens", length, "tokens"),
             ("kv_usage_high", reading.kv_usage.high, "ratio"),
-            expects="no copies to host memory: reported are 41 % less throughput with them, not promised",
+            expects="no copies to host memory: 41 % less throughput is reported with them, not promised",
             risks="prefixes found in host memory until now are computed again",
             source=SOURCE,
         )

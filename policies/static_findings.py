@@ -66,7 +66,7 @@ def _build(finding: Finding, reading: Reading) -> Proposal:
         rule="CL1",
         to=finding.to,
         why=f"lint rule {name_of(finding.rule)}, from the flags alone: {finding.why}",
-        expects=finding.expects or "what the rule states; the rollout measures it",
+        expects=finding.expects or "the effect that the rule states; the rollout measures it",
         risks=finding.risks or "it was not measured on this server",
         source=finding.source,
         evidence=build_evidence(reading),

@@ -109,7 +109,7 @@ LINTS = (
     DeploymentCheck(
         rules=("E1",),
         find=_check_engine_version,
-        reports="a release before 0.14, or NVIDIA's NIM build of one",
+        reports="a release before 0.14, also in NVIDIA's NIM build",
         source=(
             "vllm-project/vllm#27614 (async scheduling by default); "
             "vllm-project/vllm#29901 (Marlin on Turing)"

@@ -79,7 +79,7 @@ def _check_deep_gemm(config: ServeConfig) -> Iterable[Finding]:
             "are reported as slow for so few tokens"
         ),
         expects=f"measure {DEEP_GEMM}=0: steps of decoding may be faster, prompts slower",
-        risks="reported without it: 1.5 times the TTFT of DeepSeek-R1 with expert parallelism",
+        risks="1.5 times the TTFT of DeepSeek-R1 with expert parallelism is reported without it",
         evidence={"concurrency": config.concurrency},
     )
 
@@ -141,7 +141,7 @@ def _check_aiter(config: ServeConfig) -> Iterable[Finding]:
     yield Finding(
         rule="U1",
         why=f"{AITER} is not set: on {config.card.name} vLLM runs without AMD's own kernels (AITER)",
-        expects=f"measure with {AITER}=1: reported are 1.7 to 3.7 times the speed (Qwen3.5-122B-FP8, MI300X)",
+        expects=f"measure with {AITER}=1: 1.7 to 3.7 times the speed is reported (Qwen3.5-122B-FP8, MI300X)",
         risks="some models and formats fail with it: vllm-project/vllm#34641, vllm-project/vllm#43605",
     )
 

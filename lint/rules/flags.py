@@ -278,7 +278,7 @@ LINTS = (
     DeploymentCheck(
         rules=("V1",),
         find=_check_misspelled,
-        reports="flags a letter or two away from a known one",
+        reports="flags a letter or two away from a known flag",
         source=PARSER,
     ),
     DeploymentCheck(

@@ -85,7 +85,7 @@ def _check_plugins(config: ServeConfig) -> Iterable[Finding]:
         {},
         source=source,
         severity="warning",
-        expects=f"it starts where {package} is installed beside vLLM; AWQ, GPTQ and FP8 need nothing besides",
+        expects=f"it starts where {package} is installed beside vLLM; AWQ, GPTQ and FP8 need no package",
     )
 
 

@@ -221,7 +221,7 @@ LINTS = (
     DeploymentCheck(
         rules=("H3",),
         find=_check_forced_backend,
-        reports="an attention backend that is forced at all",
+        reports="any forced attention backend",
         source="vllm/platforms/cuda.py: _get_backend_priorities",
         evidence_for="no public measurement that vLLM's own choice is the fastest",
         needs=_BACKEND,

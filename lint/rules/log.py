@@ -26,7 +26,7 @@ def _missing_moe_config(match: re.Match[str], config: ServeConfig) -> Finding:
         why=f"according to the log the MoE kernels run on their default configuration{there}",
         expects=(
             "benchmarks/kernels/benchmark_moe.py --tune on this GPU, with VLLM_TUNED_CONFIG_FOLDER at its "
-            "output, may help: reported are 3 and 10 % more throughput, no difference, and a loss"
+            "output, may help: reports are 3 and 10 % more throughput, no difference, and a loss"
         ),
         risks="the tuning needs exclusive use of the GPU for hours: measure before and after",
         evidence={"line": match[0]},
@@ -75,7 +75,7 @@ def _no_kv_blocks(match: re.Match[str], config: ServeConfig) -> Finding:
         rule="F4",
         klass="auto" if to else "note",
         severity="error",
-        why=f"it did not start: at {_UTILIZATION} {present:g} nothing of the GPU is left for the KV cache",
+        why=f"it did not start: at {_UTILIZATION} {present:g} no GPU memory is left for the KV cache",
         to=to,
         expects=more,
         risks="less memory for other processes on this GPU, which may run out of memory",
@@ -96,7 +96,7 @@ def _context_too_long(match: re.Match[str], config: ServeConfig) -> Finding | No
         rule="F4",
         klass="gated",
         severity="error",
-        why=f"it did not start: not even one request of {wanted} tokens fits the KV cache, {fits} do",
+        why=f"it did not start: a request of {wanted} tokens does not fit the KV cache of {fits} tokens",
         to={_LEN: _round_down(fits)},
         expects="it starts",
         risks="longer requests are refused; more KV cache or a smaller model would keep them",
@@ -226,7 +226,7 @@ LINTS = (
         "F4",
         _TOO_LONG,
         _context_too_long,
-        reports="not one request of the full length fits the KV cache",
+        reports="a KV cache that holds no request of the full length",
         source=f"{_KV_CACHE}: 'To serve at least one request'",
     ),
     recogniser(

@@ -208,8 +208,8 @@ def _check_hybrid_state(config: ServeConfig) -> Iterable[Finding]:
         to=wanted,
         expects="no OOM, and no 'max_num_seqs exceeds available Mamba cache blocks' at the start",
         risks=(
-            "fewer requests at once and smaller steps: TTFT of long prompts rises; where it serves "
-            "with more, keep more"
+            "fewer requests at once and smaller steps: TTFT of long prompts rises; if the server "
+            "works with more sequences, keep them"
         ),
         evidence={"memory_gib": card.memory_gib, SEQS: effective_seqs(config)},
     )
@@ -330,7 +330,7 @@ LINTS = (
     DeploymentCheck(
         rules=("L1",),
         find=_check_context_length,
-        reports="a context length of which not one request fits",
+        reports="a context length of which no request fits the KV cache",
         source="vllm/v1/core/kv_cache_utils.py: 'To serve at least one request'",
         needs=Needs(facts=ESTIMATE),
     ),

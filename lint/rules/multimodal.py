@@ -49,7 +49,7 @@ def _check_video(config: ServeConfig) -> Iterable[Finding]:
             f"the largest video that fits --max-model-len, and keeps that memory free on {card.name}"
         ),
         expects=(
-            'where no videos come: --limit-mm-per-prompt \'{"image": N, "video": 0}\' leaves the '
+            'if no request has a video, --limit-mm-per-prompt \'{"image": N, "video": 0}\' leaves the '
             "memory to the KV cache; --max-model-len limits the video, too"
         ),
         risks="requests with videos are refused",

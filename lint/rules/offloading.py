@@ -38,10 +38,10 @@ def _check_cache(config: ServeConfig) -> Iterable[Finding]:
         why=f"{size:g} GiB of KV cache are offloaded to the host{held}",
         to=to,
         expects=(
-            "with short contexts measure without: reported are 41 % less throughput with it, and several "
-            "times more where prefixes repeat; not promised"
+            "with short contexts measure without it: 41 % less throughput is reported with it, and several "
+            "times more if prefixes repeat; not promised"
         ),
-        risks="where contexts or users do not fit the GPU, or prefixes repeat, offloading is worth its cost",
+        risks="if contexts or users do not fit the GPU, or prefixes repeat, offloading is worth its cost",
         evidence={"kv_offloading_size": size},
     )
 
@@ -65,7 +65,7 @@ def _check_weights(config: ServeConfig) -> Iterable[Finding]:
         ),
         to=to,
         expects=(
-            "tokens as fast as the GPU reads its own memory"
+            "tokens come as fast as the GPU reads its own memory"
             if spare
             else "a quantised checkpoint, more GPUs or a shorter max_model_len keep the weights on the GPU; "
             "reported: 4 to 6 tokens/s with 16 and 70 GiB on the host"

@@ -56,7 +56,7 @@ def _out_of_memory(match: re.Match[str], config: ServeConfig) -> Finding | None:
         severity="error",
         why="the log shows a CUDA out of memory: allocations outside vLLM's accounting need more memory",
         to=to,
-        expects="no further OOM; if there is one: fewer max_num_seqs, then a shorter max_model_len"
+        expects="no further OOM; otherwise lower max_num_seqs, then max_model_len"
         + (_IMAGES if _reads_images(config) else ""),
         risks="less KV cache",
         evidence={"line": match[0][:160]},
@@ -68,7 +68,7 @@ def _weights_too_large(match: re.Match[str]) -> Finding:
         rule="M2",
         severity="error",
         why="the log shows a CUDA out of memory while the weights were loaded: they do not fit the "
-        "GPU as read",
+        "GPU in the format in which they are read",
         expects=(
             f"a quantised checkpoint, or more GPUs for an engine; a lower {_UTILIZATION} "
             "does not help. If the checkpoint is quantised, check that its own config is read "

@@ -294,7 +294,7 @@ LINTS = (
     DeploymentCheck(
         rules=("D2",),
         find=_check_estimated_size,
-        reports="the same by the size that an unknown model's name states",
+        reports="weights that do not fit the GPUs, by the size in the name of an unknown model",
         source=_TOO_LARGE,
         needs=Needs(facts=("gpu", "gpu_memory"), applies=lambda config: config.estimate is not None),
     ),

@@ -120,7 +120,7 @@ def _check_async(config: ServeConfig) -> Iterable[Finding]:
             rule="A1",
             klass="auto",
             severity="warning",
-            why="--no-async-scheduling is set: the GPU waits between steps while the next one is scheduled",
+            why="--no-async-scheduling is set: the GPU waits between steps while the next step is scheduled",
             to={"async_scheduling": None},
             expects="TTFT, ITL and throughput improve where the CPU is the limit; on by default since 0.14",
             risks="if it was turned off for a fault of this version, keep it off",

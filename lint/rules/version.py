@@ -67,7 +67,7 @@ def _unneeded_finding(config: ServeConfig, *, hybrid: bool) -> Finding:
             f"and {lost}"
         ),
         to={DISABLE: None},
-        expects="vLLM decides by what the connector supports",
+        expects="vLLM decides by the abilities of the connector",
         risks="none known since 0.21",
         source=(
             "vllm/distributed/kv_transfer/kv_connector/v1/offloading_connector.py: SupportsHMA; "
