@@ -8,7 +8,6 @@ A process serves the API over a real journal of N entries of K KiB. Writes bench
 import asyncio
 import json
 import multiprocessing
-import platform
 import tempfile
 import time
 from collections import Counter
@@ -153,7 +152,6 @@ def main() -> None:
             "median": round(sorted(waits)[len(waits) // 2] * 1e3, 1),
             "longest": round(max(waits) * 1e3, 1),
         },
-        "python": platform.python_version(),
     }
     print(json.dumps(report, indent=2))
     write(args.json, report)

@@ -11,7 +11,6 @@ Writes bench/results/journal_append.json. Put DIR on the disk that will hold the
 import hashlib
 import json
 import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable
@@ -180,7 +179,6 @@ def main() -> None:
         "append_ms": percentiles_ms(with_sync),
         "append_without_fdatasync_ms": percentiles_ms(without),
         "long": long,
-        "python": platform.python_version(),
         "cpus": os.cpu_count(),
     }
     write(args.json, result)

@@ -4,7 +4,6 @@ Writes the times and the slowest imports to bench/results/. Exits 1 if the faste
 slower runs mostly reflect other load on the machine.
 """
 
-import platform
 import re
 import resource
 import statistics
@@ -63,7 +62,6 @@ def main() -> int:
     report = {
         "command": ["flettner", *COMMAND[1:]],
         "rounds": ROUNDS,
-        "python": platform.python_version(),
         "ms": {"best": best, "median": median, "worst": worst, "cpu_mean": cpu_ms},
         "imports_ms": costs,
     }

@@ -164,7 +164,7 @@ async def main() -> None:
         await child.wait()
     for result in results:
         print(result)
-    write(options.json, [asdict(result) for result in results])
+    write(options.json, {"ways": [asdict(result) for result in results]})
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
@@ -14,6 +16,8 @@ def new_parser(program: str, about: str | None, results: str) -> argparse.Argume
     return parser
 
 
-def write(path: Path, results: object) -> None:
+def write(path: Path, results: Mapping[str, object]) -> None:
+    """Write the results as JSON, with the version of Python that measured them."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results, indent=1, default=str) + "\n", encoding="utf-8")
+    document = {**results, "python": platform.python_version()}
+    path.write_text(json.dumps(document, indent=1, default=str) + "\n", encoding="utf-8")

@@ -4,7 +4,6 @@ Reads a real vLLM 0.32 page the way the sensor does, next to prometheus_client's
 """
 
 import importlib.util
-import platform
 import statistics
 import sys
 import time
@@ -60,7 +59,6 @@ def main() -> int:
         "page": page.name,
         "bytes": len(body),
         "rounds": ROUNDS,
-        "python": platform.python_version(),
         "cpu_ms": cost,
         "servers_per_core_at_1_hz": int(1000 / cost["flettner"]["median"]),
     }

@@ -9,7 +9,6 @@ Prints both and writes bench/results/capacity_model_cost.json.
 
 import asyncio
 import json
-import platform
 import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -68,7 +67,6 @@ async def measure(minutes: float, rate: float) -> dict[str, Any]:
         "worker_cpu_percent_before_the_law": cpu_percent(learnt.worker, began.worker, law_s),
         "without_the_model": {**without, "requests": counts[0]},
         "with_the_model": {**beside, "requests": counts[1]},
-        "python": platform.python_version(),
     }
 
 

@@ -9,7 +9,6 @@ writes bench/results/capacity_replicas.json.
 """
 
 import asyncio
-import platform
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -101,7 +100,7 @@ def main() -> None:
                 f" {run['late_s']:>11} {run['tick_ms']:>8} {run['cpu_percent']:>6} {run['rss_mib']:>6}",
                 flush=True,
             )
-    write(options.json, {"rate": options.rate, "python": platform.python_version(), "runs": runs})
+    write(options.json, {"rate": options.rate, "runs": runs})
 
 
 if __name__ == "__main__":

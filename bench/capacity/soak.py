@@ -8,7 +8,6 @@ bench/results/capacity_soak.json, and exits 1 if a request was lost.
 
 import asyncio
 import json
-import platform
 import sys
 import tempfile
 from pathlib import Path
@@ -41,7 +40,6 @@ async def soak(minutes: float, rate: float) -> dict[str, Any]:
             "entries": last["entries"] - first["entries"],
             "bytes": last["journal_bytes"] - first["journal_bytes"],
         },
-        "python": platform.python_version(),
         "samples": samples,
     }
 

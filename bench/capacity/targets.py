@@ -8,7 +8,6 @@ line for each number and writes bench/results/capacity_targets.json.
 """
 
 import asyncio
-import platform
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -68,9 +67,9 @@ def main() -> None:
             f" {run['envoy_cpu_percent']:>13} {run['envoy_rss_mib']:>6} {lost:>5}",
             flush=True,
         )
-    more, python = per_target(runs), platform.python_version()
+    more = per_target(runs)
     print(f"each further target: {more}")
-    write(options.json, {"rate": options.rate, "python": python, "runs": runs, "more": more})
+    write(options.json, {"rate": options.rate, "runs": runs, "more": more})
 
 
 if __name__ == "__main__":

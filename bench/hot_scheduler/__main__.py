@@ -34,7 +34,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, start(Path(folder)) as engine:
         print(engine.about, flush=True)
         report = compare(engine, options.seeds)
-    report["about"] = {**engine.about, "python": platform.python_version(), "processor": platform.processor()}
+    report["about"] = {**engine.about, "processor": platform.processor()}
     write(options.json, report)
     print(json.dumps({name: value for name, value in report.items() if name != "ratios"}, indent=2))
     print(compare_with_goal(report["slower, cpu_s, percent"]))

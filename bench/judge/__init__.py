@@ -1,4 +1,4 @@
 """Error rates and detection times of the judge, measured with synthetic traffic through its production code.
 
-Sections: nulls worse late rollouts passing gain several quiet exposure cost. `python -m bench.judge --help`.
+Sections: nulls worse late rollouts passing gain hot buckets cost. `python -m bench.judge --help`.
 """

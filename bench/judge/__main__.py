@@ -4,13 +4,12 @@ Default: all sections. The file keeps earlier results of sections that do not ru
 """
 
 import json
-import platform
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from time import perf_counter
 
-from bench.judge import buckets, cost, exposure, gains, hot, hours, others, passing, rollouts
+from bench.judge import buckets, cost, gains, hot, hours, passing, rollouts
 from bench.judge.report import table
 from bench.judge.runs import Pool, Row, tabulate
 from bench.judge.scenarios import LATER, NULLS, WORSE
@@ -25,9 +24,6 @@ SECTIONS: Mapping[str, Callable[[Pool, int], Iterable[tuple[str, Row]]]] = {
     "rollouts": rollouts.measure,
     "passing": passing.measure,
     "gain": gains.measure,
-    "several": others.measure_several,
-    "quiet": others.measure_quiet,
-    "exposure": exposure.measure,
     "hot": hot.measure,
     "buckets": buckets.measure,
     "cost": lambda _, runs: cost.measure(max(100, runs // 4)),
@@ -51,7 +47,6 @@ def main() -> int:
         results[name] = tabulate(SECTIONS[name](pool, options.runs))
         spent_s = round(perf_counter() - begun_s, 1)
         about = results.setdefault("about", {"seed": SEED, "wall_s": {}, "runs": {}})
-        about["python"] = platform.python_version()
         about["wall_s"][name], about["runs"][name] = spent_s, options.runs
         write(options.json, results)
         print(f"  {spent_s} s\n", flush=True)

@@ -27,14 +27,16 @@ def seconds_ms(slo: Slo, ticks: int) -> tuple[int, list[float]]:
     random = seeded("cost")
     green, *blue = [rollouts.Server(random, None) for _ in range(4)]
     spread = dict.fromkeys((*ANSWERS, "ttft", "itl", "e2e"), independent())
-    evidence, asked, blue_total = CanaryEvidence(calibration=spread), RequestCounts(), RequestCounts()
-    baseline, spent, second = _known(blue[0].arm(0.0, 2000.0), slo), list[float](), 0
+    evidence, green_total, blue_total = CanaryEvidence(calibration=spread), RequestCounts(), RequestCounts()
+    baseline, spent, second = _with_objectives(blue[0].arm(0.0, 2000.0), slo), list[float](), 0
     judge = AnytimeJudge()
     while len(spent) < ticks:
         second += 1
-        now = _known(green.arm(second, 2.0), slo)
-        by_server = {str(number): _known(one.arm(second, 2.0), slo) for number, one in enumerate(blue)}
-        asked, blue_total = asked + now, sum(by_server.values(), blue_total)
+        now = _with_objectives(green.arm(second, 2.0), slo)
+        by_server = {
+            str(number): _with_objectives(server.arm(second, 2.0), slo) for number, server in enumerate(blue)
+        }
+        green_total, blue_total = green_total + now, sum(by_server.values(), blue_total)
         observed = Observation(at=NOON + timedelta(seconds=second), green=now, blue=by_server)
         begun = thread_time_ns()
         evidence, _ = judge.update(
@@ -42,7 +44,7 @@ def seconds_ms(slo: Slo, ticks: int) -> tuple[int, list[float]]:
             step=STEP,
             slo=slo,
             observation=observed,
-            green=asked,
+            green=green_total,
             blue=blue_total,
             baseline=baseline,
         )
@@ -52,7 +54,7 @@ def seconds_ms(slo: Slo, ticks: int) -> tuple[int, list[float]]:
     return len(evidence.streams), spent
 
 
-def _known(arm: RequestCounts, slo: Slo) -> RequestCounts:
+def _with_objectives(arm: RequestCounts, slo: Slo) -> RequestCounts:
     return arm if slo.e2e else replace(arm, itl=EMPTY, e2e=EMPTY, over_itl=0, over_e2e=0)
 
 

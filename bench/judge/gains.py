@@ -62,14 +62,14 @@ def spent(random: Random, requests: float, *, errors: float, times: float, slo: 
     """One tick of one server."""
     of = poisson(random, requests)
     failed = sum(random.random() < errors for _ in range(of))
-    found = {name: list(EMPTY) for name in MIDDLES_S}
+    histograms = {name: list(EMPTY) for name in MIDDLES_S}
     over, late = dict.fromkeys(MIDDLES_S, 0), 0
     promised = {"ttft": slo.ttft, "itl": slo.itl, "e2e": slo.e2e}
     for _ in range(of - failed):
         missed = False
         for name, (middle_s, spread) in MIDDLES_S.items():
             value_s = middle_s * times * random.lognormvariate(0.0, spread)
-            found[name][bisect_left(EDGES_S, value_s)] += 1
+            histograms[name][bisect_left(EDGES_S, value_s)] += 1
             objective = promised[name]
             if objective is not None and value_s > objective.under_s:
                 over[name] += 1
@@ -82,9 +82,9 @@ def spent(random: Random, requests: float, *, errors: float, times: float, slo: 
         over_ttft=over["ttft"],
         over_itl=over["itl"],
         over_e2e=over["e2e"],
-        ttft=tuple(found["ttft"]),
-        itl=tuple(found["itl"]),
-        e2e=tuple(found["e2e"]),
+        ttft=tuple(histograms["ttft"]),
+        itl=tuple(histograms["itl"]),
+        e2e=tuple(histograms["e2e"]),
     )
 
 
@@ -112,7 +112,7 @@ def served(
 
 
 @lru_cache(maxsize=4)
-def known(stalls: Stalls | None, busy: float, slo: Slo, number: int) -> Mapping[str, Calibration]:
+def learned(stalls: Stalls | None, busy: float, slo: Slo, number: int) -> Mapping[str, Calibration]:
     """Return the calibration after two hours of four servers."""
     random, case = seeded("gain", stalls, busy, slo, number), Case(stalls=stalls, busy=busy, slo=slo)
     steadiness, at = CalibrationWindow(), NOON
@@ -122,11 +122,11 @@ def known(stalls: Stalls | None, busy: float, slo: Slo, number: int) -> Mapping[
     return steadiness.calibrations(at)
 
 
-def said(name: str, run: int) -> str:
+def reported_gain(name: str, run: int) -> str:
     """Return the gain reported by the judge; "" if none."""
     case = CASES[name]
     random = seeded("gain", name, run)
-    evidence = CanaryEvidence(calibration=known(case.stalls, case.busy, case.slo, run // RUNS_OF_A_HISTORY))
+    evidence = CanaryEvidence(calibration=learned(case.stalls, case.busy, case.slo, run // RUNS_OF_A_HISTORY))
     baseline = _sum(served(random, case, RECORD_TICKS, [RPS / (SERVERS - 1)] * (SERVERS - 1), 0))
     beside = served(random, case, PARITY_TICKS, [RPS / SERVERS] * SERVERS, 1)
     level = _sum([arms[:1] for arms in beside]), _sum([arms[1:] for arms in beside])
@@ -141,7 +141,7 @@ def _sum(rows: Sequence[Sequence[RequestCounts]]) -> RequestCounts:
 def measure(pool: Pool, runs: int) -> Iterator[tuple[str, Row]]:
     for name in CASES:
         many = max(2, round(runs * (SHARE if name.startswith("equal") else SHARE / 4)))
-        answers = pool.of(partial(said, name), many)
+        answers = pool.of(partial(reported_gain, name), many)
         measures = Counter(answer.split(":")[1] for answer in answers if answer)
         yield (
             name,

@@ -106,11 +106,11 @@ def measure(pool: Pool, runs: int) -> Iterator[tuple[str, Row]]:
 
 
 def summarise(ended: Sequence[Ended]) -> Row:
-    kinds = Counter(one.kind for one in ended)
+    kinds = Counter(trial.kind for trial in ended)
     row: Row = {"runs": len(ended), **kinds}
     for kind in kinds:
-        times = [one.minutes for one in ended if one.kind == kind]
+        times = [trial.minutes for trial in ended if trial.kind == kind]
         row[f"minutes to {kind}"] = [round(value, 1) for value in quantiles(times, 0.5, 0.9)]
-    row["candidate's seconds"] = quantiles([one.candidate_s for one in ended], 0.5)[0]
-    row["candidate's bad requests"] = quantiles([one.bad for one in ended], 0.5)[0]
+    row["candidate's seconds"] = quantiles([trial.candidate_s for trial in ended], 0.5)[0]
+    row["candidate's bad requests"] = quantiles([trial.bad for trial in ended], 0.5)[0]
     return row

@@ -83,14 +83,14 @@ def summed(scenario: Scenario, hours: Sequence[Hour]) -> Row:
         "tick_phi": round(sum(judged.tick_phi for judged in hours) / len(hours), 2),
     }
     for rule in rules:
-        asked = [(judged, judged.back[rule]) for judged in hours if rule in judged.back]
-        counts = [inf if at is None else judged.requests[at - 1] for judged, at in asked]
-        bad = [inf if at is None else judged.excess[at - 1] for judged, at in asked]
+        backs = [(judged, judged.back[rule]) for judged in hours if rule in judged.back]
+        counts = [inf if at is None else judged.requests[at - 1] for judged, at in backs]
+        bad = [inf if at is None else judged.excess[at - 1] for judged, at in backs]
         onset = scenario.onset or 0
-        waits = [inf if at is None else (at - 1 - onset) * TICK_S / MINUTE_S for _, at in asked]
+        waits = [inf if at is None else (at - 1 - onset) * TICK_S / MINUTE_S for _, at in backs]
         row[rule] = {
-            "runs": len(asked),
-            "back": sum(at is not None for _, at in asked) / len(asked),
+            "runs": len(backs),
+            "back": sum(at is not None for _, at in backs) / len(backs),
             "requests": finite(quantiles(counts, 0.5, 0.9)),
             "excess_bad": finite(quantiles(bad, 0.5)),
             "minutes": finite(quantiles(waits, 0.5, 0.9)),

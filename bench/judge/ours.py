@@ -47,13 +47,13 @@ class Evidence:
         margin: float | None = None,
         one_lens: bool = False,
     ) -> None:
-        known = {"errors": calibration} if calibration else {}
-        self.evidence = CanaryEvidence(calibration=known, tick_s=TICK_S)
+        calibrations = {"errors": calibration} if calibration else {}
+        self.evidence = CanaryEvidence(calibration=calibrations, tick_s=TICK_S)
         self.baseline = arm(RECORD, round(RECORD * usual))
-        found = open_streams(
+        streams = open_streams(
             self.evidence, step=STEP, slo=SLO, control=self.baseline, margin=self.evidence.margin
         )
-        self.stream: EvidenceStream = next(stream for stream in found if stream.name == "errors")
+        self.stream: EvidenceStream = next(stream for stream in streams if stream.name == "errors")
         if margin is not None:
             self.stream = replace(self.stream, margin=margin, tolerance=2 * margin)
         if one_lens:

@@ -60,14 +60,14 @@ def passed(name: str, run: int, *, worse: bool) -> float:
     green = case.usual + case.limit if worse else case.usual if case.green is None else case.green
     random = seeded("passing", name, worse, run)
     evidence = Evidence(independent(case.phi), usual=case.usual, margin=case.limit / 2, one_lens=True)
-    asked = 0
+    requests = 0
     for _ in range(FOUR_HOURS // HALF_HOUR):
         made: list[Tick] = ticks(random, Traffic(), [green] * HALF_HOUR, [case.usual] * HALF_HOUR)
         for tick in made:
             evidence.update(tick)
-            asked += tick[0][0]
+            requests += tick[0][0]
             if evidence.log_not_worse >= SURE:
-                return asked
+                return requests
     return inf
 
 

@@ -53,7 +53,7 @@ def kayenta(green: Sequence[Pair], blue: Sequence[Pair]) -> int | None:
     """Compare all shares of bad requests per minute so far, every ten minutes."""
     ours, theirs = _shares(green), _shares(blue)
     for minutes in LOOKS_MIN:
-        if minutes <= len(ours) and high(_known(ours[:minutes]), _known(theirs[:minutes])):
+        if minutes <= len(ours) and high(_numbers(ours[:minutes]), _numbers(theirs[:minutes])):
             return minutes * MINUTE
     return None
 
@@ -62,7 +62,7 @@ def _shares(pairs: Sequence[Pair]) -> list[float]:
     return [bad / of if of else nan for of, bad in by_minute(pairs)]
 
 
-def _known(values: Sequence[float]) -> list[float]:
+def _numbers(values: Sequence[float]) -> list[float]:
     return [value for value in values if value == value]  # noqa: PLR0124 - not a number
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from bench.judge.scenarios import SCENARIOS
 
-Found = Mapping[str, Any]
+Results = Mapping[str, Any]
 MOST_FALSE = 0.01
 MOST_WRONG = 0.05
 SLACK = 1.15
@@ -13,7 +13,7 @@ Line = tuple[str, str, str, bool]
 """Name, target, measured value, met."""
 
 
-def lines(results: Found) -> Iterator[Line]:
+def lines(results: Results) -> Iterator[Line]:
     for section in ("nulls", "worse", "late"):
         yield from _hours(results.get(section, {}))
     yield from _passing(results.get("passing", {}))
@@ -25,7 +25,7 @@ def lines(results: Found) -> Iterator[Line]:
             yield "a tick of four streams, p99", "under 2 ms", f"{row['p99_ms']} ms", row["p99_ms"] < 2  # noqa: PLR2004
 
 
-def _hours(rows: Found) -> Iterator[Line]:
+def _hours(rows: Results) -> Iterator[Line]:
     for name, row in rows.items():
         wanted, ours = SCENARIOS[name], row["ours"]
         if wanted.null:
@@ -39,7 +39,7 @@ def _hours(rows: Found) -> Iterator[Line]:
             yield _median(name, "min", ours["minutes"][0], wanted.wanted_minutes, slack=0.25)
 
 
-def _passing(rows: Found) -> Iterator[Line]:
+def _passing(rows: Results) -> Iterator[Line]:
     for name, row in rows.items():
         yield _median(f"passes, {name}", "requests", row["requests"][0], row["wanted"])
         if "passed_though_worse" in row:
@@ -49,13 +49,13 @@ def _passing(rows: Found) -> Iterator[Line]:
             yield f"passes though worse, {name}", "at most 5 %", measured, wrong <= MOST_WRONG + noise
 
 
-def _rollouts(rows: Found) -> Iterator[Line]:
+def _rollouts(rows: Results) -> Iterator[Line]:
     for name, row in rows.items():
         if name.startswith("null"):
             yield f"full rollout, {name}", "at most 1 % rolled back", _share(row), row["back"] <= MOST_FALSE
 
 
-def _gain(rows: Found) -> Iterator[Line]:
+def _gain(rows: Results) -> Iterator[Line]:
     for name, row in rows.items():
         if name.startswith("equal"):
             called, runs = row["called_better"], row["runs"]
@@ -64,7 +64,7 @@ def _gain(rows: Found) -> Iterator[Line]:
             yield f"called better, {name}", "at most 5 %", measured, called <= MOST_WRONG + noise
 
 
-def _hot(rows: Found) -> Iterator[Line]:
+def _hot(rows: Results) -> Iterator[Line]:
     """Over all loads: the promise is one of the judge, not of each row."""
     equal = {name: row for name, row in rows.items() if name.startswith("equal")}
     needed = [row for name, row in equal.items() if "no gain needed" not in name]
@@ -76,7 +76,7 @@ def _hot(rows: Found) -> Iterator[Line]:
             yield f"time-split, equal: {kind}", f"at most {most:.0%}", measured, wrong / runs <= most + noise
 
 
-def _share(row: Found) -> str:
+def _share(row: Results) -> str:
     return f"{row['back']:.1%} of {row['runs']}"
 
 
@@ -87,7 +87,7 @@ def _median(name: str, unit: str, value: float | None, wanted: float, slack: flo
     return name, f"{wanted:g} {unit} (median)", measured, met
 
 
-def table(results: Found) -> str:
+def table(results: Results) -> str:
     rows = list(lines(results))
     width = max((len(what) for what, *_ in rows), default=0)
     return "\n".join(

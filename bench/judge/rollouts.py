@@ -121,13 +121,13 @@ def _spread(of: int, late: int, usual: int, slow: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4)
-def known(stalls: Stalls | None, number: int) -> Mapping[str, Calibration]:
+def learned(stalls: Stalls | None, number: int) -> Mapping[str, Calibration]:
     """Return the calibration after four hours of three servers."""
     random = seeded("known", stalls, number)
     servers = [Server(random, stalls) for _ in range(SERVERS - 1)]
     steadiness, at = CalibrationWindow(), NOON
     for tick in range(round(4 * 3600 / TICK_S)):
-        arms = {str(n): one.arm(tick * TICK_S, RPS / SERVERS * TICK_S) for n, one in enumerate(servers)}
+        arms = {str(n): server.arm(tick * TICK_S, RPS / SERVERS * TICK_S) for n, server in enumerate(servers)}
         steadiness.add(at, arms)
         at += timedelta(seconds=TICK_S)
     return steadiness.calibrations(at)
@@ -140,7 +140,7 @@ class Rollout:
     case: Case
     run: int
     evidence: CanaryEvidence = field(init=False)
-    asked: int = 0  # of green
+    requests: int = 0  # of green
     excess: float = 0.0
     passed_s: float = inf  # at parity
     _blue: list[Server] = field(init=False)
@@ -149,11 +149,11 @@ class Rollout:
 
     def __post_init__(self) -> None:
         random = seeded("rollout", self.case, self.run)
-        self.evidence = CanaryEvidence(calibration=known(self.case.stalls, self.run // 4))
+        self.evidence = CanaryEvidence(calibration=learned(self.case.stalls, self.run // 4))
         *self._blue, self._green = [Server(random, self.case.stalls) for _ in range(SERVERS)]
         each = RPS / (SERVERS - 1)
         self._record = sum(
-            (one.arm(second, each) for second in range(STARTS_S) for one in self._blue), RequestCounts()
+            (server.arm(second, each) for second in range(STARTS_S) for server in self._blue), RequestCounts()
         )
 
     def back_s(self) -> float:
@@ -187,17 +187,17 @@ class Rollout:
     def _second(self, at_s: int, weight: float, now: bool) -> tuple[RequestCounts, dict[str, RequestCounts]]:
         errors = self.case.errors if now else USUAL
         green = self._green.arm(at_s, RPS * weight, errors)
-        self.asked += green.asked
+        self.requests += green.asked
         self.excess += green.total * (errors - USUAL)
         each = RPS * (1 - weight) / (SERVERS - 1)
-        return green, {str(number): one.arm(at_s, each) for number, one in enumerate(self._blue)}
+        return green, {str(number): server.arm(at_s, each) for number, server in enumerate(self._blue)}
 
 
 def rollout(name: str, run: int) -> tuple[float, float, float, float]:
     """Return the seconds to the rollback and to the pass at parity, requests and excess bad requests."""
-    one = Rollout(CASES[name], run)
-    back_s = one.back_s()
-    return back_s, one.passed_s, one.asked, one.excess
+    played = Rollout(CASES[name], run)
+    back_s = played.back_s()
+    return back_s, played.passed_s, played.requests, played.excess
 
 
 def measure(pool: Pool, runs: int) -> Iterator[tuple[str, Row]]:

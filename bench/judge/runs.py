@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar
 
 PROCESSES, NICE = 2, 15
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 Row = dict[str, Any]
 Table = dict[str, Row]
 
@@ -26,8 +26,8 @@ class Pool:
     def __init__(self) -> None:
         self._executor = ProcessPoolExecutor(PROCESSES, initializer=_behind_all_others)
 
-    def of(self, one: Callable[[int], Found], runs: int) -> list[Found]:
-        return list(self._executor.map(one, range(runs), chunksize=max(1, runs // (8 * PROCESSES))))
+    def of(self, run: Callable[[int], Result], runs: int) -> list[Result]:
+        return list(self._executor.map(run, range(runs), chunksize=max(1, runs // (8 * PROCESSES))))
 
     def close(self) -> None:
         self._executor.shutdown()

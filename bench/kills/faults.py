@@ -62,9 +62,9 @@ async def pause(site: Site) -> None:
         if now != count:
             count, last_s = now, site.now_s()
     site.books.green_ended_s.append(last_s - fault.at_s)
-    said = await other
-    if "another flettner works here" not in said:
-        site.books.wrong.append(f"a second daemon was not refused: {said}")
+    message = await other
+    if "another flettner works here" not in message:
+        site.books.wrong.append(f"a second daemon was not refused: {message}")
     fault.note = f"{green} got its last request after {last_s - fault.at_s:.1f} s; the second daemon: refused"
     site.signal_daemon(signal.SIGCONT)
     fault.healed_s = await site.ready()

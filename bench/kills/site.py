@@ -59,9 +59,9 @@ class Site:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
         if process.returncode and not (self.rig.state_dir / EVERYTHING).exists():
-            self.books.wrong.append(f"revert ended with {process.returncode}: {said[-300:]!r}")
+            self.books.wrong.append(f"revert ended with {process.returncode}: {output[-300:]!r}")
 
     async def restart(self, fault: Fault, *, reverted: bool) -> None:
         """Restart the daemon as systemd does, and measure the time to readiness."""
@@ -148,12 +148,12 @@ class Site:
         )
         try:
             async with asyncio.timeout(READY_S):
-                _, said = await process.communicate()
+                _, output = await process.communicate()
         except TimeoutError:
             process.kill()
             await process.wait()
             return "it runs"
-        return said.decode(errors="replace").strip().splitlines()[-1] if said else "no output"
+        return output.decode(errors="replace").strip().splitlines()[-1] if output else "no output"
 
     def signal_daemon(self, number: signal.Signals) -> None:
         assert self.rig.daemon is not None

@@ -172,7 +172,7 @@ async def _reckoned(site: Site, plan: Plan) -> dict[str, Any]:
     if site.small:
         (site.rig.state_dir / EVERYTHING).unlink(missing_ok=True)
     await site.rig.kill(signal.SIGTERM)
-    status, said = await flettner("audit", "verify", "--state-dir", str(site.rig.state_dir))
+    status, output = await flettner("audit", "verify", "--state-dir", str(site.rig.state_dir))
     entries = rows(site.rig.journal)
     lost = site.books.lost(site.traffic.tally.records)
     back = sorted(fault.back_s for fault in site.books.faults if fault.back_s is not None)
@@ -187,7 +187,7 @@ async def _reckoned(site: Site, plan: Plan) -> dict[str, Any]:
         "orphans": site.books.orphans,
         "audit": {
             "rows": len(entries),
-            "verify": {"exit": status, "said": said.strip()},
+            "verify": {"exit": status, "said": output.strip()},
             "missing": missing(site.books, entries),
             "shown": len(site.books.seen),
             "cut_by_a_fault": sorted(site.books.cut),

@@ -139,8 +139,8 @@ async def leftovers(site: Site) -> list[str]:
 
 
 async def audit(site: Site) -> dict[str, Any]:
-    status, said = await flettner("audit", "verify", "--state-dir", str(site.state_dir))
-    return {"exit": status, "said": said.strip(), "rows": len(rows(site.journal))}
+    status, output = await flettner("audit", "verify", "--state-dir", str(site.state_dir))
+    return {"exit": status, "said": output.strip(), "rows": len(rows(site.journal))}
 
 
 def lost(clients: Mapping[str, TrafficGenerator]) -> list[dict[str, Any]]:

@@ -98,8 +98,8 @@ def carried_rps(world: World, gpu: Hardware) -> float:
         ttft_s=world.slo.ttft.under_s if world.slo.ttft else None,
         itl_s=world.slo.itl.under_s if world.slo.itl else None,
     )
-    asked = [arrival.request for arrival in Clients(world, 0).until(PROBE_S)]
-    return find_headroom(trace_of(world, asked, 0.0), law, limits, goals).rate_per_s or 0.1
+    requests = [arrival.request for arrival in Clients(world, 0).until(PROBE_S)]
+    return find_headroom(trace_of(world, requests, 0.0), law, limits, goals).rate_per_s or 0.1
 
 
 def run_world(world: World) -> Row:

@@ -76,7 +76,7 @@ class VirtualLearner:
             server=name,
             config=deployment(self.world, self.engine.servers[name].setting),
             fitted_at=loop_now(),
-            trace=trace_of(self.world, self.site.asked, since_s),
+            trace=trace_of(self.world, self.site.sent, since_s),
             counts_from="records",
             kv_tokens=cache.blocks * cache.block_size,
             law=self.law if is_accepted else None,
@@ -111,7 +111,7 @@ def learn_before(world: World, seed: int) -> tuple[UncertainLaw | None, Acceptan
         return None, Acceptance(itl=(), ttft=())
 
 
-def trace_of(world: World, asked: Iterable[SimulatedRequest], since_s: float) -> list[TraceRequest]:
+def trace_of(world: World, requests: Iterable[SimulatedRequest], since_s: float) -> list[TraceRequest]:
     return [
         TraceRequest(
             arrival_s=request.arrived_at - since_s,
@@ -120,7 +120,7 @@ def trace_of(world: World, asked: Iterable[SimulatedRequest], since_s: float) ->
             cached_tokens=world.shared_prefix,
             prefix_group="shared" if world.shared_prefix else "",
         )
-        for request in asked
+        for request in requests
         if request.arrived_at >= since_s
     ]
 

@@ -7,7 +7,7 @@ from functools import partial
 from math import inf
 
 from bench.loop.run import Run, RunRollout, RunSuggestion
-from bench.loop.static import TAIL_S, best, configured, goodput, is_good, moves_right, of_start
+from bench.loop.static import TAIL_S, best, configured, goodput, is_good, measured, moves_right, of_start
 from bench.loop.world import World
 from flettner.agent.domain.model import Slo
 from flettner.vllm_facts.values import Setting
@@ -152,22 +152,18 @@ def symptom(world: World, ended: Sequence[Ended]) -> float | None:
         while first < last and rows[first].arrived_s < at_s - MINUTE_S:
             counts = [count - miss for count, miss in zip(counts, late[first], strict=True)]
             first += 1
-        asked = last - first
-        if asked and any(count > (1 - share) * asked for count, share in zip(counts, shares, strict=True)):
+        requests = last - first
+        if requests and any(
+            count > (1 - share) * requests for count, share in zip(counts, shares, strict=True)
+        ):
             return float(at_s)
     return None
 
 
 def _misses(slo: Slo, request: Ended) -> tuple[bool, ...]:
-    measured = (
-        (slo.ttft, request.ttft_s),
-        (slo.itl, request.gap_s),
-        (slo.e2e, request.ended_s - request.arrived_s),
-    )
     return tuple(
         request.outcome != "ok" or value is None or value > objective.under_s
-        for objective, value in measured
-        if objective is not None
+        for objective, value in measured(slo, request)
     )
 
 

@@ -17,7 +17,7 @@ class LoopSite(VirtualSite[VirtualServer]):
     engine: VirtualEngine
     clients: Clients | None = None  # from the begin of the load on
     ended: list[Ended] = field(default_factory=list)
-    asked: list[SimulatedRequest] = field(default_factory=list)  # by the clients
+    sent: list[SimulatedRequest] = field(default_factory=list)  # by the clients
 
     @property
     def servers(self) -> Mapping[str, VirtualServer]:
@@ -26,7 +26,7 @@ class LoopSite(VirtualSite[VirtualServer]):
     def run_second(self) -> tuple[Request, ...]:
         at_s, weights = asyncio.get_running_loop().time(), self.traffic.weights_in_force
         for arrival in self.clients.until(at_s) if self.clients else ():
-            self.asked.append(arrival.request)
+            self.sent.append(arrival.request)
             name = choose_server(weights.items(), arrival.place)
             if name in self.engine.virtual:
                 self.engine.virtual[name].ask(arrival.request)

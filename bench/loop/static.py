@@ -12,6 +12,7 @@ from pathlib import Path
 from bench.loop.clients import Clients
 from bench.loop.engine import flags_of
 from bench.loop.world import World
+from flettner.agent.domain.model import Objective, Slo
 from flettner.simulator.flags import Flags, InvalidFlagError
 from flettner.simulator.memory import StartError
 from flettner.simulator.text import draws
@@ -39,16 +40,19 @@ class Goodput:
 NONE = Goodput(0.0, 0.0)
 
 
-def is_good(world: World, request: Ended) -> bool:
-    slo = world.slo
-    measured = (
+def measured(slo: Slo, request: Ended) -> list[tuple[Objective, float | None]]:
+    """Each objective, with the seconds of the request that it limits."""
+    pairs = (
         (slo.ttft, request.ttft_s),
         (slo.itl, request.gap_s),
         (slo.e2e, request.ended_s - request.arrived_s),
     )
+    return [(objective, value) for objective, value in pairs if objective is not None]
+
+
+def is_good(world: World, request: Ended) -> bool:
     return request.outcome == "ok" and not any(
-        objective is not None and value is not None and value > objective.under_s
-        for objective, value in measured
+        value is not None and value > objective.under_s for objective, value in measured(world.slo, request)
     )
 
 

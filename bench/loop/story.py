@@ -84,14 +84,14 @@ async def _play(world: World, seed: int, home: Path) -> Run:
         tasks.append(asyncio.create_task(_operate(world, daemon.loop, books)))
         ends_s = began_s + world.seconds
         await _until(lambda: clock() >= ends_s, tasks)
-        await _until(lambda: len(site.ended) == len(site.asked) or clock() > ends_s + LATE_S, tasks)
+        await _until(lambda: len(site.ended) == len(site.sent) or clock() > ends_s + LATE_S, tasks)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         daemon.journal.close()
     cpu_s = process_time() - began_cpu_s
-    return books.close(world, seed, began_s=began_s, ended=site.ended, sent=len(site.asked), cpu_s=cpu_s)
+    return books.close(world, seed, began_s=began_s, ended=site.ended, sent=len(site.sent), cpu_s=cpu_s)
 
 
 def _is_ready(state: State) -> bool:

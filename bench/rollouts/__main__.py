@@ -1,18 +1,15 @@
 """Full rollouts of equal and bad greens in virtual time.
 
 python -m bench.rollouts [--rollouts N] [--bad N] [--mitigations N] [--json FILE] prints a line for each and
-writes JSON; with --real [--engine sim|vllm] the daemon, Envoy and the servers are processes. Exits 1 if an
-equal green is rolled back as worse, a bad one is not, a useless one is promoted or a cured one is not.
+writes JSON. It exits 1 if an equal green is rolled back as worse, a bad green is not rolled back, a useless
+green is promoted or a cured green is not.
 """
 
-import argparse
 import logging
-import multiprocessing
 import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from itertools import cycle, islice, product
 from pathlib import Path
@@ -20,7 +17,6 @@ from pathlib import Path
 import structlog
 
 from bench.results import new_parser, write
-from bench.rollouts import real
 from bench.rollouts.cases import BAD, CALM, CURED, EQUAL, PROFILES, SERVICES, STARVED, USELESS
 from bench.rollouts.story import DEFAULT, Case, Outcome, play
 from flettner.agent.domain.model import Plan
@@ -63,7 +59,7 @@ def draw_bad(count: int) -> Iterator[Case]:
         yield Case(seed=1000 + seed, rate=rate, profile=CALM, green=green)
 
 
-def is_wrong(outcome: Outcome | real.RealOutcome) -> bool:
+def is_wrong(outcome: Outcome) -> bool:
     """Also a rollout that did not end in time."""
     if outcome.green in {CURED.name, USELESS.name}:
         return (outcome.result == "promoted") is not (outcome.green == CURED.name)
@@ -96,13 +92,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--hold", type=float, default=1800.0, help="seconds of the hold step, except for a bad green"
     )
-    parser.add_argument("--real", action="store_true", help="use real processes in real time")
-    parser.add_argument("--engine", choices=("sim", "vllm"), default="sim", help="engine of --real")
-    parser.add_argument("--parallel", type=int, default=1, help="concurrent sites of --real")
     options = parser.parse_args(argv)
-    outcomes: list[Outcome | real.RealOutcome] = []
-    for outcome in play_real(options) if options.real else play_virtual(options):
-        outcomes.append(outcome)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    print("{:<22} {:<9} {:>4} {:>5} {:<12} {:>4} {:>9} {:>8} {:>7} {:>5}  {}".format(*HEAD))
+    outcomes: list[Outcome] = []
+    for case in (
+        *draw_bad(options.bad),
+        *draw_equal(options.rollouts, options.hold),
+        *draw_mitigations(options.mitigations, options.hold),
+    ):
+        with tempfile.TemporaryDirectory() as home:
+            outcomes.append(play(replace(case, history_s=options.history), Path(home)))
+        print(line(outcomes[-1]), flush=True)
         rows = [asdict(row) | {"wrong": is_wrong(row)} for row in outcomes]
         write(options.json, {"rollouts": rows})
     named = {EQUAL.name, CURED.name, USELESS.name}
@@ -112,36 +113,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, counts in results.items():
         print(f"{name}: {', '.join(f'{count} {result}' for result, count in counts.most_common())}")
     return 1 if any(map(is_wrong, outcomes)) else 0
-
-
-def play_real(options: argparse.Namespace) -> Iterator[real.RealOutcome]:
-    cases = real.draw_cases(options.engine, options.rollouts, options.bad)
-    # Ports are allocated per process; a new process each time avoids ports still in TIME_WAIT.
-    spawned = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.parallel, mp_context=spawned, max_tasks_per_child=1) as pool:
-        cases_of = {pool.submit(real.play, case): case for case in cases}
-        for future in as_completed(cases_of):
-            try:
-                outcome = future.result()
-            except AssertionError as error:  # a timeout of the rig
-                outcome = real.RealOutcome(green=cases_of[future].green, result="none", why=str(error))
-            print(real.line(outcome), flush=True)
-            yield outcome
-
-
-def play_virtual(options: argparse.Namespace) -> Iterator[Outcome]:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    print("{:<22} {:<9} {:>4} {:>5} {:<12} {:>4} {:>9} {:>8} {:>7} {:>5}  {}".format(*HEAD))
-    equal, mitigations = options.rollouts, options.mitigations
-    for case in (
-        *draw_bad(options.bad),
-        *draw_equal(equal, options.hold),
-        *draw_mitigations(mitigations, options.hold),
-    ):
-        with tempfile.TemporaryDirectory() as home:
-            outcome = play(replace(case, history_s=options.history), Path(home))
-        print(line(outcome), flush=True)
-        yield outcome
 
 
 if __name__ == "__main__":

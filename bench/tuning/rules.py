@@ -38,7 +38,7 @@ class RuleSearch:
 
     world: World
     least_gain: float
-    _known: dict[int, Sequence[Change]] = field(default_factory=dict)
+    _suggested: dict[int, Sequence[Change]] = field(default_factory=dict)
 
     def propose(self, tried: Sequence[Tried]) -> Point | None:
         own = tried[0]
@@ -46,10 +46,10 @@ class RuleSearch:
             if (trial.goodput or 0.0) > (own.goodput or 0.0) + self.least_gain:
                 own = trial
         at = self.world.points.index(own.point)
-        if at not in self._known:
-            self._known[at] = suggested(self.world, at)
+        if at not in self._suggested:
+            self._suggested[at] = suggested(self.world, at)
         left = untried(self.world.points, tried)
-        wanted = (nearest(own.point, change, self.world.points) for change in self._known[at])
+        wanted = (nearest(own.point, change, self.world.points) for change in self._suggested[at])
         return next((point for point in wanted if point in left), None)
 
 
@@ -74,11 +74,11 @@ def _readings(world: World, limits: EngineLimits, slo: Slo) -> Iterator[Reading]
     """Of a server that serves what `World.learn` records."""
     server = VirtualServer(SERVER, _flags(world, limits), now_s=0.0, unix_s=UNIX.timestamp())
     coming = requests_of(world.traffic(2, LEARN_S))
-    aggregator, asked = Aggregator(slo=slo), 0
+    aggregator, sent = Aggregator(slo=slo), 0
     for second in range(1, int(coming[-1].arrived_at)):
-        while asked < len(coming) and coming[asked].arrived_at <= second:
-            server.ask(coming[asked])
-            asked += 1
+        while sent < len(coming) and coming[sent].arrived_at <= second:
+            server.ask(coming[sent])
+            sent += 1
         server.advance(second)
         now = UNIX + timedelta(seconds=second)
         aggregator.add(server.scrape(now, second))

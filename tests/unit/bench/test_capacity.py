@@ -28,7 +28,7 @@ def test_a_site_has_the_model_or_not(tmp_path: Path, is_on: bool) -> None:
     config = parse_config(CapacityConfig(model=is_on).text(api=API, listen=LISTEN), here=tmp_path)
 
     assert config.learn is is_on
-    assert ("model" in {one.name for one in config.policies}) is is_on
+    assert ("model" in {policy.name for policy in config.policies}) is is_on
 
 
 def test_late_ticks_are_those_above_the_bucket_of_100_ms() -> None:
@@ -40,11 +40,11 @@ def test_late_ticks_are_those_above_the_bucket_of_100_ms() -> None:
         )
     )
 
-    found = difference(before, after)
+    costs = difference(before, after)
 
-    assert found["daemon_cpu_percent"] == 2.0
-    assert (found["ticks"], found["ticks_late_by_100_ms"]) == (100, 3)
-    assert found["latest_tick_within_s"] == 0.5
+    assert costs["daemon_cpu_percent"] == 2.0
+    assert (costs["ticks"], costs["ticks_late_by_100_ms"]) == (100, 3)
+    assert costs["latest_tick_within_s"] == 0.5
 
 
 def test_the_cost_of_a_further_target_is_the_slope_between_the_smallest_and_the_largest_run() -> None:

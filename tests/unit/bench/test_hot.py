@@ -46,6 +46,6 @@ def test_large_effects_are_found_under_a_steady_load(name: str, kind: str) -> No
 
 def test_the_report_counts_false_verdicts_over_all_loads() -> None:
     ended = [play("equal, overloaded", "steady", 2.0, run) for run in range(3)]
-    found = {"hot": {"equal, overloaded, steady, 2 rps": summarise(ended)}}
+    results = {"hot": {"equal, overloaded, steady, 2 rps": summarise(ended)}}
 
-    assert "time-split, equal: pass" in table(found)
+    assert "time-split, equal: pass" in table(results)

@@ -25,16 +25,18 @@ from flettner.agent.judge.failure_modes import open_streams, tick_phi_of
 RUNS = 20
 
 
-def requests_until_rollback(name: str, runs: int = RUNS, *, known: Calibration | None = None) -> list[float]:
+def requests_until_rollback(
+    name: str, runs: int = RUNS, *, assumed: Calibration | None = None
+) -> list[float]:
     """Return the requests of green until its rollback in each run; inf: none within the hour."""
     scenario = SCENARIOS[name]
-    found = []
+    requests = []
     for run in range(runs):
-        calibration = known or learned(scenario.traffic, run // 10)
+        calibration = assumed or learned(scenario.traffic, run // 10)
         made = ticks(seeded(name, run), scenario.traffic, scenario.green, scenario.blue)
         at = taken_back(Evidence(calibration), made)
-        found.append(inf if at is None else sum(of for of, _ in greens(made)[:at]))
-    return found
+        requests.append(inf if at is None else sum(of for of, _ in greens(made)[:at]))
+    return requests
 
 
 def shares() -> Iterator[tuple[float, float]]:
@@ -70,8 +72,8 @@ def test_the_mixture_equals_the_sum_over_all_start_times() -> None:
         at_s = number * TICK_S
         if number % (RESTART_S / TICK_S) == 0:
             rows.append([0.0] * len(grid(0.005)))
-        found = [log_factor((n, k, of, bad), b, b + step, 0.005) / 2.0 for step in grid(0.005)]
-        rows = [[old + new for old, new in zip(row, found, strict=True)] for row in rows]
+        factors = [log_factor((n, k, of, bad), b, b + step, 0.005) / 2.0 for step in grid(0.005)]
+        rows = [[old + new for old, new in zip(row, factors, strict=True)] for row in rows]
         weights = [0.5, *(3 / (pi * start) ** 2 for start in range(1, len(rows)))]
         means = [sum(map(exp, row)) / len(row) for row in rows]
         mixed = 1 - sum(weights) + sum(w * mean for w, mean in zip(weights, means, strict=True))
@@ -100,19 +102,19 @@ def test_no_good_green_is_rolled_back(name: str) -> None:
 
 def test_a_latency_without_an_objective_is_not_assumed_independent() -> None:
     """No request above its edge was counted before, so its calibration has no bad requests."""
-    known = dict.fromkeys(("ttft", "e2e"), independent())
+    calibrations = dict.fromkeys(("ttft", "e2e"), independent())
     control = rollouts.arm(1000, 0, 0, 0, 0, 0, 0)
     promised, not_promised = (
         {
             stream.name: stream
             for stream in open_streams(
-                CanaryEvidence(calibration=known), step=STEP, slo=slo, control=control, margin=0.01
+                CanaryEvidence(calibration=calibrations), step=STEP, slo=slo, control=control, margin=0.01
             )
         }
         for slo in (rollouts.SLO, SLO)
     )
-    assert learned_of(known, "ttft", rollouts.SLO) is known["ttft"]
-    assert learned_of(known, "ttft", SLO) is None
+    assert learned_of(calibrations, "ttft", rollouts.SLO) is calibrations["ttft"]
+    assert learned_of(calibrations, "ttft", SLO) is None
     assert promised["ttft"].ticks is not None
     assert not_promised["ttft"].ticks is None
     assert not_promised["ttft"].margin > promised["ttft"].margin
@@ -121,10 +123,10 @@ def test_a_latency_without_an_objective_is_not_assumed_independent() -> None:
 def test_a_latency_objective_passes_with_half_of_the_allowed_late_requests() -> None:
     slo = replace(rollouts.SLO, ttft=Objective(under_s=0.5, share=0.95))
     control = rollouts.arm(1000, 0, 0, 0, 0, 0, 0)
-    found = open_streams(CanaryEvidence(), step=STEP, slo=slo, control=control, margin=0.01)
-    tolerances = {stream.name: stream.tolerance for stream in found}
+    streams = open_streams(CanaryEvidence(), step=STEP, slo=slo, control=control, margin=0.01)
+    tolerances = {stream.name: stream.tolerance for stream in streams}
     assert tolerances == pytest.approx(dict.fromkeys(tolerances, 0.01) | {"ttft": 0.025})
-    assert {stream.margin for stream in found} == {0.005}
+    assert {stream.margin for stream in streams} == {0.005}
 
 
 def test_clusters_with_few_observed_ticks_are_assumed_larger() -> None:
@@ -135,7 +137,7 @@ def test_clusters_with_few_observed_ticks_are_assumed_larger() -> None:
 
 
 def test_without_the_design_effect_stalls_would_roll_good_greens_back() -> None:
-    assert min(requests_until_rollback("null, stalls of 45 s", 10, known=independent())) < inf
+    assert min(requests_until_rollback("null, stalls of 45 s", 10, assumed=independent())) < inf
 
 
 @pytest.mark.parametrize(
@@ -182,8 +184,8 @@ def test_the_judge_rolls_back_a_broken_green_within_a_minute_and_no_equal_one() 
 
 
 def test_an_equal_green_is_rarely_called_better_and_a_faster_one_is() -> None:
-    assert sum(bool(gains.said("equal", run)) for run in range(4)) <= 1
-    assert all(gains.said("20 % quicker", run) for run in range(2))
+    assert sum(bool(gains.reported_gain("equal", run)) for run in range(4)) <= 1
+    assert all(gains.reported_gain("20 % quicker", run) for run in range(2))
 
 
 def test_only_a_green_that_never_ran_next_to_blue_is_compared_with_the_baseline() -> None:

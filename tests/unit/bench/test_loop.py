@@ -64,7 +64,7 @@ def test_the_model_alone_cures_a_cap_by_its_prediction() -> None:
 
     run = play(world, 1)
 
-    assert {one.rule for one in run.suggestions} == {"PM1"}
+    assert {suggestion.rule for suggestion in run.suggestions} == {"PM1"}
     (rollout,) = run.rollouts
     assert set(rollout.to) == {"max_num_seqs"}
     assert score(world, run).gains[rollout.id] > 0.5
@@ -114,10 +114,10 @@ def test_a_healthy_server_is_left_alone() -> None:
 def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
     short = replace(CAPPED, load=(replace(CAPPED.load[0], seconds=90.0),))
 
-    one, again, other = (replace(play(short, seed), cpu_s=0.0) for seed in (1, 1, 2))
+    first, again, other = (replace(play(short, seed), cpu_s=0.0) for seed in (1, 1, 2))
 
-    assert one == again
-    assert one.ended != other.ended
+    assert first == again
+    assert first.ended != other.ended
 
 
 @pytest.mark.parametrize("world", [CAPPED, CALM], ids=lambda world: world.name)
@@ -130,13 +130,13 @@ def test_steps_taken_at_once_change_nothing(world: World, monkeypatch: pytest.Mo
 
 
 def test_the_sweep_finds_the_cure_and_the_flaws_of_a_world() -> None:
-    found = best(CAPPED)
+    choice = best(CAPPED)
 
-    assert found.goodput.whole > 0.95
-    assert moves_right(CAPPED, configured(CAPPED), {**configured(CAPPED), **found.change})
-    assert not flaw(CAPPED, of_start(CAPPED), found)
-    assert "gains" in flaw(replace(CAPPED, right=None), of_start(CAPPED), found)
-    assert "no knob" in flaw(replace(CAPPED, right={"watermark": "up"}), of_start(CAPPED), found)
+    assert choice.goodput.whole > 0.95
+    assert moves_right(CAPPED, configured(CAPPED), {**configured(CAPPED), **choice.change})
+    assert not flaw(CAPPED, of_start(CAPPED), choice)
+    assert "gains" in flaw(replace(CAPPED, right=None), of_start(CAPPED), choice)
+    assert "no knob" in flaw(replace(CAPPED, right={"watermark": "up"}), of_start(CAPPED), choice)
     assert "no setting" in flaw(replace(CALM, right=CAPPED.right), of_start(CALM), best(CALM))
 
 
@@ -168,13 +168,13 @@ def test_the_symptom_is_the_end_of_the_first_minute_that_misses_the_slo() -> Non
 def test_the_figures_name_what_the_goals_ask(capsys: pytest.CaptureFixture[str]) -> None:
     scores: list[Score] = [score(CALM, _nothing(CALM))]
 
-    told = figures(scores)
+    goals = figures(scores)
 
-    assert told["suggested where nothing cures"] == "0 of 1"
-    assert told["harmful suggestions"] == 0
+    assert goals["suggested where nothing cures"] == "0 of 1"
+    assert goals["harmful suggestions"] == 0
     assert "calm" in line(scores[0])
     assert "requests lost" in table(scores)
-    assert document(scores)["figures"] == told
+    assert document(scores)["figures"] == goals
     assert capsys.readouterr().out == ""
 
 
@@ -182,7 +182,7 @@ def test_a_drawn_world_is_the_same_for_its_number_and_is_within_its_ranges() -> 
     drawn = [draw_world(number) for number in range(1, 9)]
 
     assert drawn[2] == draw_world(3)
-    assert len({one.flags for one in drawn}) == 8
+    assert len({world.flags for world in drawn}) == 8
     for world in drawn:
         assert world.right is None
         assert world.slo.ttft is not None

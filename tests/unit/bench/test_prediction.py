@@ -28,18 +28,18 @@ def recorded() -> Recording:
 def check(trace: tuple[TraceRequest, ...], recording: Recording, times: float = 1.0) -> Acceptance:
     """`times`: by how much the last two minutes were slower than recorded, to their observer."""
     served = [
-        replace(one, itl_s=one.itl_s * (times if request.arrival_s > 300 else 1.0))
-        for request, one in zip(trace, recording.served(), strict=True)
+        replace(served, itl_s=served.itl_s * (times if request.arrival_s > 300 else 1.0))
+        for request, served in zip(trace, recording.served(), strict=True)
     ]
     stamped = zip(recording.ends_s, recording.steps, strict=True)
     return check_ahead(trace, served, list(timed_windows(stamped, LIMITS.kv_tokens)), LIMITS)
 
 
 def test_a_law_that_predicts_the_next_windows_is_accepted(recorded: Recording) -> None:
-    found = check(TRACE, recorded)
+    acceptance = check(TRACE, recorded)
 
-    assert len(found.itl) == len(found.ttft) == 5
-    assert found.is_accepted
+    assert len(acceptance.itl) == len(acceptance.ttft) == 5
+    assert acceptance.is_accepted
 
 
 def test_a_server_that_became_slower_is_not_believed(recorded: Recording) -> None:
@@ -54,12 +54,12 @@ def test_too_few_windows_are_not_believed() -> None:
 
 def test_settings_that_were_never_tried_are_ranked() -> None:
     """One world; the others are in `python -m bench.prediction`."""
-    found = run_world("4090-8b", LOADS[1], 1)
+    figures = run_world("4090-8b", LOADS[1], 1)
 
-    assert found["spearman"] > 0.9
-    assert found["regret_points"] < 1.0
-    assert found["far"]["itl_mean_s"]["p90"] < 0.05
-    assert found["far"]["ttft_p90_s"]["p90"] < 0.20
+    assert figures["spearman"] > 0.9
+    assert figures["regret_points"] < 1.0
+    assert figures["far"]["itl_mean_s"]["p90"] < 0.05
+    assert figures["far"]["ttft_p90_s"]["p90"] < 0.20
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -72,13 +72,13 @@ def test_the_data_sheet_tells_of_the_log_what_a_small_step_costs(seed: int) -> N
     small = StepWork(tokens=260, sequences=5, prefills=1, kv_read=3600, prefill_area=256 * 128)
     truth_s = StepTime(hardware=gpu).seconds(small)
 
-    known, unknown = (
+    informed, unknown = (
         fit_with_prior(case, rows, is_logged=True, draws=0).law.seconds(260, 5, 3600, 256 * 128)
         for case in (case_of("t4-8b-awq", limits), ServeConfig(setting={}))
     )
 
-    assert known == pytest.approx(truth_s, rel=0.05)
-    assert abs(known - truth_s) < abs(unknown - truth_s)
+    assert informed == pytest.approx(truth_s, rel=0.05)
+    assert abs(informed - truth_s) < abs(unknown - truth_s)
 
 
 def test_rank_correlation_counts_ties() -> None:

@@ -41,12 +41,12 @@ def measured(law: StepLaw) -> list[Row]:
 
 
 def test_the_law_that_measured_the_settings_ranks_them_and_finds_the_best() -> None:
-    found = compare(measured(LAW), PARTS, UncertainLaw(law=LAW), LIMITS, GOALS)
+    row = compare(measured(LAW), PARTS, UncertainLaw(law=LAW), LIMITS, GOALS)
 
-    assert found["spearman"] == pytest.approx(1.0)
-    assert found["itl_error_most"] == 0.0
-    assert found["after_the_change"] > found["default"]
-    assert found["best"] - found["after_the_change"] < 0.05
+    assert row["spearman"] == pytest.approx(1.0)
+    assert row["itl_error_most"] == 0.0
+    assert row["after_the_change"] > row["default"]
+    assert row["best"] - row["after_the_change"] < 0.05
 
 
 def test_the_error_of_another_law_shows() -> None:
@@ -56,7 +56,7 @@ def test_the_error_of_another_law_shows() -> None:
 
 
 def test_each_figure_is_printed_beside_its_goal() -> None:
-    found = {
+    row = {
         **compare(measured(LAW), PARTS, UncertainLaw(law=LAW, source="the log"), LIMITS, GOALS),
         "spearman": 0.65,
         "itl_error_median": 0.2,
@@ -69,7 +69,7 @@ def test_each_figure_is_printed_beside_its_goal() -> None:
         "regret_error": 0.025,
     }
 
-    assert describe(found).splitlines() == [
+    assert describe(row).splitlines() == [
         "the log",
         "  rank correlation of the requests within the objectives: 0.65 (goal: at least 0.7): missed",
         "  time between tokens, median error: 20% (goal: at most 20%): met",
@@ -77,7 +77,7 @@ def test_each_figure_is_printed_beside_its_goal() -> None:
         "  standard error of that difference: 2.5 points",
         "  with the best setting found in the other half of the rounds: 1.0 points",
     ]
-    assert "unknown: all settings are alike (goal" in describe({**found, "spearman": None})
+    assert "unknown: all settings are alike (goal" in describe({**row, "spearman": None})
 
 
 def test_the_default_is_the_first_setting() -> None:
@@ -92,17 +92,17 @@ def test_slices_begin_at_equal_distances_and_end_with_the_traffic() -> None:
     parts = cut_slices(TRAFFIC, 3, 6.0)
 
     assert len(parts) == 3
-    assert all(0 <= one.arrival_s < 6.0 for part in parts for one in part)
-    assert parts[0] == tuple(one for one in TRAFFIC if one.arrival_s < 6.0)
-    assert len(parts[2]) == sum(one.arrival_s >= TRAFFIC[-1].arrival_s - 6.0 for one in TRAFFIC) - 1
+    assert all(0 <= request.arrival_s < 6.0 for part in parts for request in part)
+    assert parts[0] == tuple(request for request in TRAFFIC if request.arrival_s < 6.0)
+    assert len(parts[2]) == sum(request.arrival_s >= TRAFFIC[-1].arrival_s - 6.0 for request in TRAFFIC) - 1
 
 
 def test_a_setting_has_the_mean_of_all_rounds() -> None:
-    found = average(
+    row = average(
         (64, 512), [{"attainment": 0.8, "itl_mean_s": 0.02}, {"attainment": 1.0, "itl_mean_s": 0.03}]
     )
 
-    assert found == {
+    assert row == {
         "setting": (64, 512),
         "attainment": pytest.approx(0.9),
         "itl_mean_s": pytest.approx(0.025),

@@ -18,7 +18,7 @@ from flettner.tools.tuning.searches import GridSearch, Point, Tried
 
 def world(*attainments: float) -> World:
     """A point for each; canaries measure the truth."""
-    scored = tuple(Scored(attainment=one, requests=100) for one in attainments)
+    scored = tuple(Scored(attainment=attainment, requests=100) for attainment in attainments)
     return World(
         name="given",
         goals=Goals(ttft_s=1.0),
@@ -59,11 +59,11 @@ def test_scrapes_show_the_steps_and_the_time_of_the_log() -> None:
     limits = EngineLimits(kv_blocks=kv_blocks(gpu), enable_prefix_caching=False)
     recording = run_truth(traffic(LOADS[1], 1.0, 60.0, 1), gpu, limits, 1)
     windows = windows_of_pages(recording, limits, 3.0)
-    busy_s = sum(one.seconds for one in recording.steps)
+    busy_s = sum(step.seconds for step in recording.steps)
 
-    assert 0.4 * busy_s < sum(one.seconds for one in windows) < 1.05 * busy_s
+    assert 0.4 * busy_s < sum(step.seconds for step in windows) < 1.05 * busy_s
     each = busy_s / len(recording.steps)
-    assert sum(one.seconds for one in windows) / sum(one.steps for one in windows) == pytest.approx(
+    assert sum(step.seconds for step in windows) / sum(step.steps for step in windows) == pytest.approx(
         each, rel=0.2
     )
 

@@ -47,7 +47,7 @@ def test_a_world_has_the_defaults_of_its_file(tmp_path: Path) -> None:
         """
     )
 
-    assert [(one.name, one.mixes[0].output.middle, one.load[0].rate) for one in read(file)] == [
+    assert [(made.name, made.mixes[0].output.middle, made.load[0].rate) for made in read(file)] == [
         ("first", 30, 5.0),
         ("second", 20, 2.0),
     ]
@@ -100,7 +100,7 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
 def test_the_truth_becomes_flags_of_the_simulator() -> None:
     truth = {"jitter": 0.06, "hiccups": [30, 0.05], "token_us_times": 1.5, "attention_times": 4}
 
-    plain, perturbed = (parse(one.command[2:]).simulation for one in (world(), world(truth=truth)))
+    plain, perturbed = (parse(made.command[2:]).simulation for made in (world(), world(truth=truth)))
 
     assert (perturbed.jitter, perturbed.hiccups) == (0.06, (30.0, 0.05))
     assert perturbed.hardware.token_us == 1.5 * plain.hardware.token_us
@@ -113,10 +113,12 @@ def test_what_is_right_does_not_change_the_key_of_the_sweep_but_the_load_does() 
 
 
 def test_the_requests_of_a_seed_are_the_same_and_follow_load_and_mix() -> None:
-    one = world(load=[[1000, 5, 1.0], [1000, 1, 5.0]], changes=[{"at": 500, "prompt": 700}], shared_prefix=64)
+    mixed = world(
+        load=[[1000, 5, 1.0], [1000, 1, 5.0]], changes=[{"at": 500, "prompt": 700}], shared_prefix=64
+    )
 
     def sent(seed: int) -> list[tuple[float, int, int, float]]:
-        coming = Clients(one, seed).until(one.seconds)
+        coming = Clients(mixed, seed).until(mixed.seconds)
         return [(c.request.arrived_at, c.request.prompt, c.request.wanted, c.place) for c in coming]
 
     first = sent(1)
@@ -132,6 +134,6 @@ def test_the_requests_of_a_seed_are_the_same_and_follow_load_and_mix() -> None:
 def test_prompts_share_the_blocks_of_their_prefix_only() -> None:
     coming = list(Clients(world(shared_prefix=64), 1).until(120.0))
 
-    one, other = (set(c.request.hashes) for c in coming[:2])
+    first, other = (set(c.request.hashes) for c in coming[:2])
 
-    assert len(one & other) == 64 // 16
+    assert len(first & other) == 64 // 16
