@@ -22,11 +22,13 @@ from bench.journal_append import ENTRY, NOON
 from bench.results import new_parser, write
 from flettner.agent.api.app import build_app
 from flettner.agent.api.server import serve
-from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
+from flettner.agent.api.tokens import Tokens
 from flettner.agent.audit.journal import Journal
 from flettner.agent.audit.offsets import SLICE_BYTES
+from flettner.agent.config.listen import Role
 from flettner.agent.domain.model import Evidence
 from flettner.primitives.address import Address
+from tests.support.api_tokens import store_roles
 from tests.support.fake_daemon_view import FakeDaemonView
 
 READERS = 16
@@ -80,13 +82,13 @@ def serve_journal(path: Path, tokens: Path, pipe: Connection) -> None:
     asyncio.run(main())
 
 
-async def ask(port: int, bearers: Mapping[str, str]) -> tuple[Counter[int], list[int], list[float], float]:
-    """The answers' statuses and bytes, the other client's waits, and the time until the last answer, s."""
+async def ask(port: int, bearers: Mapping[Role, str]) -> tuple[Counter[int], list[int], list[float], float]:
+    """Return the statuses and bytes of the answers, the other client's waits, and the time until the last."""
     waits: list[float] = []
     url = f"http://127.0.0.1:{port}"
 
     async def other() -> None:
-        async with ClientSession(headers={"Authorization": bearers["other"]}) as session:
+        async with ClientSession(headers={"Authorization": bearers["operator"]}) as session:
             while True:
                 began = time.perf_counter()
                 async with session.get(f"{url}/v1/targets") as response:
@@ -124,17 +126,13 @@ def main() -> None:
         path, tokens = Path(folder) / "audit.jsonl", Path(folder) / "tokens"
         write_journal(path, args.entries, args.entry_kib)
         size = sum(file.stat().st_size for file in Path(folder).glob("audit*.jsonl"))
-        made = {
-            name: mint_token(role="viewer", principal=name, made_at=NOON, expires=None)
-            for name in ("viewer", "other")
-        }
-        store_tokens(tokens, [token for _, token in made.values()])
+        texts = store_roles(tokens)
         ours, theirs = multiprocessing.Pipe()
         server = multiprocessing.get_context("spawn").Process(
             target=serve_journal, args=(path, tokens, theirs)
         )
         server.start()
-        bearers = {name: f"Bearer {text}" for name, (text, _) in made.items()}
+        bearers = {role: f"Bearer {text}" for role, text in texts.items()}
         statuses, sizes, waits, took_s = asyncio.run(ask(ours.recv(), bearers))
         ours.send("stop")
         before, peak, cpu_s = ours.recv()

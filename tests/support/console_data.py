@@ -102,7 +102,7 @@ class Scene(FakeDaemonView):
 
 
 def scenery(*, targets: int = 1, hours: float = 24, at: datetime = NOON) -> Scene:
-    """The first target has an open suggestion; the second, where there is one, runs a rollout."""
+    """Build a daemon whose first target has an open suggestion, and whose second target runs a rollout."""
     daemon = Scene(at=at)
     since = at - timedelta(hours=5)
     up = SourceState(at=since, source="vllm_metrics chat-r0", available=True)
@@ -120,7 +120,7 @@ def scenery(*, targets: int = 1, hours: float = 24, at: datetime = NOON) -> Scen
     daemon.targets()["chat"].model = learned_model(1.0, max_num_seqs=8)
     chat = daemon.targets()["chat"].state
     daemon.set(replace(chat, predictions=(_checked(at, "chat-o1", 0.041), _checked(at, "chat-o2", 0.062))))
-    _told(daemon)
+    _write_a_day(daemon)
     suggest(daemon)
     if targets > 1:
         roll(daemon, "code")
@@ -161,24 +161,53 @@ def suggest(daemon: Scene) -> Suggestion:
 
 
 def roll(daemon: Scene, name: str) -> Canary:
-    """A rollout at load parity, some minutes on."""
+    """Begin a rollout that is at load parity, some minutes on, after an earlier one that was rolled back."""
     state, at = daemon.targets()[name].state, daemon.at
     assert state.fleet.blue is not None
     green = Server(name=f"{name}-r1", address="127.0.0.1:8190", setting={**FLAGS, "max_num_seqs": 128})
     other = daemon._suggestions["chat-s1"]
     made = replace(other, id=f"{name}-s4", target=name, status="approved", decided_by="alice")
+    rollout = _canary(f"{name}-o3", made, green, state.fleet.blue.name, at)
+    route = Route(
+        number=7,
+        servers=(state.fleet.blue, green),
+        weights={state.fleet.blue.name: 50, green.name: 50},
+        fallback=state.fleet.blue.name,
+    )
+    daemon.targets()[name].logs[green.name] = tuple(
+        f"INFO 11-20 11:52:{s:02} [core.py:127] {s}" for s in range(30)
+    )
+    daemon._suggestions[made.id] = made
+    daemon.set(
+        replace(
+            state,
+            phase=Phase.CANARY,
+            rollout=rollout,
+            split=replace(state.split, route=route),
+            note="not proved yet that itl is not worse: 19 of 640 bad on green, 22 of 1210 on blue",
+        )
+    )
+    daemon.curves[rollout.id] = [_point(at, tick) for tick in range(240)]
+    ended = replace(rollout, id=f"{name}-o2", outcome="rolled_back", ended_at=at - timedelta(hours=7))
+    why = "green is worse: ttft: 61 of 400 bad on green, 29 of 410 on blue"
+    ended = replace(ended, started_at=at - timedelta(hours=7, minutes=12), why=why, bad=61)
+    daemon._rollouts = {ended.id: (name, ended), **daemon._rollouts}
+    return rollout
+
+
+def _canary(rollout: str, suggestion: Suggestion, green: Server, blue: str, at: datetime) -> Canary:
     random = Random(5)  # noqa: S311 - the same numbers each time
     streams = (
         _stream("errors", None, (1210, 2, 640, 1), good=math.log(41), worse=math.log(0.05)),
         _stream("ttft", 0.5, (1210, 71, 640, 25), good=math.log(9.3), worse=math.log(0.02)),
         _stream("itl", 0.06, (1210, 22, 640, 19), good=math.log(1.4), worse=math.log(3.1)),
     )
-    rollout = Canary(
-        id=f"{name}-o3",
-        suggestion=made,
+    return Canary(
+        id=rollout,
+        suggestion=suggestion,
         server=green.name,
         greens=(green,),
-        replicas={state.fleet.blue.name: 1},
+        replicas={blue: 1},
         plan=PLAN,
         started_at=at - timedelta(minutes=9),
         phase_since=at - timedelta(minutes=4),
@@ -202,81 +231,58 @@ def roll(daemon: Scene, name: str) -> Canary:
         blue_counts=arm(random, 1210, 0.41),
         baseline=arm(random, 9800, 0.6),
     )
-    route = Route(
-        number=7,
-        servers=(state.fleet.blue, green),
-        weights={state.fleet.blue.name: 50, green.name: 50},
-        fallback=state.fleet.blue.name,
+
+
+def _point(at: datetime, tick: int) -> Point:
+    """The evidence of every second second of the canary."""
+    return Point(
+        at=at - timedelta(seconds=480 - 2 * tick),
+        weight=5 if tick < 100 else 50,
+        judged={
+            "errors": (0.9 * 0.99**tick, min(60.0, 1.02 ** max(0, tick - 60))),
+            "ttft": (0.8 * 0.98**tick, min(30.0, 1.015 ** max(0, tick - 100))),
+            "itl": (1 + math.sin(tick / 20) ** 2 * 4, 1 + tick / 400),
+        },
     )
-    daemon.targets()[name].logs[green.name] = tuple(
-        f"INFO 11-20 11:52:{s:02} [core.py:127] {s}" for s in range(30)
-    )
-    daemon._suggestions[made.id] = made
-    daemon.set(
-        replace(
-            state,
-            phase=Phase.CANARY,
-            rollout=rollout,
-            split=replace(state.split, route=route),
-            note="not proved yet that itl is not worse: 19 of 640 bad on green, 22 of 1210 on blue",
-        )
-    )
-    daemon.curves[rollout.id] = [
-        Point(
-            at=at - timedelta(seconds=480 - 2 * tick),
-            weight=5 if tick < 100 else 50,
-            judged={
-                "errors": (0.9 * 0.99**tick, min(60.0, 1.02 ** max(0, tick - 60))),
-                "ttft": (0.8 * 0.98**tick, min(30.0, 1.015 ** max(0, tick - 100))),
-                "itl": (1 + math.sin(tick / 20) ** 2 * 4, 1 + tick / 400),
-            },
-        )
-        for tick in range(240)
-    ]
-    ended = replace(rollout, id=f"{name}-o2", outcome="rolled_back", ended_at=at - timedelta(hours=7))
-    why = "green is worse: ttft: 61 of 400 bad on green, 29 of 410 on blue"
-    ended = replace(ended, started_at=at - timedelta(hours=7, minutes=12), why=why, bad=61)
-    daemon._rollouts = {ended.id: (name, ended), **daemon._rollouts}
-    return rollout
 
 
 def arm(random: Random, total: int, ttft_s: float) -> RequestCounts:
-    def one(number: int) -> Request:
+    def request(number: int) -> Request:
         outcome: RequestOutcome = "failed" if number % 640 == 7 else "ok"
         first_s = ttft_s * random.lognormvariate(-0.8, 0.6)
         return Request(
             server="s", outcome=outcome, status=200, duration_s=first_s + 4, ttft_s=first_s, tokens=100
         )
 
-    return count_requests([one(number) for number in range(total)], SLO)
+    return count_requests([request(number) for number in range(total)], SLO)
 
 
 def day(*, hours: float, at: datetime, seed: int) -> list[MinuteRow]:
-    """The load of a working day, with an overload in the afternoon."""
+    """Return the load of a working day, with an overload in the afternoon."""
     end = int(at.timestamp()) // 60 * 60
     random = Random(seed)  # noqa: S311
     minutes, noise = [], 0.0
     for number in range(int(hours * 60)):
         when = end - 60 * (int(hours * 60) - number)
         noise = 0.9 * noise + random.gauss(0, 0.25)
-        asked = max(0.2, 5 + seed % 4 + 3 * math.sin(when / 86400 * 2 * math.pi - 1.5) + noise)
+        rate = max(0.2, 5 + seed % 4 + 3 * math.sin(when / 86400 * 2 * math.pi - 1.5) + noise)
         late = number > hours * 60 - 45 and seed == 0
-        asked += 6 * late
-        short = max(0.0, asked - 8.5 + noise / 2)
-        good = max(0.0, asked - short * 1.6)
+        rate += 6 * late
+        short = max(0.0, rate - 8.5 + noise / 2)
+        good = max(0.0, rate - short * 1.6)
         minutes.append(
             MinuteRow(
                 at=when,
-                requests_rps=round(asked, 3),
+                requests_rps=round(rate, 3),
                 goodput_rps=round(good, 3),
-                attainment=round(good / asked, 4),
+                attainment=round(good / rate, 4),
                 ttft_p95_s=round(0.25 + 0.7 * short + random.random() * 0.05, 4),
-                itl_p95_s=round(0.035 + asked / 900 + random.random() * 0.004, 5),
-                running=round(min(64.0, asked * 7.4), 2),
+                itl_p95_s=round(0.035 + rate / 900 + random.random() * 0.004, 5),
+                running=round(min(64.0, rate * 7.4), 2),
                 waiting=round(short * 9, 2),
-                kv_usage=round(min(0.97, 0.06 * asked), 4),
+                kv_usage=round(min(0.97, 0.06 * rate), 4),
                 preemptions_per_s=round(max(0.0, short - 1) / 20, 4),
-                gpu_utilization=round(min(1.0, 0.3 + asked / 14), 3),
+                gpu_utilization=round(min(1.0, 0.3 + rate / 14), 3),
                 gpu_memory=0.91,
             )
         )
@@ -353,7 +359,7 @@ def _stream(
     return EvidenceStream(name=name, edge_s=edge_s, margin=0.01, requests=lens, counted=Counts(*counted))
 
 
-def _told(daemon: Scene) -> None:
+def _write_a_day(daemon: Scene) -> None:
     """A day's entries."""
     story = (
         ("daemon", "flettner", "daemon.started", "epoch 12"),

@@ -1,13 +1,12 @@
 """The console over a daemon, on a real port."""
 
 import asyncio
-import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from aiohttp import web
 
@@ -15,13 +14,14 @@ from flettner.agent.api.app import build_app
 from flettner.agent.api.rate_limits import RateLimits
 from flettner.agent.api.routes.console import pages
 from flettner.agent.api.server import serve
-from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
+from flettner.agent.api.tokens import Tokens
 from flettner.agent.config.listen import Role
 from flettner.primitives.address import Address
-from tests.support.fake_daemon_view import NOON, FakeDaemonView
+from tests.support.api_tokens import store_roles
+from tests.support.fake_daemon_view import FakeDaemonView
+from tests.support.loop_thread import LoopThread, loop_thread
 
-ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(kw_only=True)
@@ -32,8 +32,8 @@ class Site:
     tokens: Tokens
     token: Mapping[Role, str]
     file: Path  # of the tokens
+    thread: LoopThread
     port: int = 0
-    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
     _runner: web.AppRunner | None = None
 
     @property
@@ -43,43 +43,30 @@ class Site:
     def start(self) -> None:
         limits = RateLimits(now=lambda: 0.0, burst=inf)
         app = build_app(self.daemon, self.tokens, (), pages(), limits=limits, heartbeat_s=0.2)
-        self._runner = self._wait(serve(app, Address("127.0.0.1", self.port)))
+        self._runner = self.thread.run(serve(app, Address("127.0.0.1", self.port)))
         self.port = self._runner.addresses[0][1]
 
     def stop(self) -> None:
         if self._runner is not None:
-            self._wait(self._runner.cleanup())
-            self._wait(asyncio.sleep(0.05))  # connections end in the next turns of the loop
+            self.thread.run(self._runner.cleanup())
+            self.thread.run(asyncio.sleep(0.05))  # connections end in the next turns of the loop
             self._runner = None
 
-    def change(self, how: Callable[[], Found]) -> Found:
+    def change(self, how: Callable[[], Result]) -> Result:
         """Change the daemon in its event loop thread."""
 
-        async def changed() -> Found:
+        async def changed() -> Result:
             return how()
 
-        return self._wait(changed())
-
-    def _wait(self, work: Coroutine[Any, Any, Found]) -> Found:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=60)
+        return self.thread.run(changed())
 
 
 @contextmanager
 def site(daemon: FakeDaemonView, folder: Path) -> Iterator[Site]:
-    made = {
-        role: mint_token(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES
-    }
     file = folder / "tokens"
-    store_tokens(file, [token for _, token in made.values()])
-    token = {role: text for role, (text, _) in made.items()}
-    place = Site(daemon=daemon, tokens=Tokens(file, daemon.now), token=token, file=file)
-    thread = threading.Thread(target=place._loop.run_forever, name="console")
-    thread.start()
-    try:
+    token = store_roles(file)
+    with loop_thread() as thread:
+        place = Site(daemon=daemon, tokens=Tokens(file, daemon.now), token=token, file=file, thread=thread)
         place.start()
         yield place
         place.stop()
-    finally:
-        place._loop.call_soon_threadsafe(place._loop.stop)
-        thread.join(timeout=60)
-        place._loop.close()

@@ -105,43 +105,50 @@ class Bench:
         full = self.prefix + name
         first, *others = networks or ("bridge",)
         endpoint = {"Aliases": [name]} if networks else {}
+        options: Json = {
+            "NetworkMode": first,
+            "Binds": [*image.binds, *binds],
+            "Tmpfs": dict(tmpfs or {}),
+            "Memory": memory,
+            "MemorySwap": memory,
+            "CpusetCpus": cpuset_cpus,
+            "RestartPolicy": _restart_policy(restart),
+            "Init": True,
+            **image.host,
+        }
+        body: Json = {
+            "Image": image.tag,
+            "Cmd": [*image.flags, *flags],
+            "Env": [f"{key}={value}" for key, value in (env or {}).items()],
+            "Labels": {**(labels or {}), BENCH: self.prefix},
+            "ExposedPorts": {PORT: {}},
+            "NetworkingConfig": {"EndpointsConfig": {first: endpoint}},
+        }
         for again in range(_TRIES):
             chosen = free_port() if port == 0 else port
             published = {PORT: [{"HostIp": "127.0.0.1", "HostPort": str(chosen)}]} if chosen else {}
-            body: Json = {
-                "Image": image.tag,
-                "Cmd": [*image.flags, *flags],
-                "Env": [f"{key}={value}" for key, value in (env or {}).items()],
-                "Labels": {**(labels or {}), BENCH: self.prefix},
-                "ExposedPorts": {PORT: {}},
-                "HostConfig": {
-                    "NetworkMode": first,
-                    "PortBindings": published,
-                    "Binds": [*image.binds, *binds],
-                    "Tmpfs": dict(tmpfs or {}),
-                    "Memory": memory,
-                    "MemorySwap": memory,
-                    "CpusetCpus": cpuset_cpus,
-                    "RestartPolicy": _restart_policy(restart),
-                    "Init": True,
-                    **image.host,
-                    **(host or {}),
-                },
-                "NetworkingConfig": {"EndpointsConfig": {first: endpoint}},
-                **(config or {}),
-            }
-            made = await self.client.create(body, full)
-            for other in others:
-                await self.client.connect(other, made, endpoint)
+            host_config = {**options, "PortBindings": published, **(host or {})}
             try:
-                await self.client.start(made)
+                made = await self._start({**body, "HostConfig": host_config, **(config or {})}, full, others)
             except ActError as error:
-                await self.client.remove(made, volumes=True)
                 if port != 0 or again == _TRIES - 1 or not any(why in error.why for why in _BUSY):
                     raise
                 continue
             return RunningContainer(id=made, name=full, address=f"127.0.0.1:{chosen}" if chosen else "")
         raise AssertionError
+
+    async def _start(self, body: Json, name: str, networks: Sequence[str]) -> str:
+        """Create and start a container on further networks; it is removed if it cannot start."""
+        endpoint: Json = next(iter(body["NetworkingConfig"].get("EndpointsConfig", {}).values()), {})
+        made = await self.client.create(body, name)
+        for network in networks:
+            await self.client.connect(network, made, endpoint)
+        try:
+            await self.client.start(made)
+        except ActError:
+            await self.client.remove(made, volumes=True)
+            raise
+        return made
 
     async def rename(self, container: str, name: str) -> None:
         await self.engine(lambda api: api.rename(container, self.prefix + name))

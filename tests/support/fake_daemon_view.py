@@ -150,13 +150,13 @@ class FakeDaemonView:
 
     def records(self, after: int, limit: int) -> Sequence[Mapping[str, object]]:
         self.fail_once()
-        found, size = list[Mapping[str, object]](), 0
+        page, size = list[Mapping[str, object]](), 0
         for record in self._records[after : after + limit]:
             if size < SLICE_BYTES:
-                found.append(record)
+                page.append(record)
                 size += len(json.dumps(record))
-        self.reads.append(len(found))
-        return found
+        self.reads.append(len(page))
+        return page
 
     async def follow(self) -> AsyncIterator[Mapping[str, object]]:
         queue: asyncio.Queue[Mapping[str, object]] = asyncio.Queue()
@@ -194,9 +194,9 @@ class FakeDaemonView:
         self.fail_once()
         state = self._after(before, event)
         self.set(state)
-        name, _, asked = getattr(event, "request", "").partition(":")
+        name, _, body = getattr(event, "request", "").partition(":")
         if name:
-            self._accepted[name] = Accepted(asked=asked, state=state)
+            self._accepted[name] = Accepted(asked=body, state=state)
         self.record(type(event).__name__, getattr(event, "actor", ""))
         return state
 
@@ -301,7 +301,7 @@ class FakeDaemonView:
             case Resumed():
                 return replace(state, paused=False, note="")
             case ChangeAsked():
-                return self._asked(state, event)
+                return self._proposed(state, event)
             case Approved():
                 return self._approved(state, event)
             case Denied() if suggestion := state.suggestions.find_pending(event.suggestion):
@@ -314,7 +314,7 @@ class FakeDaemonView:
             case _:
                 return state
 
-    def _asked(self, state: State, event: ChangeAsked) -> State:
+    def _proposed(self, state: State, event: ChangeAsked) -> State:
         if state.phase not in {Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED}:
             return replace(state, note=f"the target is {state.phase.value}")
         for knob, value in event.to.items():

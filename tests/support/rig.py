@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from json import dumps
 from pathlib import Path
@@ -23,11 +22,11 @@ from flettner.actuators.envoy.reported_config import ReportedConfig
 from flettner.actuators.envoy.split import carried_by
 from flettner.actuators.host import procfs
 from flettner.actuators.host.procfs import Process
-from flettner.agent.api.tokens import mint_token, store_tokens
 from flettner.agent.audit import chain, records
 from flettner.simulator.tally import RequestRecord
 from flettner.simulator.traffic import Load, TrafficGenerator
 from flettner.simulator.workload import Shape, lengths
+from tests.support.api_tokens import store_roles
 from tests.support.config_builder import TARGET, SiteConfig
 from tests.support.ports import free_port
 
@@ -63,12 +62,12 @@ async def flettner(*words: str) -> tuple[int, str]:
     )
     try:
         async with asyncio.timeout(PATIENCE_S):
-            said, _ = await process.communicate()
+            output, _ = await process.communicate()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
-    return process.returncode or 0, said.decode(errors="replace")
+    return process.returncode or 0, output.decode(errors="replace")
 
 
 @dataclass(kw_only=True)
@@ -124,16 +123,13 @@ class Rig:
         async def log() -> str:
             return self.log()
 
-        await until(log, lambda found: text in found, f"the log to say {text!r}")
+        await until(log, lambda lines: text in lines, f"the log to say {text!r}")
 
     def prepare(self) -> None:
         """Make the folder, write the config and make a token."""
         self.home.mkdir(exist_ok=True)
         self.config.write_text(self.site_config.text(api=self.api, listen=self.listen))
-        self.token, line = mint_token(
-            role="operator", principal="alice", made_at=datetime.fromtimestamp(0, UTC), expires=None
-        )
-        store_tokens(self.home / "tokens", [line])
+        self.token = store_roles(self.home / "tokens", principal="alice")["operator"]
 
     # The daemon.
 
@@ -182,10 +178,10 @@ class Rig:
 
     async def serving(self) -> Document:
         """Wait until the target has one server and no rollout, and Envoy sends it all traffic."""
-        found = await until(self.target, at_rest, "one server at rest")
-        (server,) = found["servers"]
+        target = await until(self.target, at_rest, "one server at rest")
+        (server,) = target["servers"]
         await until(self.weights, {server["name"]: 100}.__eq__, f"all traffic on {server['name']}")
-        return found
+        return target
 
     # Its API.
 
@@ -217,7 +213,7 @@ class Rig:
         return document if status == 200 else {}
 
     async def rollout(self) -> Document:
-        """The latest rollout; empty if there is none or the daemon does not answer."""
+        """Return the latest rollout; empty if there is none or the daemon does not answer."""
         status, document = await self.ask("GET", "/v1/rollouts")
         return document["rollouts"][0] if status == 200 and document["rollouts"] else {}
 
@@ -247,8 +243,8 @@ class Rig:
     async def ended(self, suggestion: str) -> Document:
         """Return the suggestion's rollout once it has ended and the target is idle."""
 
-        def over(one: Document) -> bool:
-            return one.get("suggestion") == suggestion and one["ended_at"] is not None
+        def over(rollout: Document) -> bool:
+            return rollout.get("suggestion") == suggestion and rollout["ended_at"] is not None
 
         await until(self.rollout, over, f"the end of the rollout of {suggestion}", self.patience_s)
         await self.serving()
@@ -260,35 +256,35 @@ class Rig:
     async def in_phase(self, phase: str, step: int = 0) -> Document:
         """Wait until the rollout is in this phase (and, in a canary, at this step, its split in force)."""
 
-        def there(one: Document) -> bool:
-            in_force = phase != "canary" or one.get("step_since") is not None
-            return bool(one) and one["phase"] == phase and one["step"] >= step and in_force
+        def there(rollout: Document) -> bool:
+            in_force = phase != "canary" or rollout.get("step_since") is not None
+            return bool(rollout) and rollout["phase"] == phase and rollout["step"] >= step and in_force
 
         return await until(self.rollout, there, f"phase {phase}, step {step}")
 
     # Processes and proxy.
 
     def processes(self) -> dict[str, list[Process]]:
-        """Every process with the ownership mark of the site, by server name."""
-        found: dict[str, list[Process]] = {}
-        for one in procfs.processes():
-            environment = procfs.environment(one.pid)
+        """Return every process with the ownership mark of the site, by server name."""
+        by_server: dict[str, list[Process]] = {}
+        for process in procfs.processes():
+            environment = procfs.environment(process.pid)
             if environment.get("FLETTNER_STATE") == str(self.marked.resolve()):
                 name = environment["FLETTNER_SERVER"].rpartition("/")[2]
-                found.setdefault(name, []).append(one)
-        return found
+                by_server.setdefault(name, []).append(process)
+        return by_server
 
     def pid(self, server: str) -> int:
-        return min(one.pid for one in self.processes()[server])
+        return min(process.pid for process in self.processes()[server])
 
     async def weights(self) -> dict[str, int]:
-        """The weights in force in Envoy, without the lease."""
-        found = await self.reported.resources("rds")
-        carried = carried_by(found) if found else None
+        """Return the weights in force in Envoy, without the lease."""
+        routes = await self.reported.resources("rds")
+        carried = carried_by(routes) if routes else None
         return dict(carried.weights) if carried else {}
 
     async def answered(self, server: str) -> int:
-        """Number of chat completions that Envoy has routed to this server, including open ones."""
+        """Return the number of chat completions that Envoy has routed to this server, including open ones."""
         name = f"cluster.{TARGET}/{server}.upstream_rq_total"
         stats = await self.reported.admin.stats(f"^{name}$".replace(".", r"\."))
         return int((stats or {}).get(name, 0))
@@ -361,18 +357,18 @@ class Rig:
         if self.daemon is not None and self.daemon.returncode is None:
             os.killpg(self.daemon.pid, signal.SIGKILL)
             await self.daemon.wait()
-        while left := [one for family in self.processes().values() for one in family]:
-            for one in left:
+        while left := [process for family in self.processes().values() for process in family]:
+            for process in left:
                 with suppress(
                     ProcessLookupError
                 ):  # the engine core of vLLM has no mark but is in the process group
-                    os.killpg(os.getpgid(one.pid), signal.SIGKILL)
+                    os.killpg(os.getpgid(process.pid), signal.SIGKILL)
             await asyncio.sleep(0.05)
         await self.envoy.kill()
 
 
 def at_rest(target: Document) -> bool:
-    """Whether one server has all traffic and no rollout runs."""
+    """Return whether one server has all traffic and no rollout runs."""
     if not target or target["phase"] not in {"observing", "proposed", "cooldown"}:
         return False
     return [server["weight"] for server in target["servers"]] == [100]
@@ -383,7 +379,7 @@ def is_checked(suggestion: Document) -> bool:
 
 
 def lost(traffic: TrafficGenerator) -> list[RequestRecord]:
-    """The requests that failed; assert that every sent request is recorded."""
+    """Return the requests that failed; assert that every sent request is recorded."""
     assert traffic.tally.sent == len(traffic.tally.records), traffic.tally.counts()
     assert traffic.tally.outcomes["ok"] > 0, "no request succeeded"
     return [record for record in traffic.tally.records if record.outcome != "ok"]

@@ -64,7 +64,10 @@ def opened(browser: Browser, place: Site) -> Iterator[Opened]:
         page = context.new_page()
         page.on("pageerror", lambda error: complaints.append(str(error)))
         if not lossy:  # Chromium logs expected request failures
-            page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+            page.on(
+                "console",
+                lambda message: complaints.append(message.text) if message.type == "error" else None,
+            )
         if role is not None:
             page.add_init_script(
                 "if (!sessionStorage.getItem('asked'))"

@@ -18,7 +18,7 @@ SUGGESTION, ROLLOUT = "/suggestions/chat-s1", "/rollouts/code-o3"
 
 
 def suggestion(scene: Scene) -> Suggestion:
-    return next(one for one in scene.suggestions() if one.id == "chat-s1")
+    return next(made for made in scene.suggestions() if made.id == "chat-s1")
 
 
 def decide(page: Page, what: str, text: str, confirm: str) -> None:
@@ -185,8 +185,8 @@ def test_a_viewer_sees_why_no_decision_is_allowed(opened: Opened, scene: Scene) 
 def test_shows_a_revoked_role(opened: Opened, scene: Scene, place: Site) -> None:
     page = opened(ROLLOUT, lossy=True)
     begin(page, "Abort…", "too slow")
-    known = load_tokens(place.file)
-    store_tokens(place.file, [one.model_copy(update={"role": "viewer"}) for one in known.values()])
+    tokens = load_tokens(place.file)
+    store_tokens(place.file, [token.model_copy(update={"role": "viewer"}) for token in tokens.values()])
     place.change(place.tokens.reload)
 
     finish(page, "Abort the rollout")

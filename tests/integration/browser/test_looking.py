@@ -40,11 +40,11 @@ def settled(page: Page) -> None:
 
 def serious(page: Page) -> list[str]:
     page.evaluate(AXE)
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations'], preload: false})")
+    report = page.evaluate("axe.run(document, {resultTypes: ['violations'], preload: false})")
     return [
-        f"{one['id']}: {one['help']}: {[node['html'][:200] for node in one['nodes']][:3]}"
-        for one in found["violations"]
-        if one["impact"] in {"serious", "critical"}
+        f"{violation['id']}: {violation['help']}: {[node['html'][:200] for node in violation['nodes']][:3]}"
+        for violation in report["violations"]
+        if violation["impact"] in {"serious", "critical"}
     ]
 
 
@@ -241,8 +241,8 @@ def test_the_export_equals_the_journal(opened: Opened, scene: Scene, tmp_path: P
     download.value.save_as(file)
 
     last = scene._records[-1]
-    found = verify(file, pins=[Head(seq=int(str(last["seq"])), hash=str(last["hash"]))])
-    assert (found.ok, found.entries) == (True, len(scene._records))
+    verification = verify(file, pins=[Head(seq=int(str(last["seq"])), hash=str(last["hash"]))])
+    assert (verification.ok, verification.entries) == (True, len(scene._records))
     assert json.loads(file.read_text().splitlines()[0]) == scene._records[0]
 
 
@@ -256,8 +256,8 @@ def crowd(tmp_path: Path) -> Iterator[Site]:
 
 def test_twenty_targets_transfer_few_bytes_from_one_origin(browser: Browser, crowd: Site) -> None:
     page = browser.new_page()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
     page.add_init_script(f"sessionStorage.setItem('flettner.token', {crowd.token['viewer']!r})")
     page.goto(f"{crowd.url}/#/targets")
     expect(page.locator(".spark path")).to_have_count(20)
@@ -267,4 +267,4 @@ def test_twenty_targets_transfer_few_bytes_from_one_origin(browser: Browser, cro
     weight = page.evaluate("performance.getEntries().reduce((sum, one) => sum + (one.transferSize || 0), 0)")
     page.close()
     assert 0 < weight < HEAVIEST
-    assert all(url.startswith((crowd.url, "blob:")) for url in asked)
+    assert all(url.startswith((crowd.url, "blob:")) for url in urls)

@@ -32,7 +32,7 @@ def row(page: Page, title: str) -> Locator:
 
 
 def first_number_s(cell: Locator) -> float:
-    """Of a text such as `1.2 s (…)` or `340 ms (…)`."""
+    """Return the first number of a text such as `1.2 s (…)` or `340 ms (…)`."""
     value, unit = re.match(r"([\d.,]+) (ms|s|min)", cell.inner_text()).groups()  # type: ignore[union-attr]
     return float(value.replace(",", "")) * {"ms": 0.001, "s": 1.0, "min": 60.0}[unit]
 

@@ -1,11 +1,8 @@
 """An operator session in the console of a real daemon, with real Envoy and simulated servers under load."""
 
-import asyncio
 import re
-import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -13,56 +10,39 @@ from playwright.sync_api import Browser, Page, expect
 from flettner.simulator.traffic import TrafficGenerator
 from tests.integration.browser.conftest import PATIENCE_MS
 from tests.support.config_builder import SiteConfig
+from tests.support.loop_thread import LoopThread, loop_thread
 from tests.support.rig import PATIENCE_S, Rig, lost
 
 pytestmark = pytest.mark.smoke
 
 ENDLESS = ((50, 1_000_000, 1.0),)  # a canary at half of the traffic without an end
-Found = TypeVar("Found")
-
-
-class EventLoopThread:
-    """An event loop in its own thread: Playwright's event loop runs in the main thread."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="site")
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, Found]) -> Found:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=3 * PATIENCE_S)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=PATIENCE_S)
-        self._loop.close()
 
 
 @pytest.fixture
-def loop_thread() -> Iterator[EventLoopThread]:
-    loop_thread = EventLoopThread()
-    yield loop_thread
-    loop_thread.close()
+def thread() -> Iterator[LoopThread]:
+    """For the site, as Playwright's event loop runs in the main thread."""
+    with loop_thread(3 * PATIENCE_S) as thread:
+        yield thread
 
 
 @pytest.fixture
-def rig(loop_thread: EventLoopThread, tmp_path: Path) -> Iterator[Rig]:
+def rig(thread: LoopThread, tmp_path: Path) -> Iterator[Rig]:
     """Its daemon runs, and its one server serves."""
     rig = Rig(home=tmp_path, site_config=SiteConfig(steps=ENDLESS, at_most_s=3600.0))
     rig.prepare()
     try:
-        loop_thread.run(rig.start())
-        loop_thread.run(rig.serving())
+        thread.run(rig.start())
+        thread.run(rig.serving())
         yield rig
     finally:
-        loop_thread.run(rig.tear_down())
+        thread.run(rig.tear_down())
 
 
 @pytest.fixture
-def traffic(loop_thread: EventLoopThread, rig: Rig) -> Iterator[TrafficGenerator]:
+def traffic(thread: LoopThread, rig: Rig) -> Iterator[TrafficGenerator]:
     clients = rig.clients(rate=10.0)
-    yield loop_thread.run(clients.__aenter__())
-    loop_thread.run(clients.__aexit__(None, None, None))
+    yield thread.run(clients.__aenter__())
+    thread.run(clients.__aexit__(None, None, None))
 
 
 @pytest.fixture
@@ -72,17 +52,17 @@ def page(browser: Browser) -> Iterator[Page]:
     context.set_default_timeout(PATIENCE_MS)
     page, complaints = context.new_page(), list[str]()
     page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
     yield page
     context.close()
-    assert [one for one in complaints if "401" not in one] == []
+    assert [text for text in complaints if "401" not in text] == []
 
 
 @pytest.mark.timeout(400)
 def test_a_suggestion_is_approved_watched_and_rolled_back(
-    loop_thread: EventLoopThread, rig: Rig, traffic: TrafficGenerator, page: Page
+    thread: LoopThread, rig: Rig, traffic: TrafficGenerator, page: Page
 ) -> None:
-    made = loop_thread.run(rig.propose(max_num_seqs=16))
+    made = thread.run(rig.propose(max_num_seqs=16))
 
     page.goto(f"http://127.0.0.1:{rig.api}/")
     page.get_by_label("Token").fill(rig.token)
@@ -113,9 +93,9 @@ def test_a_suggestion_is_approved_watched_and_rolled_back(
     entry.locator("summary").click()
     expect(entry).to_contain_text("Verified: its hash matches its content")
 
-    kept = loop_thread.run(rig.consistent_server())
-    loop_thread.run(traffic.stop())
-    assert (kept, lost(traffic)) == ("chat-r1", [])
+    server = thread.run(rig.consistent_server())
+    thread.run(traffic.stop())
+    assert (server, lost(traffic)) == ("chat-r1", [])
 
 
 def decide(page: Page, what: str, text: str, confirm: str) -> None:

@@ -55,11 +55,11 @@ def test_requests_no_log_of_an_ended_rollout(opened: Opened, scene: Scene, place
 
     place.change(over)
     expect(page.get_by_role("log")).to_have_count(0)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
     page.wait_for_timeout(LONGER_MS)
 
-    assert not [url for url in asked if url.endswith("/log")]
+    assert not [url for url in urls if url.endswith("/log")]
 
 
 def test_a_hidden_page_requests_no_log(opened: Opened, scene: Scene) -> None:
@@ -68,8 +68,8 @@ def test_a_hidden_page_requests_no_log(opened: Opened, scene: Scene) -> None:
     expect(page.get_by_role("log")).to_have_text("serving")
     page.evaluate("Object.defineProperty(document, 'hidden', {value: true})")
     page.wait_for_timeout(500)  # for requests in flight
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
     page.wait_for_timeout(LONGER_MS)
 
-    assert not [url for url in asked if "/v1/rollouts/" in url]
+    assert not [url for url in urls if "/v1/rollouts/" in url]

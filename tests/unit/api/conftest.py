@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,12 +12,16 @@ from aiohttp.web import Application, Request
 from flettner.agent.api.app import build_app
 from flettner.agent.api.idempotency import HEADER
 from flettner.agent.api.problems import MEDIA
-from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
+from flettner.agent.api.tokens import Tokens
 from flettner.agent.config.listen import Role
-from tests.support.fake_daemon_view import NOON, FakeDaemonView
+from flettner.agent.domain.events import Event
+from flettner.agent.domain.state import State
+from flettner.agent.machine.step import Machine
+from tests.support.api_tokens import ROLES, store_roles
+from tests.support.fake_daemon_view import FakeDaemonView
+from tests.support.machine_stories import rules
 
 Client = TestClient[Request, Application]
-ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
 
 
 async def with_key(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
@@ -27,18 +32,26 @@ async def with_key(request: ClientRequest, handler: ClientHandlerType) -> Client
 
 
 async def get(client: Client, path: str) -> Any:  # noqa: ANN401 - any JSON
-    """The document at the path."""
+    """Return the document at the path."""
     async with client.get(path) as response:
         assert response.status == 200, await response.text()
         return await response.json()
 
 
 async def post(client: Client, path: str, body: object = None) -> tuple[int, dict[str, Any]]:
-    """Status, and the document or the problem."""
+    """Return the status, and the document or the problem."""
     async with client.post(path, json=body) as response:
         content_type = MEDIA if response.status >= 400 else "application/json"
         answer: dict[str, Any] = await response.json(content_type=content_type)
         return response.status, answer
+
+
+@dataclass
+class MachineDaemonView(FakeDaemonView):
+    """A daemon view that applies events with the real state machine."""
+
+    def _after(self, state: State, event: Event) -> State:
+        return Machine(rules()).step(state, event)[0]
 
 
 @pytest.fixture
@@ -49,11 +62,8 @@ def daemon() -> FakeDaemonView:
 @pytest.fixture
 def bearers(tmp_path: Path) -> dict[Role, dict[str, str]]:
     """Authorization header per role; the tokens file is `tokens` in tmp_path."""
-    made = {
-        role: mint_token(role=role, principal=f"{role} ann", made_at=NOON, expires=None) for role in ROLES
-    }
-    store_tokens(tmp_path / "tokens", [token for _, token in made.values()])
-    return {role: {"Authorization": f"Bearer {text}"} for role, (text, _) in made.items()}
+    texts = store_roles(tmp_path / "tokens")
+    return {role: {"Authorization": f"Bearer {text}"} for role, text in texts.items()}
 
 
 @pytest.fixture

@@ -1,33 +1,22 @@
 """Changes that an operator's token cannot request: real state machine and guard behind the real API."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
-from flettner.agent.domain.events import Event
 from flettner.agent.domain.rollout import Canary
-from flettner.agent.domain.state import Phase, State
-from flettner.agent.machine.step import Machine
+from flettner.agent.domain.state import Phase
 from flettner.vllm_facts.values import Value
-from tests.support.fake_daemon_view import NOON, PLAN, FakeDaemonView
-from tests.support.machine_stories import rules
+from tests.support.fake_daemon_view import NOON, PLAN
 from tests.support.suggestions import approved
-from tests.unit.api.conftest import Client, post
+from tests.unit.api.conftest import Client, MachineDaemonView, post
 
 PATH = "/v1/targets/chat/suggestions"
 
 
-@dataclass
-class GuardedDaemonView(FakeDaemonView):
-    """A daemon view that applies events with the real state machine."""
-
-    def _after(self, state: State, event: Event) -> State:
-        return Machine(rules()).step(state, event)[0]
-
-
 @pytest.fixture
-def daemon() -> GuardedDaemonView:
-    return GuardedDaemonView()
+def daemon() -> MachineDaemonView:
+    return MachineDaemonView()
 
 
 @pytest.mark.parametrize(
@@ -47,7 +36,7 @@ def daemon() -> GuardedDaemonView:
     ],
 )
 async def test_answers_409_to_an_inadmissible_change(
-    client: Client, daemon: GuardedDaemonView, to: dict[str, Value], message: str
+    client: Client, daemon: MachineDaemonView, to: dict[str, Value], message: str
 ) -> None:
     before = daemon.targets()["chat"].state
 
@@ -62,7 +51,7 @@ async def test_answers_409_to_an_inadmissible_change(
 
 
 async def test_an_answer_says_that_a_value_was_clamped_to_the_bounds(
-    client: Client, daemon: GuardedDaemonView
+    client: Client, daemon: MachineDaemonView
 ) -> None:
     state = daemon.targets()["chat"].state
     assert state.fleet.blue
@@ -90,7 +79,7 @@ async def test_an_answer_says_that_a_value_was_clamped_to_the_bounds(
     ],
 )
 async def test_refuses_a_change_during_a_rollout_with_that_reason(
-    client: Client, daemon: GuardedDaemonView, phase: Phase, message: str
+    client: Client, daemon: MachineDaemonView, phase: Phase, message: str
 ) -> None:
     rollout = Canary(
         id="chat-o1",
@@ -111,9 +100,9 @@ async def test_refuses_a_change_during_a_rollout_with_that_reason(
     assert daemon.targets()["chat"].state == busy
 
 
-async def test_checks_a_change_of_a_tunable_knob(client: Client, daemon: GuardedDaemonView) -> None:
+async def test_checks_a_change_of_a_tunable_knob(client: Client, daemon: MachineDaemonView) -> None:
     status, answer = await post(client, PATH, {"to": {"max_num_seqs": 32}, "reason": "less"})
 
     assert status == 201
     assert answer["to"] == {"max_num_seqs": 32}
-    assert [dict(found.proposal.to) for found in daemon.suggestions()] == [{"max_num_seqs": 32}]
+    assert [dict(suggestion.proposal.to) for suggestion in daemon.suggestions()] == [{"max_num_seqs": 32}]

@@ -1,28 +1,13 @@
 """An approval is checked against the setting in force at that time: real state machine behind the API."""
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
 
-from flettner.agent.api.app import build_app
-from flettner.agent.api.tokens import Tokens
-from flettner.agent.config.listen import Role
-from flettner.agent.domain.events import Event
-from flettner.agent.domain.state import Phase, State
-from flettner.agent.machine.step import Machine
+from flettner.agent.domain.state import Phase
 from tests.support.fake_daemon_view import FakeDaemonView
-from tests.support.machine_stories import NOON, World, rules
-from tests.unit.api.conftest import Client, with_key
-
-
-@dataclass
-class MachineDaemonView(FakeDaemonView):
-    """A daemon view that decides with the real state machine."""
-
-    def _after(self, state: State, event: Event) -> State:
-        return Machine(rules()).step(state, event)[0]
+from tests.support.machine_stories import NOON, World
+from tests.unit.api.conftest import Client, MachineDaemonView, post
 
 
 @pytest.fixture
@@ -33,19 +18,10 @@ def daemon() -> FakeDaemonView:
     return daemon
 
 
-@pytest.fixture
-async def client(
-    daemon: FakeDaemonView, tokens: Tokens, bearers: dict[Role, dict[str, str]]
-) -> AsyncIterator[Client]:
-    server = TestServer(build_app(daemon, tokens))
-    async with TestClient(server, headers=bearers["operator"], middlewares=[with_key]) as client:
-        yield client
-
-
 async def approve(client: Client, daemon: FakeDaemonView) -> tuple[int, str]:
     (made,) = daemon.suggestions()
-    async with client.post(f"/v1/suggestions/{made.id}/approve", json={"digest": made.digest}) as response:
-        return response.status, await response.text()
+    status, answer = await post(client, f"/v1/suggestions/{made.id}/approve", {"digest": made.digest})
+    return status, str(answer)
 
 
 async def test_starts_the_preflighted_change_if_the_setting_is_unchanged(

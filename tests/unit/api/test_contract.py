@@ -3,7 +3,7 @@
 The pytest plugin of schemathesis is disabled in pyproject.toml because it adds a second to every run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from flettner.agent.api.app import OPERATIONS
 from flettner.agent.api.openapi import document
-from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
+from flettner.agent.api.tokens import Tokens, load_tokens
 from flettner.agent.config.listen import Role
-from tests.support.fake_daemon_view import NOON, FakeDaemonView
+from tests.support.api_tokens import store_roles
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.sampling import examples
 from tests.support.served_api import served
 
@@ -41,28 +42,25 @@ THERE = {"name": ["chat"], "id": ["chat-s1", "chat-s2", "chat-o1"]}
 class Site:
     url: str
     daemon: FakeDaemonView
-    bearers: dict[Role | None, str]
+    bearers: Mapping[Role, str]
     secrets: tuple[str, ...]  # forbidden in every response
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     path: Path = tmp_path_factory.mktemp("api") / "tokens"
-    made = {
-        role: mint_token(role=role, principal=f"{role} ann", made_at=NOON, expires=None)
-        for role in ROLES
-        if role
-    }
-    store_tokens(path, [token for _, token in made.values()])
+    texts = store_roles(path)
+    tokens = load_tokens(path).values()
     daemon = FakeDaemonView()
     begin(daemon)
-    secrets = [part for text, token in made.values() for part in (text, text[-43:], token.sha256)]
-    assert {one.id for one in daemon.suggestions()} < set(THERE["id"])
+    secrets = [part for text in texts.values() for part in (text, text[-43:])]
+    secrets += [token.sha256 for token in tokens]
+    assert {suggestion.id for suggestion in daemon.suggestions()} < set(THERE["id"])
     with served(daemon, Tokens(path, daemon.now)) as port:
         yield Site(
             url=f"http://127.0.0.1:{port}",
             daemon=daemon,
-            bearers={role: text for role, (text, _) in made.items()},
+            bearers=texts,
             secrets=(*secrets, PLANTED),
         )
 
@@ -85,13 +83,13 @@ def begin(daemon: FakeDaemonView) -> None:
 
 
 def is_sent(parameter: dict[str, Any]) -> bool:
-    """Whether requests writes this query parameter into the URL."""
+    """Return whether requests writes this query parameter into the URL."""
     return "?" in str(Request("GET", "http://flettner/", params=parameter).prepare().url)
 
 
 @st.composite
 def cases(draw: st.DrawFn, name: str, mode: GenerationMode) -> Case[Any]:
-    """Valid or invalid requests of an operation; many refer to existing objects."""
+    """Draw valid or invalid requests of an operation; many refer to existing objects."""
     case: Case[Any] = draw(SCHEMA.find_operation_by_id(name).as_strategy(generation_mode=mode))
     # a list of nothing, or of empty objects, is not sent, so that the request may be valid without it
     assume(all(is_sent({key: value}) for key, value in (case.query or {}).items()))
@@ -160,8 +158,8 @@ def test_responses_to_request_sequences_match_openapi_and_contain_no_secret(
             if case.method == "POST":
                 case.headers["Idempotency-Key"] = uuid4().hex
             if case.operation.label.endswith("/approve") and isinstance(case.body, dict):
-                known = {one.id: one.digest for one in site.daemon.suggestions()}
-                case.body["digest"] = known.get(case.path_parameters["id"], case.body.get("digest"))
+                digests = {suggestion.id: suggestion.digest for suggestion in site.daemon.suggestions()}
+                case.body["digest"] = digests.get(case.path_parameters["id"], case.body.get("digest"))
 
         def validate_response(self, response: Response, case: Case[Any], *_: object, **__: object) -> None:
             statuses.add((case.operation.label, response.status_code))

@@ -126,13 +126,13 @@ async def test_client_certificate_authenticates_if_its_name_has_a_role(
     tmp_path: Path, also: Sequence[x509.GeneralName], statuses: tuple[int, int]
 ) -> None:
     server, trusted = certify(tmp_path, "server"), certify(tmp_path, "trusted", also=also)
-    known: dict[str, Role] = {
+    roles: dict[str, Role] = {
         "ann@example.org": "operator",
         "spiffe://x/viewer": "viewer",
         "trusted": "viewer",
     }
     entry = ApiCredentials.of(
-        replace(options_with(replace(server, client_ca=trusted.chain)), certificates=known),
+        replace(options_with(replace(server, client_ca=trusted.chain)), certificates=roles),
         FakeDaemonView().now,
     )
     async with listening(entry) as url, ClientSession() as session:

@@ -43,10 +43,10 @@ async def test_another_operator_approves_a_proposal_where_the_config_asks_for_it
     daemon.set(replace(daemon.targets()["chat"].state, approval="other"))
     body = {"to": {"max_num_seqs": 128}, "reason": "more"}
     _, made = await post(client, "/v1/targets/chat/suggestions", body)
-    path, asked = f"/v1/suggestions/{made['id']}/approve", {"digest": made["digest"]}
+    path, digest = f"/v1/suggestions/{made['id']}/approve", {"digest": made["digest"]}
 
-    own = await post(client, path, asked)
-    async with client.post(path, json=asked, headers=bearers["admin"]) as response:
+    own = await post(client, path, digest)
+    async with client.post(path, json=digest, headers=bearers["admin"]) as response:
         other = response.status, (await response.json())["decided_by"]
 
     assert made["barred"] == "operator ann"
@@ -362,22 +362,26 @@ async def test_any_open_one_is_approved_and_the_list_begins_with_the_open_ones_b
     client: Client, daemon: FakeDaemonView
 ) -> None:
     old = daemon.suggest({"max_num_seqs": 96})
-    one = daemon.suggest({"max_num_seqs": 128})
+    second = daemon.suggest({"max_num_seqs": 128})
     first = daemon.suggest({"enforce_eager": False})
 
     listed = (await get(client, "/v1/suggestions"))["suggestions"]
     target = await get(client, "/v1/targets/chat")
-    status, answer = await post(client, f"/v1/suggestions/{one.id}/approve", {"digest": one.digest})
+    status, answer = await post(client, f"/v1/suggestions/{second.id}/approve", {"digest": second.digest})
 
-    assert [(found["id"], found["rank"]) for found in listed] == [(first.id, 1), (one.id, 2), (old.id, None)]
-    assert (target["suggestion"], target["suggestions"]) == (first.id, [first.id, one.id])
+    assert [(suggestion["id"], suggestion["rank"]) for suggestion in listed] == [
+        (first.id, 1),
+        (second.id, 2),
+        (old.id, None),
+    ]
+    assert (target["suggestion"], target["suggestions"]) == (first.id, [first.id, second.id])
     assert (status, answer["status"], answer["rank"]) == (200, "approved", None)
 
 
 async def test_one_of_several_is_denied(client: Client, daemon: FakeDaemonView) -> None:
-    one, _ = daemon.suggest({"max_num_seqs": 128}), daemon.suggest({"enforce_eager": False})
+    first, _ = daemon.suggest({"max_num_seqs": 128}), daemon.suggest({"enforce_eager": False})
 
-    status, answer = await post(client, f"/v1/suggestions/{one.id}/deny", {"reason": "no"})
+    status, answer = await post(client, f"/v1/suggestions/{first.id}/deny", {"reason": "no"})
 
     assert (status, answer["status"]) == (200, "denied")
     assert daemon.targets()["chat"].state.phase is Phase.PROPOSED

@@ -22,15 +22,15 @@ from tests.unit.api.conftest import with_key
 class FakeService:
     """Knows tokens by text; `away`: it does not answer."""
 
-    def __init__(self, **known: IdentifiedCaller) -> None:
-        self.known, self.away = known, False
-        self.asked: list[str] = []
+    def __init__(self, **callers: IdentifiedCaller) -> None:
+        self.callers, self.away = callers, False
+        self.received: list[str] = []
 
     async def identify(self, token: str) -> IdentifiedCaller | None:
-        self.asked.append(token)
+        self.received.append(token)
         if self.away:
             raise ReviewError("the service does not answer")
-        return self.known.get(token)
+        return self.callers.get(token)
 
 
 class Clock:
@@ -52,15 +52,15 @@ async def test_an_answer_is_kept_for_some_seconds() -> None:
     service = FakeService(good=ANN)
     tokens, clock = made(service)
 
-    found = await tokens.holder("good")
+    holder = await tokens.holder("good")
     for _ in range(3):
-        assert await tokens.holder("good") == found
+        assert await tokens.holder("good") == holder
         assert await tokens.holder("bad") is None
-    assert found
-    assert (found.principal, found.role) == ("review ann@example.com", "operator")
-    assert service.asked == ["good", "bad"]
+    assert holder
+    assert (holder.principal, holder.role) == ("review ann@example.com", "operator")
+    assert service.received == ["good", "bad"]
 
-    service.known.clear()
+    service.callers.clear()
     clock.now = REFUSED_S
     assert await tokens.holder("good")
     clock.now = FRESH_S
@@ -88,7 +88,7 @@ async def test_what_cannot_be_such_a_token_is_not_sent_away(text: str) -> None:
     tokens, _ = made(service)
 
     assert await tokens.holder(text) is None
-    assert service.asked == []
+    assert service.received == []
 
 
 async def test_a_flood_of_tokens_takes_bounded_memory() -> None:
@@ -107,9 +107,9 @@ async def test_long_names_stay_unique_and_short() -> None:
     )
     tokens, _ = made(service)
 
-    found = [await tokens.holder(text) for text in "ab"]
+    holders = [await tokens.holder(text) for text in "ab"]
 
-    names = {one.principal for one in found if one}
+    names = {holder.principal for holder in holders if holder}
     assert len(names) == 2
     assert all(len(name.encode()) <= LONGEST_NAME for name in names)
 
@@ -140,8 +140,8 @@ async def test_tokens_of_the_file_work_while_the_service_is_away(
     server = TestServer(build_app(daemon, tokens, authenticators={"review": service}))
 
     async with TestClient(server) as client:
-        async with client.get("/v1/targets", headers=bearers["viewer"]) as known:
-            assert known.status == 200
+        async with client.get("/v1/targets", headers=bearers["viewer"]) as listed:
+            assert listed.status == 200
         async with client.get("/v1/targets", headers={"Authorization": "Bearer new"}) as unknown:
             assert unknown.status == 503
             assert (await unknown.json())["type"].endswith("token-not-reviewed")

@@ -38,8 +38,8 @@ async def test_reports_attempts_by_address_and_reason_but_never_the_token(
 
     with capture_logs() as logged:
         async with TestClient(TestServer(build_app(daemon, tokens))) as client:
-            for one in sent:
-                headers = {"Authorization": one} if one else {}
+            for credentials in sent:
+                headers = {"Authorization": credentials} if credentials else {}
                 async with client.get("/v1/targets", headers=headers) as response:
                     assert response.status == 401
             assert daemon.attempts == [{f"{HERE}, no token": 1}]

@@ -38,7 +38,7 @@ async def test_a_target_lists_what_is_found_and_status_shows_the_warnings(client
         "expects": "",
         "source": "vLLM docs",
     }
-    assert [one["rule"] for one in target["findings"]] == ["A1", "X1"]
+    assert [finding["rule"] for finding in target["findings"]] == ["A1", "X1"]
     text = format_targets([target])
     assert "chat: flags, rule A1 async-scheduling-off: async_scheduling is off" in text
     assert "a remark" not in text

@@ -47,13 +47,13 @@ async def test_only_a_stuck_daemon_is_unhealthy(
 ) -> None:
     address = free_address()
     async with HealthProbes(daemon).listening(address), ClientSession(f"http://{address}") as client:
-        found = {}
+        answers = {}
         for path in ("/healthz", "/readyz", "/v1/targets"):
             async with client.get(path, headers={"Host": "10.1.2.3:8081"}) as answer:
-                found[path] = (answer.status, (await answer.text()).strip())
+                answers[path] = (answer.status, (await answer.text()).strip())
 
-    assert found.pop("/v1/targets")[0] == 404
-    assert found == {"/healthz": healthz, "/readyz": readyz}
+    assert answers.pop("/v1/targets")[0] == 404
+    assert answers == {"/healthz": healthz, "/readyz": readyz}
 
 
 async def test_an_address_in_use_is_an_error_of_the_config() -> None:

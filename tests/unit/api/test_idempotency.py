@@ -112,7 +112,8 @@ async def test_refuses_an_invalid_key(client: Client, daemon: FakeDaemonView, ke
 
 
 @pytest.mark.parametrize(
-    ("operation", "expected"), [(one.name, one.needs_key) for one in OPERATIONS if one.method == "POST"]
+    ("operation", "expected"),
+    [(post_.name, post_.needs_key) for post_ in OPERATIONS if post_.method == "POST"],
 )
 async def test_refuses_a_decision_without_a_key(
     daemon: FakeDaemonView,
@@ -123,8 +124,8 @@ async def test_refuses_a_decision_without_a_key(
     expected: bool,
 ) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
-    asked = next(one for one in OPERATIONS if one.name == operation)
-    path = asked.path.replace("{name}", "chat").replace("{id}", made.id)
+    posted = next(candidate for candidate in OPERATIONS if candidate.name == operation)
+    path = posted.path.replace("{name}", "chat").replace("{id}", made.id)
     async with (
         TestClient(TestServer(build_app(daemon, tokens)), headers=bearers["operator"]) as client,
         client.post(path, json=BODIES.get(operation)) as response,
@@ -187,17 +188,17 @@ async def test_key_stays_bound_to_its_request_after_a_restart(
 
 def test_restores_accepted_requests_from_the_journal(tmp_path: Path) -> None:
     state = State(target="chat")
-    asked = State(target="chat", note="4096 is above the bound")
+    refused = State(target="chat", note="4096 is above the bound")
     event = ChangeAsked(at=NOON, actor="ann", to={"max_num_seqs": 4096}, reason="more", request="a1b2:c3d4")
     journal = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON)
-    journal.append(build_entry(state, asked, event, ()))
-    journal.append(build_entry(asked, replace(asked, note=""), Paused(at=NOON, actor="ann"), ()))
+    journal.append(build_entry(state, refused, event, ()))
+    journal.append(build_entry(refused, replace(refused, note=""), Paused(at=NOON, actor="ann"), ()))
     journal.close()
 
     again = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON)
     live = Daemon(loops={}, journal=again, history=History.of(again))
 
-    assert live.accepted("a1b2") == Accepted(asked="c3d4", state=asked)
+    assert live.accepted("a1b2") == Accepted(asked="c3d4", state=refused)
     assert live.accepted("") is None
     assert live.accepted("0000") is None
     again.close()
@@ -213,7 +214,7 @@ def test_restores_only_the_latest_requests_after_a_restart(
         paused = Paused(at=NOON, actor="ann", request=f"{number}:x")
         journal.append(build_entry(State(target="chat"), state, paused, ()))
 
-    known = History.of(journal)
+    restored = History.of(journal)
     journal.close()
 
-    assert [known.find_request(str(number)) is None for number in range(3)] == [True, False, False]
+    assert [restored.find_request(str(number)) is None for number in range(3)] == [True, False, False]

@@ -52,7 +52,7 @@ async def test_an_operator_has_few_open_proposals_on_a_target(client: Client, da
     daemon.suggest({"max_num_seqs": 128}, rule="person", policy=ANN)
     daemon.suggest({"block_size": 32}, rule="person", policy=ANN)
     state = daemon.targets()["chat"].state
-    assert [one.id for one in state.suggestions.open] == ["chat-s2", "chat-s1"]
+    assert [suggestion.id for suggestion in state.suggestions.open] == ["chat-s2", "chat-s1"]
 
     status, kind, after = await propose(client, max_num_batched_tokens=4096)
     assert (status, kind) == (429, "urn:flettner:problem:too-many-open")

@@ -140,12 +140,12 @@ async def test_returns_the_stored_lines_of_an_ended_rollout(
     state = daemon.targets()["chat"].state
     daemon.set(replace(state, rollout=replace(state.canary, log=("CUDA out of memory",))))
     daemon.settle(promoted=False)
-    kept = await fetch_log(client, rollout)
+    stored = await fetch_log(client, rollout)
     daemon.set(replace(state, rollout=replace(state.canary, log=())))
     daemon.settle(promoted=True)
     nothing = await fetch_log(client, rollout)
 
-    assert (kept["live"], kept["server"], kept["lines"]) == (False, None, ["CUDA out of memory"])
+    assert (stored["live"], stored["server"], stored["lines"]) == (False, None, ["CUDA out of memory"])
     assert (nothing["live"], nothing["lines"]) == (False, [])
     assert nothing["why"].startswith("The rollout has ended")
 

@@ -35,16 +35,16 @@ def page(daemon: DaemonView) -> bytes:
 
 def samples(text: bytes) -> Mapping[str, float]:
     """Parse samples by name and labels; every line must be a comment or a sample."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for line in text.decode().splitlines():
         if line.startswith(("# HELP ", "# TYPE ")):
             continue
         match = LINE.fullmatch(line)
         assert match is not None, line
         name = f"{match[1]}{{{match[2]}}}" if match[2] else match[1]
-        assert name not in found
-        found[name] = float(match[3])
-    return found
+        assert name not in values
+        values[name] = float(match[3])
+    return values
 
 
 def test_exports_target_metrics_in_base_units() -> None:
@@ -60,22 +60,22 @@ def test_exports_target_metrics_in_base_units() -> None:
         )
     )
 
-    found = samples(page(daemon))
+    values = samples(page(daemon))
 
-    assert found['flettner_target_phase{phase="observing",target="chat"}'] == 1
-    assert found['flettner_target_phase{phase="canary",target="chat"}'] == 0
-    assert found['flettner_target_goodput_rps{target="chat"}'] == 7.5
-    assert found['flettner_target_ttft_p95_seconds{target="chat"}'] == 0.42
-    assert found['flettner_error_budget_burn{target="chat",window="5m"}'] == 6
-    assert found['flettner_error_budget_burn{target="chat",window="6h"}'] == 6
-    assert found['flettner_server_weight_ratio{server="chat-r0",target="chat"}'] == 1
-    assert found['flettner_source_up{source="nvidia_smi",target="chat"}'] == 0
-    assert found['flettner_source_up{source="vllm_metrics chat-r0",target="chat"}'] == 1
-    assert found['flettner_rollouts_total{outcome="promoted",target="chat"}'] == 0
-    assert found["flettner_audit_head_seq"] == 0
-    assert found["flettner_events_total"] == 7
-    assert found['flettner_loop_lag_seconds_count{target="chat"}'] == 0
-    assert found["flettner_ready"] == 1
+    assert values['flettner_target_phase{phase="observing",target="chat"}'] == 1
+    assert values['flettner_target_phase{phase="canary",target="chat"}'] == 0
+    assert values['flettner_target_goodput_rps{target="chat"}'] == 7.5
+    assert values['flettner_target_ttft_p95_seconds{target="chat"}'] == 0.42
+    assert values['flettner_error_budget_burn{target="chat",window="5m"}'] == 6
+    assert values['flettner_error_budget_burn{target="chat",window="6h"}'] == 6
+    assert values['flettner_server_weight_ratio{server="chat-r0",target="chat"}'] == 1
+    assert values['flettner_source_up{source="nvidia_smi",target="chat"}'] == 0
+    assert values['flettner_source_up{source="vllm_metrics chat-r0",target="chat"}'] == 1
+    assert values['flettner_rollouts_total{outcome="promoted",target="chat"}'] == 0
+    assert values["flettner_audit_head_seq"] == 0
+    assert values["flettner_events_total"] == 7
+    assert values['flettner_loop_lag_seconds_count{target="chat"}'] == 0
+    assert values["flettner_ready"] == 1
 
 
 async def test_counts_ended_rollouts_by_outcome(client: Client, daemon: FakeDaemonView) -> None:
@@ -88,11 +88,11 @@ async def test_counts_ended_rollouts_by_outcome(client: Client, daemon: FakeDaem
         daemon.settle(promoted=promoted)
 
     async with client.get("/metrics") as response:
-        found = samples(await response.read())
+        values = samples(await response.read())
 
     assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert found['flettner_rollouts_total{outcome="promoted",target="chat"}'] == 1
-    assert found['flettner_rollouts_total{outcome="rolled_back",target="chat"}'] == 2
+    assert values['flettner_rollouts_total{outcome="promoted",target="chat"}'] == 1
+    assert values['flettner_rollouts_total{outcome="rolled_back",target="chat"}'] == 2
 
 
 def test_label_values_and_histograms_are_as_the_format_asks() -> None:
@@ -117,7 +117,7 @@ def test_label_values_and_histograms_are_as_the_format_asks() -> None:
 
 
 def busy() -> FakeDaemonView:
-    """A daemon in which every metric has a sample."""
+    """Return a daemon in which every metric has a sample."""
     daemon = FakeDaemonView()
     made = daemon.suggest({"max_num_seqs": 128})
     state = daemon.targets()["chat"].state
@@ -169,17 +169,17 @@ def test_exports_every_documented_metric() -> None:
 
 
 def test_exports_the_rollout_and_its_lease() -> None:
-    found = samples(page(busy()))
+    values = samples(page(busy()))
 
-    assert found['flettner_rollout_exposed_requests{target="chat"}'] == 40
-    assert found['flettner_rollout_bad_requests{target="chat"}'] == 2
-    assert found['flettner_rollout_weight_ratio{target="chat"}'] == 0.05
-    assert found['flettner_lease_age_seconds{target="chat"}'] == 2
-    assert found['flettner_effect_failures_total{effect="route",target="chat"}'] == 1
-    assert found['flettner_slo_attainment_ratio{target="chat",window="5m"}'] == 0.7
-    assert found['flettner_sample_age_seconds{sample="EngineSample",server="chat-r0",target="chat"}'] == 1
-    assert found['flettner_suggestion_expiry_seconds{target="chat"}'] == 3600
-    assert found['flettner_notifications_total{notifier="ops",outcome="sent"}'] == 3
+    assert values['flettner_rollout_exposed_requests{target="chat"}'] == 40
+    assert values['flettner_rollout_bad_requests{target="chat"}'] == 2
+    assert values['flettner_rollout_weight_ratio{target="chat"}'] == 0.05
+    assert values['flettner_lease_age_seconds{target="chat"}'] == 2
+    assert values['flettner_effect_failures_total{effect="route",target="chat"}'] == 1
+    assert values['flettner_slo_attainment_ratio{target="chat",window="5m"}'] == 0.7
+    assert values['flettner_sample_age_seconds{sample="EngineSample",server="chat-r0",target="chat"}'] == 1
+    assert values['flettner_suggestion_expiry_seconds{target="chat"}'] == 3600
+    assert values['flettner_notifications_total{notifier="ops",outcome="sent"}'] == 3
 
 
 def test_metrics_documentation_matches_the_generated_text() -> None:
@@ -191,10 +191,10 @@ def test_exports_an_audit_pin_that_changes_every_hundred_entries() -> None:
     for seq in range(1, 251):
         daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
 
-    found = samples(page(daemon))
+    values = samples(page(daemon))
 
-    assert found["flettner_audit_head_seq"] == 250
-    assert found[f'flettner_audit_pin_info{{hash="{200:064x}",seq="200"}}'] == 1
+    assert values["flettner_audit_head_seq"] == 250
+    assert values[f'flettner_audit_pin_info{{hash="{200:064x}",seq="200"}}'] == 1
 
 
 def test_exports_the_remaining_metrics_if_the_journal_is_unreadable() -> None:
@@ -203,7 +203,7 @@ def test_exports_the_remaining_metrics_if_the_journal_is_unreadable() -> None:
         daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
     daemon.next_error = JournalError("audit.jsonl: Input/output error")
 
-    found = samples(page(daemon))
+    values = samples(page(daemon))
 
-    assert not [name for name in found if name.startswith("flettner_audit_pin_info")]
-    assert found["flettner_ready"] == 1
+    assert not [name for name in values if name.startswith("flettner_audit_pin_info")]
+    assert values["flettner_ready"] == 1

@@ -32,11 +32,11 @@ def test_parsed_host_is_always_part_of_the_header(text: str) -> None:
 
 @given(HOSTS, HOSTS, PORTS, PORTS, st.sampled_from(["http", "https", "HTTP"]))
 def test_same_origin_requires_the_same_host_and_port(
-    page: str, asked: str, page_port: int | None, asked_port: int | None, scheme: str
+    page: str, host: str, page_port: int | None, port: int | None, scheme: str
 ) -> None:
-    same = joined(page, page_port).lower() == joined(asked, asked_port).lower()
+    same = joined(page, page_port).lower() == joined(host, port).lower()
 
-    assert is_own(f"{scheme}://{joined(page, page_port)}", joined(asked, asked_port)) == same
+    assert is_own(f"{scheme}://{joined(page, page_port)}", joined(host, port)) == same
 
 
 @given(st.text(max_size=30), st.text(max_size=30))

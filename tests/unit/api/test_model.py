@@ -90,7 +90,7 @@ async def test_shows_what_became_of_its_predictions(client: Client, daemon: Fake
     assert record["coverage"] == {"attainment": 1.0, "itl_p90_s": 0.5}
     assert record["bias"]["attainment"] == pytest.approx(0.02)
     assert record["bias"]["itl_p90_s"] < 0
-    assert [(one["rollout"], one["misses"]) for one in record["rollouts"]] == [
+    assert [(rollout["rollout"], rollout["misses"]) for rollout in record["rollouts"]] == [
         ("chat-o1", False),
         ("chat-o2", True),
     ]
@@ -116,7 +116,9 @@ async def test_the_trace_is_one_that_predict_reads(client: Client, daemon: FakeD
         last = await response.text()
 
     assert list(read_trace(whole.splitlines())) == REQUESTS
-    assert [one.prompt_tokens for one in read_trace(last.splitlines())] == [100 + s for s in range(300, 601)]
+    assert [request.prompt_tokens for request in read_trace(last.splitlines())] == [
+        100 + s for s in range(300, 601)
+    ]
 
 
 async def test_an_unknown_target_has_no_model(client: Client) -> None:

@@ -45,7 +45,9 @@ def test_every_reference_resolves() -> None:
 def test_every_path_variable_is_a_parameter() -> None:
     for path, methods in DOCUMENT["paths"].items():
         for operation in methods.values():
-            declared = {found["name"] for found in operation["parameters"] if found["in"] == "path"}
+            declared = {
+                parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "path"
+            }
             assert declared == set(re.findall(r"{(\w+)}", path))
 
 

@@ -54,9 +54,9 @@ def test_highest_role_applies(
     users: dict[int, Role], groups: dict[int, Role], uid: int, gids: set[int]
 ) -> None:
     peers = PeerIdentities({str(k): v for k, v in users.items()}, {str(k): v for k, v in groups.items()})
-    found = [role for role in (users.get(uid), *map(groups.get, gids)) if role is not None]
+    roles = [role for role in (users.get(uid), *map(groups.get, gids)) if role is not None]
 
-    assert role_of(peers, uid, gids) == max(found, key=lambda role: RANKS[role], default=None)
+    assert role_of(peers, uid, gids) == max(roles, key=lambda role: RANKS[role], default=None)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ async def test_a_server_of_several_replicas_says_so(client: Client, daemon: Fake
 
     target = await get(client, "/v1/targets/chat")
 
-    assert [one["replicas"] for one in target["servers"]] == [4]
+    assert [server["replicas"] for server in target["servers"]] == [4]
     assert "chat-r0 (4 replicas) blue" in format_targets([target])
     assert "chat-r0 (4 replicas) blue" in format_target_line(target)
 
@@ -22,5 +22,5 @@ async def test_a_server_of_several_replicas_says_so(client: Client, daemon: Fake
 async def test_a_single_engine_is_named_without_a_number(client: Client) -> None:
     target = await get(client, "/v1/targets/chat")
 
-    assert [one["replicas"] for one in target["servers"]] == [1]
+    assert [server["replicas"] for server in target["servers"]] == [1]
     assert "replicas" not in format_targets([target])

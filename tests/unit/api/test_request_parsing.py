@@ -18,8 +18,9 @@ from flettner.agent.api import request_parsing
 from flettner.agent.api.app import OPERATIONS
 from flettner.agent.api.idempotency import HEADER
 from flettner.agent.api.problems import MEDIA, Problem
-from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
-from tests.support.fake_daemon_view import NOON, FakeDaemonView
+from flettner.agent.api.tokens import Tokens
+from tests.support.api_tokens import store_roles
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.sampling import examples
 from tests.support.served_api import served
 
@@ -31,15 +32,14 @@ JSON = {"Content-Type": "application/json"}
 def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, str]]:
     """Port and Authorization header of an admin."""
     path: Path = tmp_path_factory.mktemp("api") / "tokens"
-    text, token = mint_token(role="admin", principal="ann", made_at=NOON, expires=None)
-    store_tokens(path, [token])
+    text = store_roles(path)["admin"]
     daemon = FakeDaemonView()
     daemon.suggest({"max_num_seqs": 128})
     with served(daemon, Tokens(path, daemon.now)) as port:
         yield port, f"Bearer {text}"
 
 
-def asked(
+def send(
     admin: tuple[int, str], method: str, path: str, headers: dict[str, str], body: bytes | None = None
 ) -> tuple[HTTPResponse, bytes]:
     port, bearer = admin
@@ -123,7 +123,7 @@ def test_no_request_causes_an_internal_error(
     media: str,
     body: bytes | None,
 ) -> None:
-    check(*asked(admin, method, f"{path}?{query}", {"Content-Type": media, **headers}, body))
+    check(*send(admin, method, f"{path}?{query}", {"Content-Type": media, **headers}, body))
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -131,7 +131,7 @@ def test_no_request_causes_an_internal_error(
 def test_no_body_causes_an_internal_error(admin: tuple[int, str], path: str, body: bytes | None) -> None:
     path = path.replace("{name}", "chat").replace("{id}", "chat-s1")
 
-    check(*asked(admin, "POST", path, JSON, body))
+    check(*send(admin, "POST", path, JSON, body))
 
 
 @pytest.mark.parametrize(
@@ -165,14 +165,14 @@ def test_no_body_causes_an_internal_error(admin: tuple[int, str], path: str, bod
     ids=lambda value: repr(value[:40]) if isinstance(value, bytes) else None,
 )
 def test_refuses_an_invalid_body(admin: tuple[int, str], body: bytes, status: int) -> None:
-    response, content = asked(admin, "POST", CHANGE, JSON, body)
+    response, content = send(admin, "POST", CHANGE, JSON, body)
 
     check(response, content)
     assert response.status == status
 
 
 def test_names_every_fault_without_echoing_input(admin: tuple[int, str]) -> None:
-    _, content = asked(admin, "POST", CHANGE, JSON, b'{"to": {"max_num_seqs": ["s3cret"]}, "reason": 7}')
+    _, content = send(admin, "POST", CHANGE, JSON, b'{"to": {"max_num_seqs": ["s3cret"]}, "reason": 7}')
 
     problem = Problem.model_validate_json(content)
     assert [fault.at for fault in problem.errors or ()] == ["to.max_num_seqs", "reason"]
@@ -192,14 +192,14 @@ def test_names_every_fault_without_echoing_input(admin: tuple[int, str]) -> None
 def test_accepts_only_plain_json(admin: tuple[int, str], headers: dict[str, str]) -> None:
     body = gzip.compress(b"{}") if "Content-Encoding" in headers else b"{}"
 
-    response, content = asked(admin, "POST", CHANGE, headers, body)
+    response, content = send(admin, "POST", CHANGE, headers, body)
 
     check(response, content)
     assert response.status == 415
 
 
 def test_405_names_the_allowed_methods(admin: tuple[int, str]) -> None:
-    response, content = asked(admin, "DELETE", "/v1/targets", {})
+    response, content = send(admin, "DELETE", "/v1/targets", {})
 
     check(response, content)
     assert (response.status, response.headers["Allow"]) == (405, "GET")
@@ -209,7 +209,7 @@ def test_405_names_the_allowed_methods(admin: tuple[int, str]) -> None:
     "query", ["limit=1&limit=1", "limit=0", "limit=x", "after=-1", "nothing=1", "after=" + "9" * 5000]
 )
 def test_refuses_an_invalid_query(admin: tuple[int, str], query: str) -> None:
-    response, content = asked(admin, "GET", f"/v1/audit?{query}", {})
+    response, content = send(admin, "GET", f"/v1/audit?{query}", {})
 
     check(response, content)
     assert response.status == 422
@@ -270,7 +270,7 @@ def test_client_disconnect_is_not_an_internal_error(
         with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
             text = TYPED + "Content-Length: 10\r\n\r\n{{}}"
             connection.sendall(text.format(bearer=bearer).encode())
-        asked(admin, "GET", "/healthz", {})  # the disconnected request is finished by now
+        send(admin, "GET", "/healthz", {})  # the disconnected request is finished by now
 
     assert logged == []
     assert caplog.records == []

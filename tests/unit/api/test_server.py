@@ -146,8 +146,8 @@ async def test_closes_connections_beyond_the_limit(
     monkeypatch.setattr(listening, "CONNECTIONS", 2)
     runner = await serve(build_app(daemon, tokens), Address("127.0.0.1", 0))
     port = runner.addresses[0][1]
-    kept = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-    for reader, writer in kept:
+    connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+    for reader, writer in connections:
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
 
@@ -155,7 +155,7 @@ async def test_closes_connections_beyond_the_limit(
     async with asyncio.timeout(20):
         assert await reader.read() == b""
 
-    for _, each in (*kept, (reader, writer)):
+    for _, each in (*connections, (reader, writer)):
         each.close()
     await runner.cleanup()
 

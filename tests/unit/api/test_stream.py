@@ -21,14 +21,14 @@ from tests.unit.api.conftest import Client
 
 async def events(response: ClientResponse, count: int) -> list[tuple[int, str]]:
     """Return (id, event of the record) of the next `count` events without heartbeats."""
-    found: list[tuple[int, str]] = []
+    received: list[tuple[int, str]] = []
     async with asyncio.timeout(20):
-        while len(found) < count:
+        while len(received) < count:
             line = (await response.content.readline()).decode().rstrip("\n")
             if line.startswith("id: "):
                 data = (await response.content.readline()).decode().removeprefix("data: ")
-                found.append((int(line.removeprefix("id: ")), json.loads(data)["event"]))
-    return found
+                received.append((int(line.removeprefix("id: ")), json.loads(data)["event"]))
+    return received
 
 
 async def until_followed(daemon: FakeDaemonView, followers: int = 1) -> None:
@@ -160,13 +160,13 @@ async def test_revoked_token_ends_its_stream(client: Client, tokens: Tokens, tmp
         assert (await response.content.read()).endswith(b"\n\n")
 
 
-@pytest.mark.parametrize("kept", [{}, {"targets": ["embed"]}], ids=["revoked", "narrowed"])
+@pytest.mark.parametrize("rights", [{}, {"targets": ["embed"]}], ids=["revoked", "narrowed"])
 async def test_no_record_is_sent_after_a_token_lost_rights(
     daemon: FakeDaemonView,
     tokens: Tokens,
     bearers: dict[Role, dict[str, str]],
     tmp_path: Path,
-    kept: dict[str, object],
+    rights: dict[str, object],
 ) -> None:
     app = build_app(daemon, tokens, heartbeat_s=60.0)  # the stream waits for a record, not for a heartbeat
     async with (
@@ -177,8 +177,8 @@ async def test_no_record_is_sent_after_a_token_lost_rights(
         daemon.record("before")
         assert await events(response, 1) == [(1, "before")]
         await asyncio.sleep(0.05)
-        lines = [json.loads(line) | kept for line in (tmp_path / "tokens").read_text().splitlines()]
-        (tmp_path / "tokens").write_text("".join(json.dumps(line) + "\n" for line in lines if kept))
+        lines = [json.loads(line) | rights for line in (tmp_path / "tokens").read_text().splitlines()]
+        (tmp_path / "tokens").write_text("".join(json.dumps(line) + "\n" for line in lines if rights))
         tokens.reload()
         daemon.record("after")
         async with asyncio.timeout(20):

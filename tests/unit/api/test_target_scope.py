@@ -88,9 +88,9 @@ async def test_no_operation_reads_or_changes_a_target_out_of_scope(
 
 async def test_target_in_scope_is_fully_visible(scoped: Client, daemon: FakeDaemonView) -> None:
     async with scoped.get("/v1/targets") as response:
-        assert [one["name"] for one in (await response.json())["targets"]] == ["chat"]
+        assert [document["name"] for document in (await response.json())["targets"]] == ["chat"]
     async with scoped.get("/v1/suggestions") as response:
-        assert [one["id"] for one in (await response.json())["suggestions"]] == ["chat-s1"]
+        assert [document["id"] for document in (await response.json())["suggestions"]] == ["chat-s1"]
     async with scoped.post("/v1/targets/chat/pause") as response:
         assert response.status == 200
     assert daemon.targets()["chat"].state.paused

@@ -12,7 +12,7 @@ from flettner.actuators.docker.clone import CreateRequest, clone
 from flettner.actuators.docker.container import Container, Json
 from flettner.actuators.docker.dry_run import create_body
 from flettner.agent.api.app import build_app
-from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
+from flettner.agent.api.tokens import Tokens
 from flettner.agent.domain.events import ChangeAsked, Event
 from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import Bound, Server
@@ -23,6 +23,7 @@ from flettner.agent.machine.transitions import Rules
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.values import Value
+from tests.support.api_tokens import store_roles
 from tests.support.docker_documents import container, recorded
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.machine_stories import rules
@@ -129,8 +130,7 @@ def test_a_name_that_the_bounds_allow_is_a_flag_and_no_field_of_docker(kind: str
 
 
 async def test_the_api_refuses_every_field_of_docker(tmp_path: Path) -> None:
-    text, line = mint_token(role="operator", principal="mallory", made_at=NOON, expires=None)
-    store_tokens(tmp_path / "tokens", [line])
+    text = store_roles(tmp_path / "tokens", principal="mallory")["operator"]
     daemon = GuardedDaemonView()
     server = TestServer(build_app(daemon, Tokens(tmp_path / "tokens", daemon.now)))
     answers = {}
