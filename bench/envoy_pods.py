@@ -44,7 +44,7 @@ def canary(number: int) -> Route:
 
 
 async def timed(times: int, act: Callable[[int], Awaitable[None]]) -> dict[str, float]:
-    """Milliseconds of each call."""
+    """Return the milliseconds of each call."""
     clock, took_ms = asyncio.get_running_loop().time, []
     for number in range(times):
         since_s = clock()
@@ -54,7 +54,7 @@ async def timed(times: int, act: Callable[[int], Awaitable[None]]) -> dict[str, 
 
 
 def usage_by_program(pods: set[str]) -> dict[str, Usage]:
-    """Of the pods' processes."""
+    """Return the usage of the pods' processes."""
     pids: dict[str, list[int]] = {}
     for process in procfs.processes():
         words = procfs.words(process.pid)

@@ -16,7 +16,7 @@ class Usage:
 
 
 def usage_of(*pids: int) -> Usage:
-    """User and system time, and resident pages."""
+    """Return the user and system time, and the resident pages."""
     cpu, pages = 0, 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()

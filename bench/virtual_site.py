@@ -34,7 +34,7 @@ def new_request(
 
 
 def choose_server(weights: Iterable[tuple[str, int]], place: float) -> str | None:
-    """Weights in percent; None while the proxy is closed."""
+    """Choose by weights in percent; None while the proxy is closed."""
     for name, weight in weights:
         if place < weight:
             return name
@@ -68,7 +68,7 @@ class VirtualSite(Generic[Server]):
             self._report(self.run_second(), now)
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
-        """As the sensors `proxy_requests` and `vllm_metrics`; data emitted without a listener is lost."""
+        """Emit as `proxy_requests` and `vllm_metrics` do; data emitted without a listener is lost."""
         del now
         self._view, self._emit = view, emit
         for server in self.servers.values():

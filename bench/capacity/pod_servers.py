@@ -19,7 +19,7 @@ FIRST, LATER = "vllm-0.32.txt", "vllm-0.32-later.txt"  # of one process, before 
 
 
 def pods_of(target: int, pods: int) -> list[str]:
-    """The addresses of a target's pods."""
+    """Return the addresses of a target's pods."""
     return [f"127.{1 + target // 250}.{1 + target % 250}.{1 + pod}:{PORT}" for pod in range(pods)]
 
 
@@ -44,7 +44,7 @@ class MovingPage:
 
 
 def _growing(first: list[str], later: list[str]) -> Iterator[tuple[str, float, float | None]]:
-    """Each line without its value, the value, and its growth by one request; None: a comment."""
+    """Yield each line without its value, the value, and its growth by one request; None: a comment."""
     for line, next_line in zip(first, later, strict=True):
         head, _, value = line.rpartition(" ")
         if line.startswith("#"):
@@ -95,7 +95,7 @@ async def main() -> None:
 
 
 async def count_sent() -> int:
-    """How many pages all servers have sent."""
+    """Return how many pages all servers have sent."""
     async with ClientSession() as session, session.get(f"http://127.0.0.1:{PORT}/sent") as response:
         return int(await response.text())
 

@@ -21,7 +21,7 @@ from bench.capacity.site import LISTEN, CapacityConfig, CapacitySite
 from bench.results import new_parser, write
 from tests.support.rig import Rig, until
 
-API = 32_701  # that of bench.capacity.targets is the one before
+API = 32_701  # bench.capacity.targets uses the port before it
 
 
 async def measure(targets: int, pods: int, *, seconds: float, settle_s: float, rate: float) -> dict[str, Any]:
@@ -71,7 +71,7 @@ async def _start(module: str, log: Path, *arguments: str) -> asyncio.subprocess.
 
 
 async def _started(rig: Rig) -> int:
-    """How many targets have a reading."""
+    """Return how many targets have a reading."""
     assert rig.daemon is not None
     assert rig.daemon.returncode is None, rig.log()[-2000:]
     status, document = await rig.ask("GET", "/v1/targets")

@@ -98,7 +98,7 @@ class Ticks:
         return self.upto[inf]
 
     def late_s(self, share: float) -> float:
-        """At most so late was this share of them, as far as the edges tell."""
+        """Return an upper bound of the delay of this share of the ticks, by the edges of the histogram."""
         return min(edge for edge, count in self.upto.items() if count >= share * self.count)
 
 
@@ -160,7 +160,7 @@ class CapacitySite:
         return ticks
 
     def counts(self) -> dict[str, int]:
-        """Requests of all clients, by outcome."""
+        """Return the requests of all clients, by outcome."""
         each = [client.tally.counts() for client in self.clients]
         return {outcome: sum(counts[outcome] for counts in each) for outcome in each[0]}
 

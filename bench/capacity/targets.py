@@ -40,7 +40,7 @@ async def measure(targets: int, seconds: float, rate: float) -> dict[str, Any]:
 
 
 def per_target(runs: list[dict[str, Any]]) -> dict[str, float]:
-    """The cost of one more target, between the smallest and the largest run."""
+    """Return the cost of one more target, between the smallest and the largest run."""
     first, last = min(runs, key=lambda run: run["targets"]), max(runs, key=lambda run: run["targets"])
     more = last["targets"] - first["targets"]
     return {

@@ -137,7 +137,7 @@ async def kill_server(rig: Rig, config: HotSiteConfig) -> dict[str, Any]:
 
 
 async def change(rig: Rig, config: HotSiteConfig, streams: Streams, changes: int) -> dict[str, Any]:
-    """Without a daemon, so that nothing else sets values; Envoy and vLLM outlive it."""
+    """Change the limits without a daemon, so that nothing else sets values; Envoy and vLLM outlive it."""
     site = Site(target=TARGET, state_dir=rig.marked, epoch=EPOCH)
     engine = ProcessPlugin(command=config.command, ports=(SERVERS[0], SERVERS[-1])).bind(site)
     (server,) = await engine.observe()

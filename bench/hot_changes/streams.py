@@ -24,7 +24,7 @@ class Streams:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """All streams; at the exit each has ended its request."""
+        """Yield all streams; at the exit each has ended its request."""
         stop, timeout = asyncio.Event(), aiohttp.ClientTimeout(total=TIMEOUT_S)
         async with (
             aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session,
@@ -47,7 +47,7 @@ class Streams:
             self.outcomes["equal" if tokens == first else "other"] += 1
 
     async def _ask(self, session: aiohttp.ClientSession, number: int) -> tuple[tuple[int, ...], str]:
-        """The tokens of one answer, and what is wrong with it."""
+        """Return the tokens of one answer, and what is wrong with it."""
         body = {
             "model": "tiny",
             "prompt": f"Say {number}. " * 8,

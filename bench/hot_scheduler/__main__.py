@@ -69,7 +69,7 @@ def compare(engine: Engine, seeds: int) -> dict[str, Any]:
 
 
 def run_round(engine: Engine, wanted: Mapping[str, float], first: int) -> tuple[Answer, Answer]:
-    """The answers without and with flettner's class, of which `first` says the one that runs first."""
+    """Return the answers without and with flettner's class, of which `first` (0 or 1) runs first."""
     answers = {hot: engine.ask(**wanted, hot=hot) for hot in (first, 1 - first)}
     return answers[0], answers[1]
 
@@ -79,7 +79,7 @@ def _least(measure: str, answers: Sequence[tuple[Answer, Answer]], which: int) -
 
 
 def band(ratios: Sequence[float]) -> dict[str, float]:
-    """The geometric mean with its 95 % band, and the median, in percent above 1."""
+    """Return the geometric mean with its 95 % band, and the median, in percent above 1."""
     logs = [log(ratio) for ratio in ratios]
     half = Z95 * stdev(logs) / sqrt(len(logs))
     ends = {"mean": mean(logs), "from": mean(logs) - half, "to": mean(logs) + half, "median": median(logs)}
@@ -87,7 +87,7 @@ def band(ratios: Sequence[float]) -> dict[str, float]:
 
 
 def compare_with_goal(slower: Mapping[str, float]) -> str:
-    """A sentence about the band of `band`, which is wide on a busy machine."""
+    """Return a sentence about the band of `band`, which is wide on a busy machine."""
     if slower["to"] <= GOAL_PERCENT:
         verdict = "met"
     elif slower["from"] > GOAL_PERCENT:

@@ -33,7 +33,7 @@ class Limit:
     median_s: float
 
     def over(self, way: str, latencies: list[float]) -> float:
-        """Late requests."""
+        """Return the late requests."""
         edge_s = {"exact": self.limit_s, "lower edge": self.low_s, "upper edge": self.high_s}.get(way)
         if edge_s is not None:
             return sum(latency > edge_s for latency in latencies)

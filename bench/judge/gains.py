@@ -59,7 +59,7 @@ CASES: Mapping[str, Case] = {
 
 
 def spent(random: Random, requests: float, *, errors: float, times: float, slo: Slo) -> RequestCounts:
-    """One tick of one server."""
+    """What one server used in one tick."""
     of = poisson(random, requests)
     failed = sum(random.random() < errors for _ in range(of))
     histograms = {name: list(EMPTY) for name in MIDDLES_S}

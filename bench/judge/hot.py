@@ -37,7 +37,7 @@ class Case:
 
 
 def of_late(before: float, after: float, needed: GainNeeded = "always") -> Case:
-    """Two arms that differ without a queue."""
+    """Return two arms that differ without a queue."""
     return Case(present=Setting(AMPLE, before), candidate=Setting(AMPLE, after), needed=needed)
 
 
@@ -74,7 +74,7 @@ class Ended:
 
 
 def play(name: str, shape: str, rps: float, run: int) -> Ended:
-    """One trial."""
+    """Play one trial."""
     case, about = CASES[name], ("hot", name, shape, rps, run)
     load = Load(shape, rps, seeded(*about))
     pauses = seeded(*about, "pauses") if shape == "pauses" else None

@@ -34,7 +34,7 @@ def flagger(threshold: int) -> Callable[[Sequence[Pair], float], int | None]:
 
 
 def argo(green: Sequence[Pair], most: float) -> int | None:
-    """5 min, failureLimit 3: roll back at the fourth failure."""
+    """Look every 5 min with failureLimit 3: roll back at the fourth failure."""
     return limit(green, most, minutes=5, failures=4)
 
 

@@ -65,7 +65,7 @@ def _gain(rows: Results) -> Iterator[Line]:
 
 
 def _hot(rows: Results) -> Iterator[Line]:
-    """Over all loads: the promise is one of the judge, not of each row."""
+    """Count over all loads: the promise holds for the judge, not for each row."""
     equal = {name: row for name, row in rows.items() if name.startswith("equal")}
     needed = [row for name, row in equal.items() if "no gain needed" not in name]
     for kind, most, among in (("pass", MOST_WRONG, needed), ("fail", MOST_FALSE, list(equal.values()))):

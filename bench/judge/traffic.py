@@ -22,7 +22,7 @@ Tick = tuple[Pair, tuple[Pair, ...]]
 class Stalls:
     """A server stalls for `share` of its time, `ticks` at a time; at least `bad` of its requests fail then.
 
-    Between stalls so many fewer do that the mean stays what was asked for.
+    Between stalls fewer requests fail, so that the mean is the wanted share.
     """
 
     ticks: float
@@ -97,7 +97,7 @@ def poisson(random: Random, mean: float) -> int:
 
 @cache
 def _poisson(mean: float) -> tuple[float, ...]:
-    """P(X <= 0), P(X <= 1), …"""
+    """Return P(X <= 0), P(X <= 1), …"""
     if mean <= 0:
         return (1.0,)
     most = int(mean + 12 * mean**0.5 + 20)

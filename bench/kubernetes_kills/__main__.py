@@ -110,7 +110,7 @@ async def _play(site: Site, options: argparse.Namespace) -> dict[str, Any]:
 
 @asynccontextmanager
 async def serving(site: Site, streams: int, seed: int) -> AsyncIterator[Mapping[str, TrafficGenerator]]:
-    """Clients of every target; all requests have ended at the exit."""
+    """Run clients of every target; all requests have ended at the exit."""
     clients = {}
     async with AsyncExitStack() as undo:
         for place, name in enumerate(site.names):
@@ -125,7 +125,7 @@ async def serving(site: Site, streams: int, seed: int) -> AsyncIterator[Mapping[
 
 
 async def leftovers(site: Site) -> list[str]:
-    """What flettner left in the cluster beside one server for each target."""
+    """List the objects that flettner left in the cluster, besides one server for each target."""
     left = []
     for name, replicas in (await site.deployments()).items():
         if name not in {*site.names, PROXY} or not replicas:
@@ -153,7 +153,7 @@ def lost(clients: Mapping[str, TrafficGenerator]) -> list[dict[str, Any]]:
 
 
 def by_phase(kills: Sequence[Kill], outcomes: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """How often each phase was killed, and how the rollouts ended."""
+    """Return how often each phase was killed, and how the rollouts ended."""
     counts: dict[str, dict[str, Any]] = {}
     for phase in (*LASTS_S, "replacing"):
         met = [kill.phases[target] for kill in kills for target in kill.phases]
@@ -180,7 +180,7 @@ def summary(
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """In Markdown."""
+    """Format the kills by phase as a Markdown table."""
     lines = ["| killed in | kills | promoted | rolled back |", "|---|---|---|---|"]
     lines += [
         f"| {phase} | {row['kills']} | {row.get('promoted', 0)} | {row.get('rolled_back', 0)} |"

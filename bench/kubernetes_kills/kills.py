@@ -54,7 +54,7 @@ class Killer:
 
     @property
     def lacking(self) -> list[str]:
-        """The phases that lack kills, the one with the fewest first."""
+        """Return the phases that lack kills, in ascending order of their kills."""
         return sorted(
             (phase for phase in self.phases if self.counts[phase] < self.times), key=self.counts.__getitem__
         )
@@ -86,7 +86,7 @@ class Killer:
                     return
 
     def _may_kill(self) -> bool:
-        """False while a rollout would be rolled back for one restart more, so that some are promoted."""
+        """Return False while one more restart would roll a rollout back, so that some are promoted."""
         running = [state["rollout"] for state in self.states.by_target.values() if phase_of(state) in BEFORE]
         return all(rollout["restarts"] < RESUMES for rollout in running)
 
@@ -129,7 +129,7 @@ class Killer:
         return self._now_s() - began_s
 
     async def _check_alive(self) -> None:
-        """A daemon that ended by itself is an error, and starts again."""
+        """Restart a daemon that ended by itself, and record it as an error."""
         assert self.site.daemon is not None
         if self.site.daemon.returncode is not None:
             self.wrong.append(f"the daemon ended by itself: {self.site.log()[-600:]}")

@@ -16,7 +16,7 @@ PATIENCE_S = 1800.0
 """For one rollout, in which the daemon may be killed a dozen times."""
 _LOOK_S = 0.2
 KINDS = {"good": 0.5, "aborted": 0.3, "slow": 0.2}
-"""Rounds of a good green, of one that an operator aborts at a random moment, and of a slow green."""
+"""The shares of rounds with a good green, with a green that an operator aborts, and with a slow green."""
 ONLY_IN = {"rolling_back": ("aborted", "slow"), "promoting": ("good",), "handover": ("good",)}
 """The rounds that have a phase."""
 _ABORTED_WITHIN_S = 30.0
@@ -43,7 +43,7 @@ class Rollouts:
         return (self.state.get("rollout") or {}).get("outcome") == "running"
 
     async def rollout(self, *, slow: bool) -> None:
-        """One change from its proposal to its end. A target that does not get on is left."""
+        """Play one change from its proposal to its end. A target that makes no progress is left alone."""
         try:
             await self._rollout(BAD_CAP if slow else next(cap for cap in CAPS if cap != self.cap))
         except (AssertionError, LookupError, OSError) as error:
@@ -51,7 +51,7 @@ class Rollouts:
             self.wrong.append(f"{self.name}: {str(error)[:500] or error!r}; note: {self.state.get('note')!r}")
 
     async def abort(self) -> None:
-        """As an operator does; refused once green is promoted."""
+        """Abort the rollout as an operator does; it is refused once green is promoted."""
         if self.is_running:
             rollout = self.state["rollout"]["id"]
             await self.site.ask("POST", f"/v1/rollouts/{rollout}/abort", {"reason": "enough"})
@@ -78,7 +78,7 @@ class Rollouts:
             await self.site.ask("POST", f"/v1/targets/{self.name}/suggestions", body)
 
     async def _check(self, rollout: str, wanted: int) -> None:
-        """The outcome, the weights and the operator's Deployment agree."""
+        """Check that the outcome, the weights and the operator's Deployment agree."""
         outcome = self.states.outcomes[rollout]
         self.outcomes[outcome] += 1
         if outcome == "promoted":
@@ -108,9 +108,9 @@ class Rollouts:
 async def play_rounds(
     targets: Sequence[Rollouts], killer: Killer, random: Random, stop: asyncio.Event
 ) -> None:
-    """Every target begins a rollout at once, so that a kill meets many of them in the same phase.
+    """Begin a rollout of every target at once, so that a kill meets many of them in the same phase.
 
-    Until `stop`; the last round ends.
+    The rounds go on until `stop` is set; the last round ends.
     """
     while not stop.is_set() and (working := [target for target in targets if not target.stuck]):
         kind = _choose(killer.lacking, random)
@@ -129,7 +129,7 @@ def _choose(lacking: Sequence[str], random: Random) -> str:
 
 
 async def _abort(targets: Sequence[Rollouts], random: Random) -> None:
-    """All at the same moment, once the first has begun."""
+    """Abort all rollouts at the same moment, once the first has begun."""
 
     async def begun() -> bool:
         return any(target.is_running for target in targets)

@@ -26,7 +26,7 @@ from tests.support.ports import free_port
 from tests.support.rig import until
 
 CAPS = (8, 16)
-"""Both are enough for the clients, so that one is as good as the other."""
+"""Both caps are enough for the clients, so that the greens are equal."""
 BAD_CAP = 12
 FLAGS = (
     "tiny",
@@ -42,7 +42,7 @@ _PORT = 9000  # of the first target in an Envoy pod
 
 
 def several(text: str, names: Sequence[str]) -> str:
-    """The config with a target for each name, whose Deployment has that name, and a port of its own."""
+    """Give the config a target for each name, with a Deployment of that name and a port of its own."""
     head, mark, table = text.partition("[[targets]]")
     tables = [
         table.replace('["vllm"]', f'["{name}"]')
@@ -90,7 +90,7 @@ class Site(KubernetesSite):
         await self.daemon.wait()
 
     async def weights_of(self, name: str) -> dict[str, int]:
-        """In percent by server, as published; empty where nothing is."""
+        """Return the published weights in percent by server; empty if nothing is published."""
         if name in self.gateways:
             record = record_of(await self.gateways[name].get(name), annotation(name))
             return dict(record.weights) if record else {}
@@ -105,7 +105,7 @@ class Site(KubernetesSite):
 
 @asynccontextmanager
 async def running(here: Namespace, home: Path, names: tuple[str, ...], traffic: str) -> AsyncIterator[Site]:
-    """A daemon that has adopted a Deployment for each name."""
+    """Yield a daemon that has adopted a Deployment for each name."""
     for name in names:
         await here.create("deployments", deployment(name, container(*FLAGS, gpus=1)))
     async with AsyncExitStack() as undo:
@@ -142,7 +142,7 @@ async def running(here: Namespace, home: Path, names: tuple[str, ...], traffic: 
 
 
 async def _gateways(here: Namespace, names: Sequence[str], undo: AsyncExitStack) -> dict[str, Gateway]:
-    """One for each target, since each listens at one address, with the Service that people wrote."""
+    """Create a gateway and a Service for each target, since a gateway listens at one address."""
     gateways = {}
     for name in names:
         spec = {"selector": {"app": name}, "ports": [{"port": 80, "targetPort": 8000}]}
@@ -153,7 +153,7 @@ async def _gateways(here: Namespace, names: Sequence[str], undo: AsyncExitStack)
 
 
 async def _envoys(here: Namespace, site: Site, undo: AsyncExitStack) -> None:
-    """Two pods for all targets, and a port of this host for the clients of each."""
+    """Create two Envoy pods for all targets, and forward a port of this host to each target."""
     await create_proxy(here)
     await here.create("services", of_chart("Service", PROXY))
     for place, name in enumerate(site.names):

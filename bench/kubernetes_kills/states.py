@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 PHASES = ("launching", "warming", "canary", "promoting", "handover", "rolling_back", "replacing")
-"""Those of a rollout; `handover`: the part of `promoting` in which the operator's Deployment takes over."""
+"""The phases of a rollout; in `handover`, a part of `promoting`, the operator's Deployment takes over."""
 
 _LOOK_S = 0.05
 RESTING = {"observing", "proposed", "cooldown"}
@@ -61,5 +61,5 @@ class States:
             self.outcomes[rollout["id"]] = rollout["outcome"]
 
     def phases(self) -> dict[str, str]:
-        """By target."""
+        """Return the phase of each target."""
         return {target: phase_of(state) for target, state in self.by_target.items()}

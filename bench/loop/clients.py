@@ -12,7 +12,7 @@ from flettner.simulator.workload import gap_s
 
 @dataclass(slots=True)
 class Clients:
-    """Open loop: requests come when they come, each to a server of its own. Times in seconds.
+    """Draw the requests of an open loop, each with a place that chooses its server. Times in seconds.
 
     `since_s`: begin of the load.
     """

@@ -27,7 +27,7 @@ POLL_S = 0.05
 
 
 def flags_of(world: World, setting: Setting) -> Flags:
-    """The flags of a server with this full setting; an empty one: as configured. Raises InvalidFlagError."""
+    """Return the flags of a server with this full setting; empty: as configured. Raises InvalidFlagError."""
     origin = Origin(argv=("python", *world.command), env={}, cwd="")
     words = origin.command(setting, PORT)[1 + len(PROGRAM[:2]) :]
     try:
@@ -50,7 +50,7 @@ class VirtualEngine(FakeEngine):
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:
-        """As vLLM's own check of the flags; whether the memory suffices shows at the start."""
+        """Check the flags as vLLM does; whether the memory suffices shows at the start."""
         self.calls.append(("preflight", servers[0].name))
         if wanted not in {"auto", "surge"}:
             return PreflightResult(problem="processes know only surge")
@@ -78,7 +78,7 @@ class VirtualEngine(FakeEngine):
     async def warm_up(
         self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
     ) -> None:
-        """One request alone, then the others, so many at once."""
+        """Send one request alone, then the others, AT_ONCE at a time."""
         del deadline_s, prompts
         virtual, clock = self.virtual[server.name], asyncio.get_running_loop().time
         for number in range(requests):

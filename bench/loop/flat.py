@@ -49,7 +49,7 @@ Row = dict[str, Any]
 
 
 def draw_world(number: int) -> World:
-    """The same number gives the same world."""
+    """Draw the world of this number; the same number gives the same world."""
     random = Random(f"flat:{number}")  # noqa: S311 - reproducible, not secret
     gpu = PRESETS[random.choice(sorted(PRESETS))]
     floor_s = 1e-6 * (gpu.weights_us + gpu.head_us + gpu.host_step_us)
@@ -77,7 +77,7 @@ def draw_world(number: int) -> World:
 
 
 def carried_rps(world: World, gpu: Hardware) -> float:
-    """By the law that the GPU's coefficients give, with vLLM's default flags."""
+    """Find the rate by the law of the GPU's coefficients, with vLLM's default flags."""
     law = StepLaw(
         step_us=gpu.weights_us + gpu.head_us + gpu.host_step_us,
         knee=max(0.0, gpu.weights_us - gpu.tokens_from_us) / gpu.token_us,
@@ -132,7 +132,7 @@ def run_world(world: World) -> Row:
 
 
 def _sweep(world: World) -> tuple[float, float]:
-    """Goodput of the default and of the best setting; the default's where it is nearly all."""
+    """Return the goodput of the default and of the best setting; the default's where it is nearly all."""
     half = replace(world, load=(replace(world.load[0], seconds=SECONDS / 2),))
     base, seeds = configured(world), SEEDS[:1]
     own = goodput(half, base, seeds).whole
@@ -155,7 +155,7 @@ def summarise(rows: Sequence[Row]) -> Row:
 
 
 def _between(random: Random, low: float, high: float) -> float:
-    """Log-uniform."""
+    """Draw from a log-uniform distribution."""
     return exp(random.uniform(log(low), log(high)))
 
 

@@ -27,17 +27,17 @@ def run(world: World, seed: int, *, real_time: bool) -> Score:
 
 
 def sweep(world: World) -> tuple[Goodput, Best]:
-    """The goodput of the world's own setting, and the best one."""
+    """Return the goodput of the world's own setting, and the best one."""
     return of_start(world), best(world)
 
 
 def has_cap_to_change(world: World) -> bool:
-    """Whether a cap alone cures the world, or nothing does: other knobs need a restart."""
+    """Return whether a cap alone cures the world, or nothing does: other knobs need a restart."""
     return world.right is None or set(world.right) == {SEQS}
 
 
 def in_slots(run: Run) -> Run:
-    """The run as if the cap of each server were its number of slots."""
+    """Return the run as if the cap of each server were its number of slots."""
     return replace(
         run,
         suggestions=tuple(

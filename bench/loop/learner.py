@@ -1,8 +1,8 @@
 """What the daemon knows of its servers when a world begins: the performance model in virtual time.
 
-The law of step time is one that was fitted, and accepted, before: to the log of the steps of ten minutes at a
-third of the load, with the flags that the world begins with. The trace is exact: arrivals and lengths as the
-clients know them.
+The law of step time was fitted, and accepted, before: to the log of the steps of ten minutes at a third of
+the load, with the flags that the world begins with. The trace is exact: arrivals and lengths as the clients
+know them.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ class VirtualLearner:
 
 
 def learn_before(world: World, seed: int) -> tuple[UncertainLaw | None, Acceptance]:
-    """The law of an earlier load, and its errors on requests that it had not seen; None if it has none."""
+    """Fit the law to an earlier load, and check it on requests that it has not seen; None without a law."""
     phases = tuple(replace(phase, rate=phase.rate * BEFORE_SHARE) for phase in world.load)
     earlier = replace(world, load=phases)
     flags = flags_of(world, parse_setting(("python", *world.command)))
@@ -133,7 +133,7 @@ def _served(request: SimulatedRequest) -> ServedRequest:
 
 
 def deployment(world: World, setting: Setting) -> ServeConfig:
-    """The deployment as a daemon knows it, with the GPU and the model that are simulated."""
+    """Return the deployment as a daemon knows it, with the GPU and the model that are simulated."""
     gpu = flags_of(world, setting).simulation.hardware
     llama = find_model(LLAMA)
     model = None if gpu.name.startswith("t4") or llama is None else replace(llama, max_len=gpu.max_model_len)

@@ -36,7 +36,7 @@ def _min(seconds: float | None) -> str:
 
 
 def figures(scores: Sequence[Score]) -> dict[str, object]:
-    """The goal table of the benchmark, over all runs."""
+    """Return the goal table of the benchmark, over all runs."""
     cured = [score for score in scores if score.curable]
     calm = [score for score in scores if not score.curable]
     urgent = [o for o in cured if o.rate >= FAST_RPS and o.start < FAILING and o.symptom_s is not None]

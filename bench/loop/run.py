@@ -62,7 +62,7 @@ class Run:
 
 @dataclass(slots=True, kw_only=True)
 class Books:
-    """What happened, by the states that a daemon recorded; in seconds of one clock."""
+    """The events of a run, by the states that a daemon recorded; in seconds of one clock."""
 
     approved: dict[str, float] = field(default_factory=dict)  # by suggestion
     history: History = field(default_factory=History)
@@ -101,7 +101,7 @@ class Books:
             self._shares.append((at_s, shares))
 
     def _add_setting(self, server: str, setting: Setting) -> None:
-        """A server whose limits change while it runs is another one for the score."""
+        """Note the setting of a server. For the score, a server with changed limits is another server."""
         label = self._labels.setdefault(server, server)
         if not self._settings.get(label):
             self._settings[label] = dict(setting)

@@ -30,7 +30,7 @@ class ScoredSuggestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One run. Times in seconds since the begin of the load; goodput as a share of the requests."""
+    """The figures of one run. Times count from the begin of the load; goodput as a share of requests."""
 
     world: str
     seed: int
@@ -70,7 +70,7 @@ class Score:
 
     @property
     def cure_s(self) -> float | None:
-        """From the symptom until 95 % of the traffic had a right setting."""
+        """Return the seconds from the symptom until 95 % of the traffic had a right setting."""
         if self.symptom_s is None or self.right_since_s is None:
             return None
         return max(0.0, self.right_since_s - self.symptom_s)
@@ -115,7 +115,7 @@ def score(world: World, run: Run) -> Score:
 
 
 def _missed(world: World, scored: Score) -> Iterator[str]:
-    """What the world itself demands, as `good_at_end`; minutes count from the begin of the load."""
+    """Name the demands of the world, such as `good_at_end`, that the run missed."""
     if world.within_min is None and world.good_at_end is None:
         return
     if not scored.first_right:
@@ -131,7 +131,7 @@ def _missed(world: World, scored: Score) -> Iterator[str]:
 
 
 def is_right(world: World, setting: Setting, start: Setting, *, best_whole: float) -> bool:
-    """Within 2 points of the best, or the named knobs moved the right way and within 10 points of it."""
+    """Return whether the setting is within 2 points of the best; 10, if the named knobs moved rightly."""
     attained = goodput(world, setting).whole
     if attained >= best_whole - NEAR_BEST:
         return True
@@ -139,7 +139,7 @@ def is_right(world: World, setting: Setting, start: Setting, *, best_whole: floa
 
 
 def symptom(world: World, ended: Sequence[Ended]) -> float | None:
-    """The end of the first minute of arrivals in which an objective was missed; None: there was none."""
+    """Return the end of the first minute of arrivals that missed an objective; None without such a minute."""
     rows = sorted((request for request in ended), key=lambda request: request.arrived_s)
     late = [_misses(world.slo, request) for request in rows]
     shares = [o.share for o in (world.slo.ttft, world.slo.itl, world.slo.e2e) if o is not None]
@@ -193,6 +193,6 @@ def _part(shares: Mapping[str, int], right: Mapping[str, bool]) -> int:
 
 
 def _share(good: Sequence[tuple[float, bool]], since_s: float, until_s: float) -> float | None:
-    """Of the requests that arrived then."""
+    """Return the share of good requests among those that arrived then."""
     answers = [met for at_s, met in good if since_s <= at_s < until_s]
     return round(sum(answers) / len(answers), 4) if answers else None

@@ -41,7 +41,7 @@ NONE = Goodput(0.0, 0.0)
 
 
 def measured(slo: Slo, request: Ended) -> list[tuple[Objective, float | None]]:
-    """Each objective, with the seconds of the request that it limits."""
+    """Return each objective, with the seconds of the request that it limits."""
     pairs = (
         (slo.ttft, request.ttft_s),
         (slo.itl, request.gap_s),
@@ -57,12 +57,12 @@ def is_good(world: World, request: Ended) -> bool:
 
 
 def configured(world: World) -> Setting:
-    """The setting that the world begins with."""
+    """Return the setting that the world begins with."""
     return parse_setting(("python", *world.command))
 
 
 def effective(flags: Flags) -> Mapping[Knob, Value]:
-    """What the knobs are worth to this server, with vLLM's defaults filled in."""
+    """Return the value of each knob in this server, with vLLM's defaults filled in."""
     limits, memory = flags.limits, flags.memory
     return {
         "max_num_seqs": limits.max_num_seqs,
@@ -80,7 +80,7 @@ def effective(flags: Flags) -> Mapping[Knob, Value]:
 
 
 def goodput(world: World, setting: Setting, seeds: Sequence[int] = SEEDS) -> Goodput:
-    """The mean over the seeds; NONE for a setting with which the server does not start."""
+    """Return the mean over the seeds; NONE for a setting with which the server does not start."""
     try:
         flags = flags_of(world, setting)
         made = [_cached(world, flags, setting, seed) for seed in seeds]
@@ -148,7 +148,7 @@ def best(world: World) -> Best:
 
 
 def _shorter(world: World) -> World:
-    """A third of a load that never changes, if it shows as much as all of it: enough to compare settings."""
+    """Shorten a load that never changes to a third, if that is enough to compare settings."""
     if len(world.load) > 1 or len(world.mixes) > 1:
         return world
     part = replace(world, load=(replace(world.load[0], seconds=world.seconds / 3),))
@@ -162,7 +162,7 @@ def of_start(world: World) -> Goodput:
 
 
 def flaw(world: World, own: Goodput, choice: Best) -> str:
-    """Why the world is not what it says; empty if it is.
+    """Return why the world is not what it says; empty if it is.
 
     A cure gains at least CURE, of the whole load or at its end; where nothing is right, none gains NO_CURE.
     """
@@ -176,7 +176,7 @@ def flaw(world: World, own: Goodput, choice: Best) -> str:
 
 
 def moves_right(world: World, before: Setting, after: Setting) -> bool:
-    """Whether a knob of `right` moved its way, as the server understands both settings."""
+    """Return whether a knob of `right` moved its way, as the server understands both settings."""
     try:
         old, new = (effective(flags_of(world, setting)) for setting in (before, after))
     except InvalidFlagError:

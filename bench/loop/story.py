@@ -95,7 +95,7 @@ async def _play(world: World, seed: int, home: Path) -> Run:
 
 
 def _is_ready(state: State) -> bool:
-    """Whether the server answers. Raises WorldError if vLLM refuses the flags of the world."""
+    """Return whether the server answers. Raises WorldError if vLLM refuses the flags of the world."""
     if state.phase is Phase.HALTED:
         raise WorldError(f"the server of the world does not start: {state.note}")
     return state.phase is Phase.OBSERVING and bool(state.reachable)

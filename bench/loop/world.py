@@ -145,7 +145,7 @@ def _direction(word: object) -> Direction:
 
 
 def _truth(value: object) -> tuple[str, ...]:
-    """The simulator's flags for `jitter`, `hiccups`, and `NAME_times` with a name of its step time."""
+    """Return the simulator's flags for `jitter`, `hiccups`, and `NAME_times` with a name of its step time."""
     words: list[str] = []
     times = []
     for name, given in dict(value).items() if isinstance(value, dict) else ():
@@ -206,7 +206,7 @@ _OF_TABLE = _WorldTable.model_fields.keys() & World.__dataclass_fields__.keys() 
 
 
 def read(path: Path) -> list[World]:
-    """The worlds of a file, in its order. Raises WorldError."""
+    """Return the worlds of a file, in its order. Raises WorldError."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

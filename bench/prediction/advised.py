@@ -69,7 +69,7 @@ def run_world(server: TrueServer, kind: Kind, intensity: float, *, logged: bool)
 
 
 def learn(server: TrueServer, trace: Sequence[TraceRequest], *, logged: bool) -> LearnedModel:
-    """As the daemon after ten minutes. `logged`: from the iteration log, else from pages of /metrics."""
+    """Learn as a daemon does in ten minutes. `logged`: from the iteration log, else pages of /metrics."""
     default = server.default
     recording, case = server.run(trace, default, 0), case_of(server.gpu_name, default)
     steps = recording.timed_windows(default)
@@ -91,7 +91,7 @@ def learn(server: TrueServer, trace: Sequence[TraceRequest], *, logged: bool) ->
 def needed_servers(
     trace: Sequence[TraceRequest], server: TrueServer, result: ModelSearchResult
 ) -> int | None:
-    """With the best change of one server; None: more than twice as many as advised do not help."""
+    """Find the number with the best change of one server; None: twice as many as advised do not help."""
     change = result.best.to if result.best else {}
     knobs = {knob: value for knob, value in change.items() if hasattr(server.default, knob)}
     limits = replace(server.default, **knobs)  # type: ignore[arg-type]
@@ -125,7 +125,7 @@ def slo_of(goals: Goals) -> Slo:
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Shares of the worlds; only those count that are flat, or in which no setting is enough."""
+    """Return shares of the worlds that are flat, or in which no setting is enough."""
     played = [row for row in rows if row.get("own") is not None]
     flat = [row for row in played if row["kind"] == "flat" and row["own"] >= row["best"] - FLAT]
     short = [row for row in played if row["kind"] == "servers" and row["best"] < SHARE]

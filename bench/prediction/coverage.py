@@ -90,7 +90,7 @@ def numbers(recording: Recording, goals: Goals) -> Mapping[str, float]:
 
 
 def summarise(rows: Sequence[Row]) -> list[Row]:
-    """Of each number: the share inside, the median size of the error, and the median width of the band.
+    """Return the share inside, the median error, and the median width of the band, for each number.
 
     `pinned`: predictions where all requests, or none, were within the objectives; `inside_free`: the share
     inside of all other predictions. A band that has the whole of such an atom holds more than it promises.

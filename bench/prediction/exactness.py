@@ -61,7 +61,7 @@ def run_world(gpu_name: str, load: Load, seed: int) -> dict[str, Any]:
 
 
 def summarise(recording: Recording, goals: Goals) -> dict[str, float]:
-    """The numbers that are compared, of measured requests."""
+    """Return the numbers that are compared, of measured requests."""
     served = recording.served()
     waits = sorted(request.ttft_s for request in served)
     return {

@@ -26,7 +26,7 @@ STEPPED_S = 60.0
 
 
 def measure_speed() -> dict[str, Any]:
-    """The law is that of an 8B model on an H100; the search starts from a batch that is too small."""
+    """Use the law of an 8B model on an H100; the search starts from a batch that is too small."""
     before = process_time()
     trace = traffic(LOADS[0], RATE, SECONDS, 1)
     once_s = _cpu_s(lambda: ReplayedScheduler(trace, LAW, LIMITS).run())

@@ -80,7 +80,7 @@ class Recording:
         ]
 
     def good(self, goals: Goals) -> list[bool]:
-        """Of the requests, in order: whether they met the objectives."""
+        """Return for each request, in order, whether it met the objectives."""
         ttft_s, itl_s = goals.ttft_s or 0.0, goals.itl_s or 0.0
         return [request.ttft_s <= ttft_s and request.itl_s <= itl_s for request in self.served()]
 
@@ -89,7 +89,7 @@ class Recording:
 
 
 def unlike(name: str, seed: int) -> Hardware:
-    """A preset of the simulator with other coefficients."""
+    """Return a preset of the simulator with other coefficients."""
     random = Random(f"truth:{name}:{seed}")  # noqa: S311 - reproducible, not secret
     gpu = PRESETS[name]
     times = {
@@ -103,7 +103,7 @@ def unlike(name: str, seed: int) -> Hardware:
 
 
 def case_of(name: str, limits: EngineLimits) -> ServeConfig:
-    """The deployment as a daemon knows it."""
+    """Return the deployment as a daemon knows it."""
     card, model = GPUS[name]
     setting: Setting = {
         "model": model,
@@ -147,7 +147,7 @@ def requests_of(trace: Sequence[TraceRequest]) -> list[SimulatedRequest]:
 
 
 def run_truth(trace: Sequence[TraceRequest], gpu: Hardware, limits: EngineLimits, seed: int) -> Recording:
-    """The simulated engine under the trace, with noise, step by step."""
+    """Run the simulated engine under the trace, with noise, step by step."""
     random = Random(f"noise:{seed}")  # noqa: S311 - reproducible, not secret
     law = StepTime(hardware=gpu)
     cache = KvCache(limits.kv_blocks, block_size=limits.block_size, caching=False)
@@ -211,7 +211,7 @@ class TrueServer:
 
     @cached_property
     def carried_rate(self) -> float:
-        """Requests a second that the default setting carries, by a law fitted to the truth."""
+        """Return the requests a second that the default setting carries, by a law fitted to the truth."""
         first = self.run(self.traffic(0.2, CARRIED_S, 0), self.default, 0)
         law = fit_law(list(windows_of_steps(first.steps, self.default.kv_tokens)), draws=0).law
         return find_headroom(self.traffic(0.5, CARRIED_S, 1), law, self.default, self.goals).rate_per_s or 0.2

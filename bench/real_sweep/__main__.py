@@ -116,7 +116,7 @@ def cut_slices(trace: Trace, count: int, seconds: float) -> list[Trace]:
 
 
 def choose_pairs(most: int) -> list[Pair]:
-    """The default first, then all other settings, or a random sample of them."""
+    """Return the default first, then all other settings, or a random sample of them."""
     random = Random("settings")  # noqa: S311 - reproducible, not secret
     return [PAIRS[0], *random.sample(PAIRS[1:], min(most, len(PAIRS)) - 1)]
 
@@ -142,7 +142,7 @@ def fit(steps: Sequence[StepRecord], limits: EngineLimits) -> UncertainLaw:
 
 
 def usual_latencies(served: Sequence[Served]) -> Goals:
-    """What the share USUAL of the requests stayed below."""
+    """Return the latencies below which the share USUAL of the requests stayed."""
     done = [request for request in served if not request.why]
     ttft, itl = (
         sorted(request.ttft_s for request in done),
@@ -152,7 +152,7 @@ def usual_latencies(served: Sequence[Served]) -> Goals:
 
 
 def time_outside(served: Sequence[Served], before: PageTotals, after: PageTotals) -> float:
-    """What the API server and the client add to a TTFT on average, by vLLM's histograms, as in the daemon."""
+    """Return the mean seconds that API server and client add to a TTFT, by vLLM's histograms."""
     done = [request.ttft_s for request in served if not request.why]
     engine_s = sum(_mean_between(before, after, name) for name in ("queue", "prefill"))
     return max(0.0, sum(done) / len(done) - engine_s)

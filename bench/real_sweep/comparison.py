@@ -30,7 +30,7 @@ class Traffic:
 
 
 def average(pair: Pair, rounds: Sequence[Mapping[str, float]]) -> Row:
-    """The mean of all rounds; `rounds`: the share of good requests in each."""
+    """Return the mean of all rounds; `rounds`: the share of good requests in each."""
     means = {name: fmean(figures[name] for figures in rounds) for name in rounds[0]}
     return {"setting": pair, **means, "rounds": [figures["attainment"] for figures in rounds]}
 
@@ -87,13 +87,13 @@ def regret_of_halves(rounds: Sequence[Sequence[float]], chosen: int) -> float:
 
 
 def standard_error(shares: Sequence[float], other: Sequence[float]) -> float:
-    """Of the mean difference of two settings in the same rounds."""
+    """Return the standard error of the mean difference of two settings in the same rounds."""
     differences = [left - right for left, right in zip(shares, other, strict=True)]
     return stdev(differences) / sqrt(len(differences)) if len(differences) > 1 else 0.0
 
 
 def describe(row: Row) -> str:
-    """The figures of one comparison, each beside its goal."""
+    """Return the figures of one comparison, each beside its goal."""
     rank, error = row["spearman"], row["itl_error_median"]
     regret = row["best"] - row["after_the_change"]
     figures = (
@@ -131,7 +131,7 @@ def describe(row: Row) -> str:
 def _change(
     pairs: Sequence[Pair], bounds: Sequence[EngineLimits], trace: Trace, law: UncertainLaw, goals: Goals
 ) -> Pair:
-    """What `flettner tune` tries first after the default; the default if nothing promises a gain."""
+    """Return what `flettner tune` tries first after the default; the default if nothing promises a gain."""
     points: list[Point] = [{"max_num_seqs": seqs, "max_num_batched_tokens": budget} for seqs, budget in pairs]
     space = Space(points=points, limits=bounds, refused={})
     search = ModelSearch(space=space, forecasts=forecast_all(space, trace, law.law, goals))

@@ -38,7 +38,7 @@ class RealServer:
     number: int = field(default=0, init=False)
 
     async def set_limits(self, values: Mapping[str, int]) -> None:
-        """Until the next call; all others are those of the start."""
+        """Set these limits until the next call; all others are those of the start."""
         self.number += 1
         document = {"number": [1, self.number], "values": dict(values), "lease_s": None}
         async with (
@@ -48,7 +48,7 @@ class RealServer:
             answer.raise_for_status()
 
     async def limits(self) -> EngineLimits:
-        """Those of the start, by vLLM's own metrics."""
+        """The limits of the start, by vLLM's own metrics."""
         facts = (await self.page()).facts
         return EngineLimits(
             kv_blocks=int(facts["num_gpu_blocks"]),
@@ -63,7 +63,7 @@ class RealServer:
             return totals(await answer.read())
 
     async def steps(self) -> list[StepRecord]:
-        """All so far; the engine is idle."""
+        """Return all steps so far; the engine is idle."""
         await asyncio.sleep(IDLE_S)
         with self.log.open(encoding="utf-8", errors="replace") as lines:
             return list(parse_iterations(lines))

@@ -60,7 +60,7 @@ def draw_bad(count: int) -> Iterator[Case]:
 
 
 def is_wrong(outcome: Outcome) -> bool:
-    """Also a rollout that did not end in time."""
+    """Return whether the outcome is wrong; a rollout that did not end in time is wrong as well."""
     if outcome.green in {CURED.name, USELESS.name}:
         return (outcome.result == "promoted") is not (outcome.green == CURED.name)
     return outcome.result == "none" or (outcome.result == "rolled_back") is (outcome.green == EQUAL.name)

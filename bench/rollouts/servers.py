@@ -21,7 +21,7 @@ Pauses = Iterator[tuple[float, float]]
 
 
 def draw_pauses(random: Random, *, every_s: float, least_s: float, most_s: float) -> Pauses:
-    """Random stalls of random length, as by garbage collection or a noisy neighbour."""
+    """Draw random stalls of random length, as by garbage collection or a noisy neighbour."""
     at_s = 0.0
     while True:
         at_s += random.expovariate(1 / every_s)
@@ -60,7 +60,7 @@ class FaultyServer(VirtualServer):
 
     @property
     def used_s(self) -> float | None:
-        """Time of the first request."""
+        """The time of the first request."""
         return self._used_s
 
     def ask(self, request: SimulatedRequest, *, probe: bool = False, errors: float = 0.0) -> None:

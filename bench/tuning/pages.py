@@ -14,7 +14,7 @@ _ONE = (float("inf"),)
 
 
 def windows_of_pages(recording: Recording, limits: EngineLimits, every_s: float) -> list[WorkWindow]:
-    """A window for each pair of scrapes between which the engine never idled."""
+    """Return a window for each pair of scrapes between which the engine never idled."""
     totals = _Totals(limits)
     pages: list[tuple[float, PageTotals, bool]] = []
     firsts = sorted((request.first_at or 0.0, request.prompt) for request in recording.requests)

@@ -15,7 +15,7 @@ from flettner.tools.tuning.verdict import paired_gain
 
 MOST_CANARIES = 20
 REPLAY = 500  # added to the seed of the world: the noise of a replay is not that of the recording
-LEAST_GAIN = 0.02  # a canary is promoted if it serves so much more than the setting in force
+LEAST_GAIN = 0.02  # of the requests: the gain from which a canary is promoted
 BLIND: Mapping[str, Callable[[Sequence[Point], int], Search]] = {
     "grid of auto_tune": lambda points, _: GridSearch(points),
     "Optuna TPE": TpeSearch,
@@ -66,7 +66,7 @@ class Oracle:
 
 
 def space_from(world: World, start: int) -> Space:
-    """The points of the world with the start first."""
+    """Return the points of the world with the start first."""
     order = [start, *(at for at in range(len(world.points)) if at != start)]
     return Space(
         points=[world.points[at] for at in order], limits=[world.limits[at] for at in order], refused={}
@@ -74,7 +74,7 @@ def space_from(world: World, start: int) -> Space:
 
 
 def replay_search(world: World, start: int, trace: Trace) -> tuple[ModelSearch, list[PointForecast]]:
-    """A model without any error: the server itself serves the recorded requests at each point."""
+    """Return a model without any error: the server itself serves the recorded requests at each point."""
     space, good = space_from(world, start), world.sweep(trace, REPLAY)
     order = [good[world.points.index(point)] for point in space.points]
     forecasts = []

@@ -54,7 +54,7 @@ class RuleSearch:
 
 
 def suggested(world: World, at: int) -> Sequence[Change]:
-    """Changes of the knobs of the grid that two readings in a row ask for, in order of precedence."""
+    """Return changes of the knobs of the grid that two readings in a row ask for, in order of precedence."""
     limits, goals = world.limits[at], world.goals
     slo = Slo(ttft=_objective(goals.ttft_s), itl=_objective(goals.itl_s))
     case, before = case_of(world.gpu, limits), list[Change]()
@@ -71,7 +71,7 @@ def suggested(world: World, at: int) -> Sequence[Change]:
 
 
 def _readings(world: World, limits: EngineLimits, slo: Slo) -> Iterator[Reading]:
-    """Of a server that serves what `World.learn` records."""
+    """Yield the readings of a server with the traffic that `World.learn` records."""
     server = VirtualServer(SERVER, _flags(world, limits), now_s=0.0, unix_s=UNIX.timestamp())
     coming = requests_of(world.traffic(2, LEARN_S))
     aggregator, sent = Aggregator(slo=slo), 0
@@ -87,7 +87,7 @@ def _readings(world: World, limits: EngineLimits, slo: Slo) -> Iterator[Reading]
 
 
 def nearest(own: Point, change: Change, points: Sequence[Point]) -> Point:
-    """The point whose changed knobs lie on the way of the change and nearest to its values, in octaves."""
+    """Return the point whose changed knobs lie on the way of the change, nearest to its values in octaves."""
 
     def distance(point: Point) -> float:
         return sum(abs(_octaves(point[knob]) - _octaves(value)) for knob, value in change.items())

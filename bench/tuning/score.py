@@ -38,7 +38,7 @@ Row = dict[str, Any]
 def play_all(
     world: World, searches: int, *, starts: Sequence[str] = tuple(STARTS), blind: bool = True
 ) -> list[Row]:
-    """A row for each start and peer; blind peers with random numbers play `searches` times."""
+    """Return a row for each start and peer; blind peers with random numbers play `searches` times."""
     rows = []
     for start_name in starts:
         start = world.number_of(*STARTS[start_name])
@@ -93,7 +93,7 @@ def _play_search(world: World, start: int, search: ModelSearch, forecasts: Seque
 
 
 def pairs_right(truth: Sequence[float], guess: Sequence[float], least: float) -> float | None:
-    """Of the pairs that truly differ by more than `least`, the share in the right order; a tie is half."""
+    """Return the share of pairs, truly more than `least` apart, in the right order; a tie is half."""
     right = [
         0.5 if better == worse else float(better > worse)
         for (high, better), (low, worse) in permutations(zip(truth, guess, strict=True), 2)
@@ -103,7 +103,7 @@ def pairs_right(truth: Sequence[float], guess: Sequence[float], least: float) ->
 
 
 def _laws(world: World, start: int, recording: Recording) -> dict[str, StepLaw | str]:
-    """What can be learned at the start; a text says why not."""
+    """Return the laws that can be learned at the start; a text says why there is none."""
     limits = world.limits[start]
     case, unknown = case_of(world.gpu, limits), ServeConfig(setting={})
     sheet = prior_law(case).law
@@ -137,7 +137,7 @@ def _row(played: Played) -> Row:
 
 
 def summarise(rows: Sequence[Row]) -> list[Row]:
-    """Medians with 95 % bootstrap bands for each peer, over worlds and starts that are not flat."""
+    """Return medians with 95 % bootstrap bands for each peer, over worlds and starts that are not flat."""
     table = []
     for peer in dict.fromkeys(row["peer"] for row in rows):
         own = [row for row in rows if row["peer"] == peer]

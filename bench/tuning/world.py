@@ -63,7 +63,7 @@ class World:
 
     @cached_property
     def truth(self) -> Sequence[float]:
-        """The mean over the held-out loads."""
+        """Return the mean over the held-out loads."""
         return [fmean(draws) for draws in zip(*self.truths, strict=True)]
 
     @property
@@ -72,7 +72,7 @@ class World:
 
     @property
     def spearman_of_truth(self) -> float | None:
-        """How well the order by other loads, as many, would agree: of halves, by Spearman and Brown."""
+        """Return how well the order by as many other loads would agree: of halves, by Spearman and Brown."""
         odd, even = ([fmean(draws) for draws in zip(*self.truths[at::2], strict=True)] for at in (0, 1))
         rho = spearman(odd, even)
         return None if rho is None else 2 * rho / (1 + rho)
@@ -81,21 +81,21 @@ class World:
         return self.points.index({"max_num_seqs": seqs, "max_num_batched_tokens": budget})
 
     def learn(self, start: int) -> tuple[Recording, tuple[TraceRequest, ...]]:
-        """Ten minutes of the world's traffic on one setting: what a daemon has seen."""
+        """Serve ten minutes of the world's traffic on one setting: what a daemon has seen."""
         trace = self.traffic(2, LEARN_S)
         return run_truth(trace, unlike(self.gpu, self.seed), self.limits[start], self.seed), trace
 
     def traffic(self, shift: int, seconds: float) -> tuple[TraceRequest, ...]:
-        """LEAST_REQUESTS at least."""
+        """Draw LEAST_REQUESTS at least."""
         return traffic(self.load, self.rate, max(seconds, LEAST_REQUESTS / self.rate), self.seed + shift)
 
     def serve(self, trace: Sequence[TraceRequest], at: int, noise: int) -> tuple[Good, int]:
-        """Also the most requests that ran at a time."""
+        """Serve the requests; return also the most that ran at a time."""
         recording = run_truth(trace, unlike(self.gpu, self.seed), self.limits[at], self.seed + noise)
         return list(map(float, recording.good(self.goals))), recording.peak_running
 
     def sweep(self, trace: Sequence[TraceRequest], noise: int) -> list[Good]:
-        """At each point. They have growing batches: one that a smaller one did not fill changes nothing."""
+        """Serve the trace at each point. Batches grow: above a batch that was not filled nothing changes."""
         goods: list[Good] = []
         unfilled: dict[int, Good] = {}  # by token budget
         for at, limits in enumerate(self.limits):

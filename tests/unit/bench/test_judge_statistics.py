@@ -40,7 +40,7 @@ def requests_until_rollback(
 
 
 def shares() -> Iterator[tuple[float, float]]:
-    """Pairs of the share of bad control requests and the excess of green under the alternative."""
+    """Draw pairs of the share of bad control requests and the excess of green under the alternative."""
     yield from product((0.0002, 0.01, 0.1, 0.6), (1.5, 6.0, 40.0))
 
 
@@ -210,7 +210,7 @@ def test_a_latency_without_an_objective_must_improve_by_more_than_the_margin() -
 
 
 def spread(slow: int) -> tuple[int, ...]:
-    """Histogram of 4,000 first tokens, more than half of them fast."""
+    """Return a histogram of 4,000 first tokens, more than half of them fast."""
     counts = [0] * len(EMPTY)
     counts[20], counts[30] = 4000 - slow, slow
     return tuple(counts)

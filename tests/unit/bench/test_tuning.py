@@ -17,7 +17,7 @@ from flettner.tools.tuning.searches import GridSearch, Point, Tried
 
 
 def world(*attainments: float) -> World:
-    """A point for each; canaries measure the truth."""
+    """Return a point for each; canaries measure the truth."""
     scored = tuple(Scored(attainment=attainment, requests=100) for attainment in attainments)
     return World(
         name="given",
