@@ -39,7 +39,7 @@ class Webhook(UrlReceiver):
 
 
 def sign(key: str, stamp: str, body: bytes) -> str:
-    """HMAC-SHA256 over the timestamp, a full stop and the body, in hex, as Stripe does."""
+    """Return the HMAC-SHA256 over the timestamp, a full stop and the body, in hex, as Stripe does."""
     return hmac.new(key.encode(), stamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 

@@ -41,7 +41,7 @@ _IN_TEXT = (
 
 
 def secret_name(name: str) -> bool:
-    """Whether a flag, environment variable or key of this name holds a secret."""
+    """Return whether a flag, environment variable or key of this name holds a secret."""
     return _NAME.search(name) is not None
 
 
@@ -96,7 +96,7 @@ def _masked_scalar(value: object, name: str) -> bool | float | str | None:
 
 
 def _masked_list(values: Sequence[object], name: str) -> list[Any]:
-    """A list, or a command line in which the word after `--api-key` is the secret."""
+    """Return a list, or a command line in which the word after `--api-key` is the secret."""
     if set(map(type, values)) == {int}:  # for speed: a state holds a thousand counts
         return [count if -_SAFE_INTEGER <= count <= _SAFE_INTEGER else str(count) for count in values]  # type: ignore[operator]
     clean: list[Any] = []

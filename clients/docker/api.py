@@ -52,7 +52,7 @@ class EngineAt:
     timeout_s: float
     _version: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    async def ask(self, asked: str, call: Callable[[docker.APIClient], _T], longer_s: float = 0.0) -> _T:
+    async def ask(self, what: str, call: Callable[[docker.APIClient], _T], longer_s: float = 0.0) -> _T:
         """Return the result of `call`. Raises MissingError, SilentError, or ActError if the Engine refuses.
 
         A cancelled call still waits for the answer: until then its outcome is unknown.
@@ -68,14 +68,14 @@ class EngineAt:
         except APIError as error:
             why = str(error.explanation or error)
             kind = MissingError if error.status_code == _NOT_FOUND else ActError
-            raise kind(f"docker: {asked}: {why}") from error
+            raise kind(f"docker: {what}: {why}") from error
         except (DockerException, requests.RequestException, OSError, ValueError) as error:
             if not _was_sent(error):
                 why = "is it running, and may this user use its socket?"
-                raise ActError(f"docker: {asked}: no Engine at {self._where} ({error}): {why}") from error
+                raise ActError(f"docker: {what}: no Engine at {self._where} ({error}): {why}") from error
             within = f" within {self.timeout_s + longer_s:g} s" if _timed_out(error) else ""
             why = f"the Engine at {self._where} did not answer{within}"
-            raise SilentError(f"docker: {asked}: {why} ({error})", external=True) from error
+            raise SilentError(f"docker: {what}: {why} ({error})", external=True) from error
 
     def connected(self) -> docker.APIClient:
         """Open a client for one thread; the caller closes it. Raises OSError, DockerException, …"""
@@ -135,16 +135,16 @@ def _probe_socket(where: str, timeout_s: float) -> None:
 
 
 def _was_sent(error: BaseException | None) -> bool:
-    """Whether the Engine may have received the call: not if there was no connection."""
+    """Return whether the Engine may have received the call: not if there was no connection."""
     while error is not None:
-        if any(isinstance(one, _NOT_CONNECTED) for one in _with_arguments(error)):
+        if any(isinstance(cause, _NOT_CONNECTED) for cause in _with_arguments(error)):
             return False
         error = error.__cause__ or error.__context__
     return True
 
 
 def _with_arguments(error: BaseException) -> Iterator[BaseException]:
-    """Both requests and urllib3 carry the original error in their arguments."""
+    """Yield the error and those in its arguments, where requests and urllib3 keep the original error."""
     yield error
     for argument in error.args:
         if isinstance(argument, BaseException):

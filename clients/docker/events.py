@@ -163,7 +163,7 @@ def just_after(event: ContainerEvent) -> str | None:
 
 
 def _resync_and_events(_: docker.APIClient, lines: Iterator[bytes]) -> Iterator[ContainerEvent]:
-    """RESYNC once the stream is open: no event is lost between the look at the state and the first event."""
+    """Yield RESYNC once the stream is open, so that no event is lost before the caller reads the state."""
     yield RESYNC
     yield from map(event_or_resync, lines)
 

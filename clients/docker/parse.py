@@ -23,8 +23,8 @@ _MAX_TIME_NS = 2**63  # of the Engine's own integers
 
 
 def _or(empty: Callable[[], object]) -> BeforeValidator:
-    """The Engine writes null for an empty value."""
-    return BeforeValidator(lambda found: empty() if found is None else found)
+    """Accept null, which the Engine writes for an empty value."""
+    return BeforeValidator(lambda value: empty() if value is None else value)
 
 
 _Text = Annotated[str, _or(str)]

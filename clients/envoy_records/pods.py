@@ -14,6 +14,6 @@ STATUS_PATH: Final = "/status"
 
 BOOT: Final = "boot"  # differs for each run of the pod's program; parameter, and key of a map
 AFTER: Final = "after"  # the number of the message before the next one; parameter, and key of a map
-SINCE_S: Final = "since_s"  # parameter: without a known boot, send the messages of so many seconds
+SINCE_S: Final = "since_s"  # parameter: the age of the messages to send where BOOT is another
 LOST: Final = "lost"  # key of a map: messages before the next one are missing
 END: Final = "end"  # key of a map: no message follows

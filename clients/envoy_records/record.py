@@ -79,12 +79,12 @@ def format_requests(namespace: str) -> dict[str, str]:
 
 
 def envoy_home(state_dir: Path) -> Path:
-    """The folder of the Envoy of all targets. `state_dir`: of one target."""
+    """Return the folder of the Envoy of all targets. `state_dir`: of one target."""
     return state_dir.absolute().parent / "envoy"
 
 
 def records_socket(home: Path) -> Path:
-    """The unix socket to which the Envoy of this folder writes."""
+    """Return the unix socket to which the Envoy of this folder writes."""
     return home / "records.sock"
 
 
@@ -99,7 +99,7 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 
 def cluster_name(target: str, server: str) -> str:
-    """Two targets may have servers of one name."""
+    """Return a name with the target in it: two targets may have servers of one name."""
     return f"{target}/{server}"
 
 

@@ -51,7 +51,7 @@ _CACHED = frozenset({DEPLOYMENT, STATEFUL_SET, SERVICE, POD})
 
 
 def is_configured() -> bool:
-    """Whether this process runs in a pod, or has a kubeconfig where kubectl looks for one."""
+    """Return whether this process runs in a pod, or has a kubeconfig where kubectl looks for one."""
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
     return in_pod or "KUBECONFIG" in os.environ or Path("~/.kube/config").expanduser().is_file()
 
@@ -78,7 +78,7 @@ class KubernetesClient:
     """`kubeconfig`: a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config.
 
     Every call raises ActError if the API server refuses: MissingError for an object that does not exist,
-    ConflictError for one that has changed; AwayError if it does not answer.
+    ConflictError for an object that has changed; AwayError if the server does not answer.
     """
 
     kubeconfig: str = ""
@@ -104,7 +104,7 @@ class KubernetesClient:
     ) -> list[Json]:
         async def read(api: lightkube.AsyncClient) -> list[Json]:
             listed = api.list(resource, labels=_selector(labels), fields=_selector(fields))
-            return [with_kind(one, resource) async for one in listed]
+            return [with_kind(item, resource) async for item in listed]
 
         return await self._connection.call(f"list the {resource.__name__}s", read)
 
@@ -135,12 +135,12 @@ class KubernetesClient:
         Raises MissingError if there is none.
         """
         for tries_left in reversed(range(_CHANGES)):
-            found = await self.get(resource, name)
-            if found is None:
+            current = await self.get(resource, name)
+            if current is None:
                 raise MissingError(f"{_named(resource, name)} was removed by a third party", external=True)
-            wanted = await change(found)
+            wanted = await change(current)
             if wanted is None:
-                return found
+                return current
             try:
                 return await self.patch(resource, name, wanted)
             except ConflictError:
@@ -188,7 +188,7 @@ class KubernetesClient:
 
     @property
     def cached(self) -> "CachedReader":
-        """Reads without a call. Nothing may be written because of what they say: read it again for that."""
+        """Return a reader without calls. Read an object again by a call before a write that depends on it."""
         return CachedReader(self)
 
     @property
@@ -206,7 +206,7 @@ class KubernetesClient:
 
 @dataclass(frozen=True, slots=True)
 class CachedReader:
-    """What a watch has told of Deployments, StatefulSets, Services and pods; other kinds are read by a call.
+    """Reads Deployments, StatefulSets, Services and pods from a watch, and other kinds by a call.
 
     A read that follows a write of this process includes it. Raises ActError while the watch is broken. The
     documents must not be changed.
@@ -223,8 +223,8 @@ class CachedReader:
     async def find(self, resource: Kind, labels: Mapping[str, str] | None = None) -> list[Json]:
         if resource not in _CACHED:
             return await self.client.find(resource, labels)
-        found = await self._mirror(resource).read()
-        return [one for one in found.values() if has_labels(one, labels or {})]
+        documents = await self._mirror(resource).read()
+        return [document for document in documents.values() if has_labels(document, labels or {})]
 
     def changes(
         self, resource: Kind, labels: Mapping[str, str] | None = None, name: str = ""

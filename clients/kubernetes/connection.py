@@ -74,7 +74,7 @@ class Connection:
 
     @asynccontextmanager
     async def stream(self, what: str) -> AsyncIterator[lightkube.AsyncClient]:
-        """For an answer that does not end soon."""
+        """Yield a client for an answer that does not end soon."""
         try:
             async with self._use() as api:
                 yield api
@@ -124,25 +124,25 @@ def find_place(access: Access) -> tuple[str, str]:
     Without a kubeconfig that can be read, as where a config is only checked: what `access` says.
     """
     try:
-        found = _read_config(access)
+        config = _read_config(access)
     except (ConfigError, OSError):
         return f"{access.kubeconfig} {access.context}", access.namespace
-    return found.cluster.server, access.namespace or found.namespace
+    return config.cluster.server, access.namespace or config.namespace
 
 
 def _read_config(access: Access) -> SingleConfig:
     """Raises ConfigError, also for a file that is being rewritten."""
     try:
         config = KubeConfig.from_file(access.kubeconfig) if access.kubeconfig else KubeConfig.from_env()
-        found = config.get(access.context or None)
+        chosen = config.get(access.context or None)
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{access.kubeconfig or 'the kubeconfig'} is no kubeconfig: {error!r}") from error
-    if found is None:
+    if chosen is None:
         raise ConfigError(f"{access.kubeconfig or 'the kubeconfig'} has no context {access.context!r}")
-    authority = found.cluster.certificate_auth
-    if authority and not Path(found.abs_file(authority)).is_file():
+    authority = chosen.cluster.certificate_auth
+    if authority and not Path(chosen.abs_file(authority)).is_file():
         raise ConfigError(f"its certificate-authority {authority} is no file")
-    return found
+    return chosen
 
 
 _start_tls = AnyIOStream.start_tls

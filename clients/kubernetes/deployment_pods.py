@@ -36,8 +36,8 @@ class DeploymentPods:
             if stale and self._last is not None:
                 return self._last
             raise
-        found = (_parse(document) for document in listed)
-        self._last = tuple(pod for pod in found if pod is not None)
+        pods = (_parse(document) for document in listed)
+        self._last = tuple(pod for pod in pods if pod is not None)
         return self._last
 
     async def _selector(self) -> Mapping[str, str]:
@@ -52,10 +52,10 @@ class DeploymentPods:
 
 
 def _parse(document: Json) -> FoundPod | None:
-    """None for a pod without an address, and for one that has ended."""
+    """Return None for a pod that has no address or has ended."""
     status = document.get("status") or {}
     if not status.get("podIP") or status.get("phase") in {"Failed", "Succeeded"}:
         return None
-    conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
+    conditions = {condition["type"]: condition["status"] for condition in status.get("conditions") or ()}
     ready = conditions.get("Ready") == "True" and "deletionTimestamp" not in document["metadata"]
     return FoundPod(name=document["metadata"]["name"], ip=status["podIP"], ready=ready)

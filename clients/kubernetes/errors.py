@@ -81,10 +81,10 @@ def _refusal(what: str, error: httpx2.HTTPStatusError) -> ActError:
             "of the kubeconfig is wrong or has expired: renew it; it is read again at each call)",
             external=True,
         )
-    told = f"{what}: the API server answers {code}: {why}"
+    message = f"{what}: the API server answers {code}: {why}"
     if code == HTTPStatus.TOO_MANY_REQUESTS or code >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return AwayError(told, _retry_after(error))
-    return ActError(told, external=code == HTTPStatus.FORBIDDEN)  # a quota
+        return AwayError(message, _retry_after(error))
+    return ActError(message, external=code == HTTPStatus.FORBIDDEN)  # a quota
 
 
 def _retry_after(error: httpx2.HTTPStatusError) -> float:

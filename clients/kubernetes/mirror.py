@@ -26,7 +26,7 @@ from flettner.clients.kubernetes.errors import AwayError, ExpiredError
 _WATCH_S: Final = 300.0  # of one request; client-go asks for 300 to 600
 _CONNECT_S: Final = 15.0
 _FIRST_S: Final = 20.0  # for the first list, which goes on beyond it
-_AGAIN_S: Final = 1.0  # from the end of a watch to the next one: so much may be missing meanwhile
+_AGAIN_S: Final = 1.0  # from the end of a watch to the next watch; changes in between are seen late
 _FIRST_PAUSE_S: Final = 1.0  # while the API server is away; doubled each time
 
 
@@ -137,10 +137,10 @@ class Mirror:
     async def _list(self) -> None:
         async def read(api: lightkube.AsyncClient) -> tuple[list[Json], str]:
             listed = api.list(self.kind, labels=dict(self.labels))
-            return [with_kind(one, self.kind) async for one in listed], listed.resourceVersion
+            return [with_kind(item, self.kind) async for item in listed], listed.resourceVersion
 
-        found, self._version = await self.connection.call(self._what("list"), read)
-        self._objects = {one["metadata"]["name"]: self._trim(one) for one in found}
+        documents, self._version = await self.connection.call(self._what("list"), read)
+        self._objects = {document["metadata"]["name"]: self._trim(document) for document in documents}
         self._settle(None)
         self._wake_all()
 
@@ -156,10 +156,10 @@ class Mirror:
         try:
             async with self.connection.stream(self._what("watch")) as api:
                 client = api._client  # noqa: SLF001 - lightkube's watch knows neither bookmarks nor silence
-                asked = client.prepare_request("list", self.kind, watch=True, params=params)
+                request = client.prepare_request("list", self.kind, watch=True, params=params)
                 limits = httpx2.Timeout(_CONNECT_S, read=self.pace.silence_s)
                 async with client._client.stream(  # noqa: SLF001
-                    "GET", asked.url, params=asked.params, timeout=limits
+                    "GET", request.url, params=request.params, timeout=limits
                 ) as answer:
                     answer.raise_for_status()
                     began = True

@@ -11,7 +11,7 @@ LONGEST = 4096
 
 
 def read_secret(path: str) -> str:
-    """Read the one line of the file. Raises NoticeError with its path but not its content.
+    """Read the single line of the file. Raises NoticeError with its path but not its content.
 
     The error allows a retry, because an operator may fix the file."""
     try:
@@ -39,11 +39,11 @@ class UrlReceiver:
 
     def read_url(self) -> str:
         """Return the URL. Raises NoticeError."""
-        found = self.url or read_secret(self.url_file)
-        if not is_url(found):
+        url = self.url or read_secret(self.url_file)
+        if not is_url(url):
             why = f"{self.url_file}: must hold a URL that begins with https:// or http://"
             raise NoticeError(why, passes=True)
-        return found
+        return url
 
 
 def is_url(text: str) -> bool:

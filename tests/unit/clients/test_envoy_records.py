@@ -15,16 +15,16 @@ from flettner.sensors.proxy_requests.access_log import parse_record
 
 
 def logs() -> dict[str, dict[str, str]]:
-    """The fields of each log of the listener, by its tag."""
+    """Return the fields of each log of the listener, by its tag."""
     listener = resources.listener(
         Path("/xds/rds.json"), target="chat", listen=Address("127.0.0.1", 80), report_every_s=2.0
     )
-    found: dict[str, dict[str, str]] = {}
+    by_name: dict[str, dict[str, str]] = {}
 
     def collect(part: object) -> None:
         if isinstance(part, dict):
             if "tag" in part and "record" in part:
-                found[part["tag"]] = part["record"]
+                by_name[part["tag"]] = part["record"]
             for value in part.values():
                 collect(value)
         elif isinstance(part, list):
@@ -32,7 +32,7 @@ def logs() -> dict[str, dict[str, str]]:
                 collect(value)
 
     collect(json.loads(json.dumps(listener)))
-    return found
+    return by_name
 
 
 @pytest.mark.parametrize("log", [ATTEMPTS, REQUESTS])

@@ -19,22 +19,22 @@ class Engine:
     base_url, api_version, timeout = "http://docker", "1.47", 1.0
 
     def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.queries: list[dict[str, Any]] = []
         self.ends = threading.Event()  # the second connection
 
     def connect(self) -> docker.APIClient:
-        self.asked.append({})
-        if len(self.asked) == 1:
+        self.queries.append({})
+        if len(self.queries) == 1:
             raise DockerException("no Engine")
         return cast("docker.APIClient", self)
 
     def get(self, _: str, *, params: dict[str, Any], **__: object) -> Self:
-        self.asked[-1] = params
+        self.queries[-1] = params
         return self
 
     def iter_content(self, _: int) -> Iterator[bytes]:
         yield START
-        if len(self.asked) > 2:
+        if len(self.queries) > 2:
             self.ends.wait(10)
 
     def raise_for_status(self) -> None:
@@ -56,7 +56,7 @@ async def test_it_goes_on_after_the_last_event_until_it_is_closed() -> None:
     await events.aclose()
 
     assert seen == [RESYNC.action, "start", RESYNC.action, "start"]
-    assert [params.get("since") for params in engine.asked] == [None, None, "0.000000008"]
+    assert [params.get("since") for params in engine.queries] == [None, None, "0.000000008"]
 
 
 async def test_a_reader_that_waits_for_an_absent_engine_can_be_cancelled() -> None:

@@ -29,4 +29,4 @@ async def test_a_cancelled_handshake_closes_its_connection(recwarn: pytest.Warni
             await asyncio.gather(call, return_exceptions=True)
             await closed.wait()
     gc.collect()
-    assert [str(one.message) for one in recwarn if "unclosed" in str(one.message)] == []
+    assert [str(warning.message) for warning in recwarn if "unclosed" in str(warning.message)] == []

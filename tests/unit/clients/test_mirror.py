@@ -63,10 +63,10 @@ async def test_a_history_that_is_gone_is_listed_again(server: ScriptedApi, *, at
 
     await server.until_names({"z"})
 
-    async def asked() -> bool:
+    async def is_listed_again() -> bool:
         return server.asked == ["get", "watch 5", "get", "watch 90"]
 
-    await server.until(asked)
+    await server.until(is_listed_again)
 
 
 async def test_nothing_is_told_while_no_watch_can_begin(server: ScriptedApi) -> None:

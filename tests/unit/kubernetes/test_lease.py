@@ -96,7 +96,7 @@ Story = Callable[[FakeLeases, Log, AsyncExitStack], Any]
 
 
 def log_of(story: Story) -> Log:
-    """What happened when; the daemons end with the story."""
+    """Return what happened when; the daemons end with the story."""
 
     async def play() -> Log:
         log: Log = []

@@ -16,9 +16,9 @@ CHECKED = REPOSITORY / "tests" / "integration" / "packaging" / "test_chart.py"
 
 def constant(name: str) -> str:
     """Of scripts/kubernetes."""
-    found = re.search(rf"\b{name}=([0-9.]+)", (REPOSITORY / "scripts" / "kubernetes").read_text())
-    assert found, name
-    return found[1]
+    match = re.search(rf"\b{name}=([0-9.]+)", (REPOSITORY / "scripts" / "kubernetes").read_text())
+    assert match, name
+    return match[1]
 
 
 @pytest.mark.parametrize(("name", "argument"), [("OLDEST", "install"), ("CURRENT", "install current")])
@@ -28,9 +28,9 @@ def test_the_page_says_how_each_version_is_installed(name: str, argument: str) -
 
 
 def test_the_page_names_the_version_of_etcd() -> None:
-    found = re.search(r"etcd-server_([0-9.]+)-", (REPOSITORY / "scripts" / "kubernetes").read_text())
-    assert found
-    assert f"Debian's {found[1]}" in SECTION
+    match = re.search(r"etcd-server_([0-9.]+)-", (REPOSITORY / "scripts" / "kubernetes").read_text())
+    assert match
+    assert f"Debian's {match[1]}" in SECTION
 
 
 def test_the_page_names_the_schemas_that_the_manifests_are_checked_against() -> None:

@@ -50,7 +50,7 @@ class Site:
         self.journal.append(JournalEntry(at=self.at, actor=DAEMON, action=action, target="chat", state=state))
 
     def noted(self, notice: str) -> bool:
-        """Whether the notice is saved as sent."""
+        """Return whether the notice is saved as sent."""
         file = self.home / "notify" / "ops.json"
         return file.exists() and notice in file.read_text()
 
