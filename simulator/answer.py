@@ -25,7 +25,7 @@ class CompletionWriter:
 
     @property
     def itl_s(self) -> float | None:
-        """Mean gap between tokens; None for fewer than two."""
+        """The mean gap between tokens; None for fewer than two."""
         gaps = self.tokens - 1
         return None if self._first is None or gaps < 1 else (self._last - self._first) / gaps
 
@@ -53,7 +53,7 @@ class CompletionWriter:
                 self._last = now
 
     def verdict(self) -> tuple[LoadOutcome, str]:
-        """The outcome of a status 200 whose stream ended normally."""
+        """Return the outcome of a status 200 whose stream ended normally."""
         if self._error is not None:
             return "failed", f"error in the stream: {self._error[:80]}"
         if self._reason == "abort":
@@ -63,5 +63,5 @@ class CompletionWriter:
         return "ok", ""
 
     def cut(self, why: str) -> tuple[LoadOutcome, str]:
-        """The outcome of a broken connection: truncated if any text had arrived."""
+        """Return the outcome of a broken connection: truncated if any text had arrived."""
         return ("failed", why) if self._first is None else ("truncated", why)

@@ -67,8 +67,8 @@ def parse_request(kind: CompletionKind, raw: bytes, served: tuple[str, ...]) -> 
     )
 
 
-def fit(asked: CompletionRequest, prompt_tokens: int, max_model_len: int) -> int:
-    """Number of tokens to generate. Raises CompletionRefusal if prompt and answer exceed the context."""
+def fit(request: CompletionRequest, prompt_tokens: int, max_model_len: int) -> int:
+    """Return the number of tokens to generate. Raises CompletionRefusal if they exceed the context."""
     room = max_model_len - prompt_tokens
     if room < 1:
         raise CompletionRefusal(
@@ -79,17 +79,17 @@ def fit(asked: CompletionRequest, prompt_tokens: int, max_model_len: int) -> int
             f"(parameter=input_tokens, value={prompt_tokens})",
             param="input_tokens",
         )
-    if asked.max_tokens is not None and asked.max_tokens > room:
+    if request.max_tokens is not None and request.max_tokens > room:
         raise CompletionRefusal(
             400,
             f"This model's maximum context length is {max_model_len} tokens. However, you requested "
-            f"{asked.max_tokens} output tokens and your prompt contains {prompt_tokens} input tokens, for a "
-            f"total of {asked.max_tokens + prompt_tokens} tokens. Please reduce the length of the input "
-            f"prompt or the number of requested output tokens. "
-            f"(parameter=max_tokens, value={asked.max_tokens})",
+            f"{request.max_tokens} output tokens and your prompt contains {prompt_tokens} input tokens, "
+            f"for a total of {request.max_tokens + prompt_tokens} tokens. Please reduce the length of the "
+            f"input prompt or the number of requested output tokens. "
+            f"(parameter=max_tokens, value={request.max_tokens})",
             param="max_tokens",
         )
-    return room if asked.max_tokens is None else asked.max_tokens
+    return room if request.max_tokens is None else request.max_tokens
 
 
 def _prompt(body: Mapping[str, Any]) -> str | tuple[int, ...]:
@@ -119,38 +119,38 @@ def _messages(body: Mapping[str, Any]) -> str:
 class Reply:
     """The frame of one answer: id, model, time and kind."""
 
-    asked: CompletionRequest
+    request: CompletionRequest
     name: str  # "cmpl-…" or "chatcmpl-…"
     created: int  # unix seconds
     fingerprint: str
 
     def chunk(self, text: str, finish_reason: str | None) -> bytes:
-        """One server-sent event with a piece of text."""
+        """Return a server-sent event with a piece of text."""
         return self._event([self._choice(text, finish_reason, streamed=True)])
 
     def opening(self) -> bytes:
-        """The first event: the role of a chat; nothing for a completion."""
-        if self.asked.kind == "completion":
+        """Return the first event: the role of a chat; nothing for a completion."""
+        if self.request.kind == "completion":
             return b""
         delta = {"role": "assistant", "content": ""}
         return self._event([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}])
 
     def closing(self, prompt_tokens: int, completion_tokens: int) -> bytes:
-        """Usage, if requested, and the end mark."""
+        """Return the usage, if requested, and the end mark."""
         done = b"data: [DONE]\n\n"
-        if not self.asked.include_usage:
+        if not self.request.include_usage:
             return done
         return self._event([], usage=_usage(prompt_tokens, completion_tokens)) + done
 
     def whole(
         self, text: str, finish_reason: str, prompt_tokens: int, completion_tokens: int
     ) -> dict[str, Any]:
-        """The body of an answer without streaming."""
+        """Return the body of an answer without streaming."""
         return {
             "id": self.name,
-            "object": "text_completion" if self.asked.kind == "completion" else "chat.completion",
+            "object": "text_completion" if self.request.kind == "completion" else "chat.completion",
             "created": self.created,
-            "model": self.asked.model,
+            "model": self.request.model,
             "choices": [self._choice(text, finish_reason, streamed=False)],
             "system_fingerprint": self.fingerprint,
             "usage": _usage(prompt_tokens, completion_tokens),
@@ -158,7 +158,7 @@ class Reply:
 
     def _choice(self, text: str, finish_reason: str | None, *, streamed: bool) -> dict[str, Any]:
         rest = {"logprobs": None, "finish_reason": finish_reason, "stop_reason": None}
-        if self.asked.kind == "completion":
+        if self.request.kind == "completion":
             return {"index": 0, "text": text, **rest}
         if streamed:
             return {"index": 0, "delta": {"content": text}, **rest}
@@ -167,9 +167,9 @@ class Reply:
     def _event(self, choices: list[dict[str, Any]], usage: dict[str, int] | None = None) -> bytes:
         body: dict[str, Any] = {
             "id": self.name,
-            "object": "text_completion" if self.asked.kind == "completion" else "chat.completion.chunk",
+            "object": "text_completion" if self.request.kind == "completion" else "chat.completion.chunk",
             "created": self.created,
-            "model": self.asked.model,
+            "model": self.request.model,
             "choices": choices,
         }
         if usage is not None:

@@ -9,7 +9,7 @@ from flettner.simulator.pace import Pace
 from flettner.simulator.scheduler import ScheduledStep, Scheduler, SimulatedRequest
 from flettner.simulator.text import Transcript
 
-_MAY_LAG_S = 0.25  # a busy machine delays wake-ups: so much is caught up, more is lost
+_MAY_LAG_S = 0.25  # of delay that is caught up when a busy machine wakes late; a longer delay is lost
 
 
 class TokenStream:
@@ -25,7 +25,7 @@ class TokenStream:
         self._tokens.put_nowait((token, finish_reason))
 
     async def token(self) -> tuple[str, str | None]:
-        """The next token; the last one has a finish reason."""
+        """Return the next token; the last one has a finish reason."""
         return await self._tokens.get()
 
 
@@ -118,7 +118,7 @@ class SimulatedEngine:
             self.scheduler.set_limits(values)
 
     def _log(self, step: ScheduledStep, seconds: float) -> None:
-        """The line of vLLM with --enable-logging-iteration-details."""
+        """Write the line of vLLM with --enable-logging-iteration-details."""
         self._steps += 1
         if self._log_step is None:
             return

@@ -12,11 +12,11 @@ MINUTE_S = 60.0
 KINDS = {
     "exit": "exits 1 while it starts",
     "never_ready": "never opens its port",
-    "die_after": "exits 1 so many seconds after its first request",
-    "hang_after": "produces no token from so many seconds after its first request on; /health stays 200",
+    "die_after": "exits 1 this number of seconds after its first request",
+    "hang_after": "produces no token, this number of seconds after its first request; /health stays 200",
     "sleep_refused": "answers /sleep with 500",
     "wake_fails": "answers /wake_up with 500, as without GPU memory, and sleeps on",
-    "die_asleep": "exits 1 so many seconds after it fell asleep",
+    "die_asleep": "exits 1 this number of seconds after it fell asleep",
     "errors": "answers this share of the requests with 500",
     "abort": "answers this share with 200 and finish_reason abort",
     "truncate": "cuts this share of the streams in the middle",
@@ -24,9 +24,9 @@ KINDS = {
     "slow": "multiplies the time of every step",
     "slow_prefill": "multiplies the time of steps that compute prompts",
     "slow_decode": "multiplies the time of steps that do not",
-    "slow_above": "five times as slow in steps of more than so many sequences",
-    "slow_after": "five times as slow from so many seconds after its first request on",
-    "stall": "ends no step in the last so many seconds of each minute since its first request",
+    "slow_above": "five times as slow in steps of more than this number of sequences",
+    "slow_after": "five times as slow, this number of seconds after its first request",
+    "stall": "ends no step in the last seconds, of this number, of each minute since its first request",
 }
 _PLAIN = ("exit", "never_ready", "sleep_refused", "wake_fails")
 _SHARES = ("errors", "abort", "truncate", "wrong")
@@ -56,13 +56,13 @@ class Faults:
     stall: float = 0.0  # seconds
 
     def pace(self, work: StepWork, since_s: float) -> float:
-        """Factor on the time of a step; `since_s`: seconds from the first request to its begin."""
+        """Return the factor on the time of a step; `since_s`: seconds from the first request to its begin."""
         factor = self.slow * (self.slow_prefill if work.prefills else self.slow_decode)
         factor *= FIVE if work.sequences > self.slow_above else 1.0
         return factor * (FIVE if since_s >= self.slow_after else 1.0)
 
     def ends_s(self, since_s: float) -> float:
-        """End of a step in seconds after the first request; inf: the step never ends."""
+        """Return the end of a step in seconds after the first request; inf: the step never ends."""
         if self.hang_after is not None and since_s >= self.hang_after:
             return inf
         minutes, seconds = divmod(since_s, MINUTE_S)
@@ -70,12 +70,12 @@ class Faults:
 
 
 def faults_for(texts: Sequence[str], setting: Mapping[str, object]) -> Faults:
-    """The faults whose condition `setting` meets, from texts such as `max_num_seqs=7:errors=0.2`.
+    """Return the faults whose condition `setting` meets, from texts such as `max_num_seqs=7:errors=0.2`.
 
     `*:KIND` always applies. Raises ValueError, with the allowed forms, for an invalid text or one without a
     knob.
     """
-    found: dict[str, bool | float] = {}
+    values: dict[str, bool | float] = {}
     for text in texts:
         condition, colon, fault = text.rpartition(":")
         kind, _, argument = fault.partition("=")
@@ -85,8 +85,8 @@ def faults_for(texts: Sequence[str], setting: Mapping[str, object]) -> Faults:
             )
         value = _argument(text, kind, argument)
         if _holds(text, condition, setting):
-            found[kind] = value
-    return Faults(**found)  # type: ignore[arg-type]  # by KINDS, each of its type
+            values[kind] = value
+    return Faults(**values)  # type: ignore[arg-type]  # by KINDS, each of its type
 
 
 def _argument(text: str, kind: str, argument: str) -> bool | float:

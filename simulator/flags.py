@@ -131,7 +131,7 @@ _TYPES = {"int": int, "float": float, "size": _human}
 
 
 def _parser() -> argparse.ArgumentParser:
-    """The flags of the vLLM release. Flags outside _SIMULATED are accepted and have no effect."""
+    """Return the flags of the vLLM release. Flags outside _SIMULATED are accepted and have no effect."""
     parser = argparse.ArgumentParser(
         prog="flettner.simulator.server", description="A vLLM server without a model."
     )
@@ -172,7 +172,7 @@ def _arguments(name: str, flag: ReleaseFlag) -> dict[str, Any]:
 
 
 def _resolve(options: argparse.Namespace, given: Mapping[str, object]) -> Flags:
-    """The flags with vLLM's defaults for this hardware. Raises InvalidFlagError."""
+    """Return the flags with vLLM's defaults for this hardware. Raises InvalidFlagError."""
     try:
         gpu = scaled(PRESETS[options.sim_hardware], _times(options.sim_times))
         hiccups = _hiccups(options.sim_hiccups)
@@ -206,7 +206,7 @@ def _resolve(options: argparse.Namespace, given: Mapping[str, object]) -> Flags:
 
 
 def _resolve_sizes(options: argparse.Namespace, gpu: Hardware) -> dict[str, Any]:
-    """The sizes that vLLM derives from the hardware and from each other. Raises InvalidFlagError."""
+    """Return the sizes that vLLM derives from the hardware and from each other. Raises InvalidFlagError."""
     double = 2 if options.performance_mode == "throughput" else 1
     big = gpu.memory >= 70 * GIB and "a100" not in gpu.gpu.lower()
     batched = options.max_num_batched_tokens
@@ -231,13 +231,13 @@ def _resolve_sizes(options: argparse.Namespace, gpu: Hardware) -> dict[str, Any]
 
 
 def _take(kind: type[_Values], values: Mapping[str, Any]) -> _Values:
-    """A dataclass of the values with the names of its fields."""
+    """Return a dataclass of the values with the names of its fields."""
     return kind(**{field.name: values[field.name] for field in fields(kind)})  # type: ignore[arg-type]
 
 
 def _times(text: str | None) -> Mapping[str, float]:
     """Parse `token_us=1.2,attention=4`. Raises ValueError."""
-    pairs = [one.partition("=") for one in (text or "").split(",") if one]
+    pairs = [word.partition("=") for word in (text or "").split(",") if word]
     try:
         return {name.strip().replace("-", "_"): float(factor) for name, _, factor in pairs}
     except ValueError:

@@ -26,7 +26,7 @@ class SleepMode:
         self._faults = faults
 
     def routes(self, env: Mapping[str, str]) -> list[web.RouteDef]:
-        """Those of development mode, if this environment enables it."""
+        """Return the routes of development mode, if this environment enables it."""
         if env.get(DEV_MODE) != "1":
             return []
         return [
@@ -165,9 +165,9 @@ class Frontend:
 
     async def _complete(self, request: web.Request, kind: CompletionKind) -> web.StreamResponse:
         self._first_use()
-        asked = parse_request(kind, await request.read(), self._flags.names)
+        completion = parse_request(kind, await request.read(), self._flags.names)
         reply = Reply(
-            asked=asked,
+            request=completion,
             name=f"{'cmpl' if kind == 'completion' else 'chatcmpl'}-{self._names.getrandbits(64):016x}",
             created=int(self._now()),
             fingerprint=f"vllm-{VERSION}-simulated",
@@ -178,19 +178,19 @@ class Frontend:
             return await _aborted(request, reply)
         cut = self._luck.random() < self._faults.truncate
         self._admit()
-        text = self._engine.read(asked.prompt, wrong=self._luck.random() < self._faults.wrong)
-        wanted = fit(asked, text.prompt_tokens, self._flags.memory.max_model_len)
+        text = self._engine.read(completion.prompt, wrong=self._luck.random() < self._faults.wrong)
+        wanted = fit(completion, text.prompt_tokens, self._flags.memory.max_model_len)
         await self.sleep_mode.awake.wait()
-        stream = self._engine.submit(text, wanted, ignore_eos=asked.ignore_eos)
+        stream = self._engine.submit(text, wanted, ignore_eos=completion.ignore_eos)
         try:
-            if asked.stream:
+            if completion.stream:
                 return await self._stream(request, reply, stream, cut_after=wanted // 2 if cut else None)
             return await self._whole(request, reply, stream, cut=cut)
         finally:
             self._engine.abort(stream)
 
     def _first_use(self) -> None:
-        """The clock of the faults starts with the first completion request."""
+        """Start the clock of the faults with the first completion request."""
         if self._engine.used_at is not None:
             return
         loop = asyncio.get_running_loop()
@@ -199,7 +199,7 @@ class Frontend:
             loop.call_later(self._faults.die_after, os._exit, 1)
 
     def _admit(self) -> None:
-        """Admission control as in vLLM, which sends no Retry-After."""
+        """Admit the request as vLLM does, which sends no Retry-After."""
         most, backlog = self._flags.max_num_queued_reqs, self._flags.max_num_queued_tokens
         if most is not None and self._engine.requests >= most:
             self._engine.metrics.rejected["max_num_queued_reqs"] += 1
@@ -246,8 +246,8 @@ class Frontend:
 
 
 async def _aborted(request: web.Request, reply: Reply) -> web.StreamResponse:
-    """200 without text and with finish_reason abort: vLLM's answer to new requests while it drains."""
-    if not reply.asked.stream:
+    """Return 200 without text and with finish_reason abort: vLLM's answer to new requests while it drains."""
+    if not reply.request.stream:
         return web.json_response(reply.whole("", "abort", 0, 0))
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     with suppress(ConnectionResetError):

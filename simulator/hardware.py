@@ -120,7 +120,7 @@ SCALED: Mapping[str, tuple[str, ...]] = {
 
 
 def scaled(gpu: Hardware, times: Mapping[str, float]) -> Hardware:
-    """The same memory with other step times: each factor multiplies the coefficients of its name in SCALED.
+    """Return the hardware with other step times: a factor multiplies the coefficients of its name in SCALED.
 
     Raises ValueError for a name that is not there, or a factor that is not positive.
     """

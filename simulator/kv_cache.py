@@ -32,27 +32,27 @@ class KvCache:
         return 1 - len(self._free) / self.blocks
 
     def needed(self, tokens: int) -> int:
-        """Number of blocks for `tokens`."""
+        """Return the number of blocks for `tokens`."""
         return -(-tokens // self.block_size)
 
     def cached(self, hashes: Sequence[int], tokens: int) -> list[int]:
-        """The blocks of the longest cached prefix, in order; at least one of `tokens` is left to compute."""
+        """Return the blocks of the longest cached prefix, which leaves one of `tokens` to compute."""
         if not self.caching:
             return []
-        found: list[int] = []
+        blocks: list[int] = []
         for name in hashes[: max(0, tokens - 1) // self.block_size]:
             block = self._block_with.get(name)
             if block is None:
                 break
-            found.append(block)
-        return found
+            blocks.append(block)
+        return blocks
 
     def idle(self, blocks: Sequence[int]) -> int:
-        """Number of the given blocks without a holder: taking them uses up free blocks."""
+        """Return the number of the given blocks without a holder: taking them uses up free blocks."""
         return sum(not self._references[block] for block in blocks)
 
     def share(self, blocks: Sequence[int]) -> None:
-        """Take a reference to blocks found by `cached`."""
+        """Take a reference to blocks that `cached` returned."""
         for block in blocks:
             if not self._references[block]:
                 del self._free[block]
@@ -63,9 +63,9 @@ class KvCache:
         taken: list[int] = []
         for _ in range(count):
             block, _none = self._free.popitem(last=False)
-            known = self._hash_of[block]
-            if known is not None:
-                del self._block_with[known]
+            old_hash = self._hash_of[block]
+            if old_hash is not None:
+                del self._block_with[old_hash]
                 self._hash_of[block] = None
             self._references[block] = 1
             taken.append(block)

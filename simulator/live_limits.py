@@ -21,7 +21,7 @@ _log = logging.getLogger("vllm")
 
 
 def find_knobs(flags: Flags, now: Callable[[], float] = monotonic) -> Knobs:
-    """As the scheduler class finds them in vLLM's scheduler."""
+    """Return the values and ranges as the scheduler class reads them from vLLM's scheduler."""
     limits = flags.limits
     slots = limits.max_num_seqs
     budget = min(
@@ -44,7 +44,7 @@ def find_knobs(flags: Flags, now: Callable[[], float] = monotonic) -> Knobs:
 
 
 def open_control(flags: Flags, env: Mapping[str, str]) -> Knobs | None:
-    """The values that the endpoint sets; None, with a line in the log, where none is opened."""
+    """Return the values that the endpoint sets; None, with a line in the log, where none is opened."""
     if flags.given.get("scheduler_cls") != SCHEDULER_CLASS:
         return None
     knobs = find_knobs(flags)

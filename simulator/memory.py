@@ -26,7 +26,7 @@ class Demand:
 
 
 def kv_blocks(gpu: Hardware, demand: Demand, oom_above: float | None = None) -> int:
-    """Blocks left for the KV cache. Raises StartError, as vLLM, if the start would fail."""
+    """Return the blocks left for the KV cache. Raises StartError, as vLLM, if the start would fail."""
     utilization = demand.gpu_memory_utilization
     if utilization > (gpu.oom_above if oom_above is None else oom_above):
         raise StartError(

@@ -155,7 +155,7 @@ class Metrics:
             self.observe(name, value)
 
     def text(self, scheduler: Scheduler, *, log_stats: bool = True) -> str:
-        """One scrape. Without log_stats, only the metrics of the process itself."""
+        """Return the page of one scrape. Without log_stats, only the metrics of the process itself."""
         lines = [*_family("process_start_time_seconds", "gauge", _STARTED, {"": self._started_at})]
         if log_stats:
             lines += self._gauges(scheduler)

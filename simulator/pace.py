@@ -34,7 +34,7 @@ class Pace:
         self._pause: tuple[float, float] | None = None if hiccups else (inf, inf)
 
     def ends_s(self, work: StepWork, starts_s: float, *, since_s: float) -> float:
-        """When a step that starts then ends; inf: never. `since_s`: first use of the server, for faults."""
+        """Return the end of a step that starts then; inf: never. `since_s`: first use of the server."""
         noise = self._random.lognormvariate(0.0, self._jitter) if self._jitter else 1.0
         pace = self._faults.pace(work, starts_s - since_s)
         ends_s = self._after_hiccups(starts_s, starts_s + self._seconds(work) * pace * noise / self._speed)
@@ -52,7 +52,7 @@ class Pace:
         return ends_s
 
     def _stops_from(self, at_s: float) -> Iterator[tuple[float, float]]:
-        """Start and end of each hiccup; independent of the noise of the steps between."""
+        """Yield the start and end of each hiccup; independent of the noise of the steps between."""
         every_s, length_s = self._hiccups or (inf, 0.0)
         own = Random(self._random.random())  # noqa: S311 - simulation, not cryptography
         while True:

@@ -129,7 +129,7 @@ class Scheduler:
         return ScheduledStep(chunks=tuple(chunks), admitted=tuple(admitted), work=_work(chunks), stuck=stuck)
 
     def finish(self, step: ScheduledStep) -> list[SimulatedRequest]:
-        """Account for a computed step; return the requests with a new token, including finished ones."""
+        """Account for a computed step; return the requests with a new token, finished or not."""
         produced: list[SimulatedRequest] = []
         block = self.cache.block_size
         for request, count in step.chunks:
@@ -150,7 +150,7 @@ class Scheduler:
         return produced
 
     def repeats(self, step: ScheduledStep) -> int:
-        """How many steps after the finished `step` are like it, unless a request comes or is aborted.
+        """Return how many steps after the finished `step` are like it, unless a request comes or is aborted.
 
         Every running sequence then decodes one token, none ends, and none is admitted or preempted.
         """
@@ -163,7 +163,7 @@ class Scheduler:
         return max(0, min(ends, room))
 
     def repeat(self, times: int) -> None:
-        """Account for so many steps at once, at most as many as `repeats` said."""
+        """Account for `count` steps at once; at most the number that `repeats` returned."""
         for request in self.running:
             request.computed += times
             request.produced += times
@@ -222,20 +222,20 @@ class Scheduler:
         admitted: list[SimulatedRequest] = []
         while self.waiting and left > 0 and len(self.running) < self._cap:
             request = self.waiting[0]
-            known = self.cache.cached(request.hashes, request.tokens)
-            computed = len(known) * self.cache.block_size
+            cached = self.cache.cached(request.hashes, request.tokens)
+            computed = len(cached) * self.cache.block_size
             count = min(request.tokens - computed, longest)
             if count > left and not self.limits.enable_chunked_prefill:
                 break
             count = min(count, left)
             reserve = self._watermark if self.running else 0
             whole = request.tokens if self.limits.scheduler_reserve_full_isl else computed + count
-            room = self.cache.free - self.cache.idle(known) - reserve
-            if self.cache.needed(whole) - len(known) > room:
+            room = self.cache.free - self.cache.idle(cached) - reserve
+            if self.cache.needed(whole) - len(cached) > room:
                 break
             self.waiting.popleft()
-            self.cache.share(known)
-            request.blocks = known + self.cache.take(self.cache.needed(computed + count) - len(known))
+            self.cache.share(cached)
+            request.blocks = cached + self.cache.take(self.cache.needed(computed + count) - len(cached))
             request.computed = computed
             if not request.preemptions:
                 request.cached = computed

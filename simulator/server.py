@@ -34,7 +34,7 @@ _log = logging.getLogger("vllm")
 
 
 def build_server(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Frontend]:
-    """The parts of the server, not started. Raises StartError if the model does not fit."""
+    """Return the parts of the server, not started. Raises StartError if the model does not fit."""
     simulation, memory = flags.simulation, flags.memory
     blocks = kv_blocks(simulation.hardware, memory, simulation.oom_above)
     cache = KvCache(blocks, block_size=memory.block_size, caching=flags.enable_prefix_caching)
@@ -141,7 +141,7 @@ async def _drain(frontend: Frontend, seconds: float) -> None:
 
 
 async def _within(stop: asyncio.Event, seconds: float | None) -> bool:
-    """Wait for so many seconds (None: forever) or until the stop; True if stopped."""
+    """Wait for this number of seconds (None: forever) or until the stop; True if stopped."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stop.wait()

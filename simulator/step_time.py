@@ -23,7 +23,7 @@ class StepWork:
 
 @cache
 def capture_sizes(largest: int) -> tuple[int, ...]:
-    """The batch sizes that vLLM captures: 1, 2, 4, every 8 up to 256, every 16 above."""
+    """Return the batch sizes that vLLM captures: 1, 2, 4, every 8 up to 256, every 16 above."""
     sizes: Iterable[int] = (1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16))
     return tuple(size for size in sizes if size <= largest)
 
@@ -42,7 +42,7 @@ class StepTime:
     largest_graph: int = MAX_CAPTURE
 
     def graph_size(self, work: StepWork) -> int | None:
-        """The captured size that the step uses; None without a graph."""
+        """Return the captured size that the step uses; None without a graph."""
         sizes = () if self.eager else capture_sizes(self.largest_graph)
         at = bisect_left(sizes, work.tokens)
         return sizes[at] if at < len(sizes) else None

@@ -71,31 +71,31 @@ class TrafficSummary:
         self.on_close(record)
 
     def counts(self) -> dict[str, int]:
-        """The number of sent requests, and of each outcome."""
+        """Return the number of sent requests, and of each outcome."""
         return {"sent": self.sent, **{outcome: self.outcomes[outcome] for outcome in OUTCOMES}}
 
     def between(self, since: float, until: float) -> Sequence[RequestRecord]:
-        """Requests that ended in [since, until)."""
+        """Return the requests that ended in [since, until)."""
         first = bisect_left(self.records, since, key=_ended)
         return self.records[first : bisect_left(self.records, until, key=_ended)]
 
     def quantile(
         self, metric: LoadMetric, share: float, since: float = 0.0, until: float = float("inf")
     ) -> float | None:
-        """The quantile of the ok requests that ended in the span; None without any."""
+        """Return the quantile of the ok requests that ended in the span; None without any."""
         value: Callable[[RequestRecord], float | None] = lambda record: getattr(record, metric)  # noqa: E731
         seen = [value(record) for record in self.between(since, until) if record.outcome == "ok"]
         numbers = sorted(number for number in seen if number is not None)
         return quantile(numbers, share) if numbers else None
 
     def goodput(self, slo: LoadSlo, since: float, until: float) -> float:
-        """Requests per second that ended in the span and met the SLO."""
+        """Return the requests per second that ended in the span and met the SLO."""
         if until <= since:
             return 0.0
         return sum(map(slo.met_by, self.between(since, until))) / (until - since)
 
     def summary(self, since: float, until: float, slo: LoadSlo | None = None) -> dict[str, Any]:
-        """A summary of the span for text or JSON; times in milliseconds."""
+        """Return a summary of the span for text or JSON; times in milliseconds."""
         about: dict[str, Any] = {"requests": self.counts(), "in_flight": self.in_flight}
         about["seconds"] = round(until - since, 3)
         for metric in ("ttft_s", "itl_s", "e2e_s"):

@@ -13,7 +13,7 @@ _WORDS = (  # of three letters each
 
 
 def draws(seed: int, *about: object) -> Random:
-    """A separate random stream for each purpose, the same for the same seed."""
+    """Return a separate random stream for each purpose, the same for the same seed."""
     return Random(":".join(map(str, (seed, *about))))  # noqa: S311 - simulation, not cryptography
 
 
@@ -38,7 +38,7 @@ class Transcript:
             self._hash_ids(prompt, block_size)
 
     def produce(self) -> str:
-        """The next token, the same for the same seed and prompt."""
+        """Return the next token, the same for the same seed and prompt."""
         self._draw = (self._draw * 1_103_515_245 + 12_345) & 0x7FFFFFFF
         word = 3 * ((self._draw >> 8) % (len(_WORDS) // 3))
         token = " " + _WORDS[word : word + 3]
@@ -60,5 +60,5 @@ class Transcript:
 
 
 def chat_prompt(messages: Sequence[tuple[str, str]]) -> str:
-    """The prompt of a chat; an earlier turn with its answer is a prefix of later ones."""
+    """Return the prompt of a chat; an earlier turn with its answer is a prefix of the later turns."""
     return "".join(f"{role}:{content}\n" for role, content in messages) + "assistant:"

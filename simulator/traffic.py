@@ -17,7 +17,7 @@ from flettner.simulator.tally import LoadOutcome, LoadSlo, RequestRecord, Traffi
 from flettner.simulator.text import draws
 from flettner.simulator.workload import Conversation, Shape, conversations, gap_s, lengths
 
-_MAY_LAG_S = 1.0  # of arrivals a busy machine delays, so much is caught up, more is lost
+_MAY_LAG_S = 1.0  # of delayed arrivals that are caught up on a busy machine; older arrivals are lost
 _PAUSE_S = 0.2  # before a stream whose request failed sends the next: a dead server is not hammered
 
 

@@ -28,7 +28,7 @@ class Lengths:
 
 
 def lengths(text: str) -> Lengths:
-    """`64`, `uniform:32:128`, or `lognormal:MEDIAN:SIGMA[:LEAST:MOST]`. ValueError for anything else."""
+    """Parse `64`, `uniform:32:128` or `lognormal:MEDIAN:SIGMA[:LEAST:MOST]`. Raises ValueError."""
     kind, *numbers = text.split(":") if ":" in text else ("fixed", text)
     try:
         if kind == "fixed" and len(numbers) == 1 and int(numbers[0]) > 0:
@@ -46,7 +46,7 @@ def lengths(text: str) -> Lengths:
 
 
 def gap_s(random: Random, rate: float, cv: float) -> float:
-    """Seconds to the next arrival at `rate` per second: gamma, so cv 1 is Poisson, 0 constant, 4 bursts."""
+    """Draw the seconds to the next arrival, gamma-distributed: cv 1 is Poisson, 0 constant, 4 bursts."""
     if cv == 0:
         return 1 / rate
     shape = 1 / cv**2
@@ -54,7 +54,7 @@ def gap_s(random: Random, rate: float, cv: float) -> float:
 
 
 def prose(random: Random, tokens: int) -> str:
-    """Text of so many tokens without repetition."""
+    """Return text of this number of tokens without repetition."""
     return "".join(random.choices(_LETTERS, k=tokens * CHARACTERS))
 
 
@@ -78,7 +78,7 @@ class Conversation:
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def ask(self, shape: Shape) -> tuple[list[dict[str, str]], int]:
-        """The messages of the next turn, and its number of answer tokens."""
+        """Return the messages of the next turn, and its number of answer tokens."""
         text = prose(self.random, shape.prompt.draw(self.random))
         self.messages.append({"role": "user", "content": text})
         return list(self.messages), shape.output.draw(self.random)
@@ -88,7 +88,7 @@ class Conversation:
 
 
 def conversations(shape: Shape, seed: int) -> Iterator[Conversation]:
-    """An endless series; conversation N does not depend on the outcome of other ones."""
+    """Yield an endless series; conversation N does not depend on the outcome of the others."""
     system = prose(draws(seed, "system"), shape.system_tokens)
     number = 0
     while True:

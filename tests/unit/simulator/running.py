@@ -47,13 +47,13 @@ class Process:
     lines: list[str] = field(default_factory=list)
     url: str = ""
 
-    async def said(self, pattern: str) -> re.Match[str]:
+    async def wait_for(self, pattern: str) -> re.Match[str]:
         """Read the log up to a matching line; AssertionError if it ends first."""
         assert self.process.stdout is not None
         while line := (await self.process.stdout.readline()).decode():
             self.lines.append(line)
-            if found := re.search(pattern, line):
-                return found
+            if match := re.search(pattern, line):
+                return match
         raise AssertionError(f"no line like {pattern!r} in:\n{''.join(self.lines)}")
 
 
@@ -80,8 +80,8 @@ async def process(*argv: str, ready: bool = True) -> AsyncIterator[Process]:
     server = Process(process=started)
     try:
         if ready:
-            server.url = (await server.said(r"server on (http://\S+)"))[1]
-            await server.said("Application startup complete")
+            server.url = (await server.wait_for(r"server on (http://\S+)"))[1]
+            await server.wait_for("Application startup complete")
         yield server
     finally:
         if started.returncode is None:

@@ -143,10 +143,10 @@ async def test_a_server_that_is_never_ready_refuses_connections_and_exits_on_sig
     port = free_port()
     argv = ("--sim-fault", "*:never_ready", "--port", str(port))
     async with process(*argv, ready=False) as server, ClientSession() as session:
-        await server.said("GPU KV cache size")
+        await server.wait_for("GPU KV cache size")
         with pytest.raises((TimeoutError, AssertionError)):
             async with asyncio.timeout(1.0):
-                await server.said("Application startup complete")
+                await server.wait_for("Application startup complete")
         with pytest.raises(ClientConnectorError):
             await session.get(f"http://127.0.0.1:{port}/health")
         server.process.terminate()

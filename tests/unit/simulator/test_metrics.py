@@ -50,16 +50,16 @@ async def test_counters_equal_the_sent_requests() -> None:
             async with session.post(f"{server.url}/v1/completions", json=body) as response:
                 await response.read()
         seen = await scrape(server.url)
-    one = 'engine="0",model_name="tiny"'
+    labels = 'engine="0",model_name="tiny"'
 
-    assert seen[f"vllm:prompt_tokens_total{{{one}}}"] == 300
-    assert seen[f"vllm:generation_tokens_total{{{one}}}"] == 30
-    assert seen[f"vllm:prefix_cache_queries_total{{{one}}}"] == 300
-    assert seen[f"vllm:prefix_cache_hits_total{{{one}}}"] == 2 * 96
+    assert seen[f"vllm:prompt_tokens_total{{{labels}}}"] == 300
+    assert seen[f"vllm:generation_tokens_total{{{labels}}}"] == 30
+    assert seen[f"vllm:prefix_cache_queries_total{{{labels}}}"] == 300
+    assert seen[f"vllm:prefix_cache_hits_total{{{labels}}}"] == 2 * 96
     assert seen['vllm:request_success_total{engine="0",finished_reason="length",model_name="tiny"}'] == 3
-    assert seen[f"vllm:time_to_first_token_seconds_count{{{one}}}"] == 3
-    assert seen[f"vllm:inter_token_latency_seconds_count{{{one}}}"] == 27
-    assert seen[f"vllm:iteration_tokens_total_sum{{{one}}}"] == 300 - 192 + 30
+    assert seen[f"vllm:time_to_first_token_seconds_count{{{labels}}}"] == 3
+    assert seen[f"vllm:inter_token_latency_seconds_count{{{labels}}}"] == 27
+    assert seen[f"vllm:iteration_tokens_total_sum{{{labels}}}"] == 300 - 192 + 30
     assert seen['vllm:e2e_request_latency_seconds_bucket{engine="0",model_name="tiny",le="+Inf"}'] == 3
     assert seen['http_requests_total{handler="/v1/completions",method="POST",status="2xx"}'] == 3
     assert seen["process_start_time_seconds"] == 1_800_000_000.0

@@ -236,8 +236,8 @@ def test_a_blocked_queue_is_reported() -> None:
 @pytest.mark.parametrize("seqs", [3, 64])
 def test_steps_repeated_at_once_are_those_taken_one_by_one(seqs: int, blocks: int) -> None:
     limits = SchedulerLimits(max_num_seqs=seqs, max_num_batched_tokens=256)
-    one, fast = (Scheduler(limits, KvCache(blocks)) for _ in range(2))
-    for scheduler in (one, fast):
+    slow, fast = (Scheduler(limits, KvCache(blocks)) for _ in range(2))
+    for scheduler in (slow, fast):
         for request in requests(3, 40):
             scheduler.add(request)
     repeated = 0
@@ -247,12 +247,12 @@ def test_steps_repeated_at_once_are_those_taken_one_by_one(seqs: int, blocks: in
         fast.repeat(times)
         repeated += times
         for _ in range(1 + times):
-            plain = one.plan()
+            plain = slow.plan()
             assert plain is not None
             assert plain.work.sequences == step.work.sequences
-            one.finish(plain)
-        assert [(r.name, r.produced, len(r.blocks)) for r in one.running] == [
+            slow.finish(plain)
+        assert [(r.name, r.produced, len(r.blocks)) for r in slow.running] == [
             (r.name, r.produced, len(r.blocks)) for r in fast.running
         ]
-    assert one.plan() is None
+    assert slow.plan() is None
     assert repeated > 0

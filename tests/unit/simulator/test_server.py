@@ -233,7 +233,7 @@ async def test_a_drain_finishes_running_requests_and_aborts_new_ones() -> None:
         async with session.post(f"{server.url}/v1/completions", json=body) as got:
             await got.content.readline()
             server.process.terminate()
-            await server.said("draining in-flight requests count=1")
+            await server.wait_for("draining in-flight requests count=1")
             async with session.get(f"{server.url}/health") as health:
                 assert health.status == 200
             status, answer = await ask(server.url, "completions", prompt="late")
@@ -249,11 +249,11 @@ async def test_a_drain_finishes_running_requests_and_aborts_new_ones() -> None:
 async def test_steps_are_logged_in_vllms_words_only_where_asked_for() -> None:
     async with process("--enable-logging-iteration-details") as server:
         await ask(server.url, "completions", prompt=[1, 2, 3, 4], max_tokens=2, ignore_eos=True)
-        await server.said(r"Iteration\(2\)")
+        await server.wait_for(r"Iteration\(2\)")
     async with process() as silent:
         await ask(silent.url, "completions", prompt=[1, 2, 3, 4], max_tokens=2, ignore_eos=True)
         silent.process.terminate()
-        await silent.said("shutdown triggered")
+        await silent.wait_for("shutdown triggered")
 
     prompt, token = parse_iterations(server.lines)
     assert (prompt.prefill_tokens, prompt.decodes) == (4, 0)

@@ -23,12 +23,12 @@ async def test_a_request_waits_until_the_server_is_awake() -> None:
     async with running() as server, ClientSession() as session:
         mode = SleepMode(server.url.removeprefix("http://"))
         await mode.sleep()
-        asked = asyncio.create_task(session.post(f"{server.url}/v1/completions", json=BODY))
+        request = asyncio.create_task(session.post(f"{server.url}/v1/completions", json=BODY))
         await asyncio.sleep(0.2)
-        waits = not asked.done()
+        waits = not request.done()
 
         await mode.wake()
-        answer = await asked
+        answer = await request
 
     assert waits
     assert answer.status == 200
