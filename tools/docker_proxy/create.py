@@ -44,7 +44,7 @@ BODY: FieldTable = {
 
 
 def create_reasons(body: Json, context: FieldContext) -> Reasons:
-    """Reasons against creating the container; image, networks and volumes are looked up later."""
+    """Return the reasons against creating the container; image, networks and volumes are looked up later."""
     yield from find_refusals("", body, BODY, context)
     if not isinstance(body.get("Image"), str) or not body["Image"]:
         yield "Image: none is named"
@@ -55,7 +55,7 @@ def create_reasons(body: Json, context: FieldContext) -> Reasons:
 
 
 def update_reasons(body: Json, context: FieldContext) -> Reasons:
-    """The restart policy is the only part of an existing container that may change."""
+    """Return the reasons against an update of anything but the restart policy."""
     yield from find_refusals("", body, {"RestartPolicy": RESTART}, context)
     if not body.get("RestartPolicy"):
         yield "RestartPolicy: is missing"

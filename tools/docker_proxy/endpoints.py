@@ -35,7 +35,7 @@ def network_mode(where: str, value: object, context: FieldContext) -> Reasons:
 
 
 def aliases(where: str, value: object, context: FieldContext) -> Reasons:
-    """An alias attracts traffic, so only flettner's own names and the listed ones are allowed."""
+    """An alias attracts traffic, so only flettner's own names and the listed names are allowed."""
     if not isinstance(value, list):
         yield f"{where}: must be a list"
         return
@@ -67,7 +67,7 @@ NETWORKING: FieldTable = {"EndpointsConfig": values(fields(ENDPOINT), r"[a-zA-Z0
 
 
 def connect_reasons(body: Json, context: FieldContext) -> Reasons:
-    """Reasons against POST /networks/{id}/connect."""
+    """Return the reasons against POST /networks/{id}/connect."""
     return find_refusals("", body, {"Container": text, "EndpointConfig": fields(ENDPOINT)}, context)
 
 
@@ -109,7 +109,7 @@ def links(where: str, value: object, context: FieldContext) -> Reasons:
 
 
 def networks_named(body: Json) -> Iterator[str]:
-    """The networks of an accepted create body."""
+    """Yield the networks of an accepted create body."""
     mode = (body.get("HostConfig") or {}).get("NetworkMode")
     yield _DEFAULT if mode in (None, "", "default") else mode
     for name in (body.get("NetworkingConfig") or {}).get("EndpointsConfig") or {}:

@@ -48,22 +48,22 @@ class EngineSocket:
             raise EngineSilent(f"the engine described {name} without {error}") from error
 
     async def described(self, container_id: str) -> Json:
-        """The full inspect document. Raises Absent, EngineSilent."""
+        """Return the full inspect document. Raises Absent, EngineSilent."""
         return await self._get(f"/containers/{container_id}/json")
 
     async def image(self, ref: str) -> tuple[str, ...]:
-        """All names of the image: id, tags and digests."""
+        """Return all names of the image: id, tags and digests."""
         seen = await self._get(f"/images/{ref}/json")
         names = [seen.get("Id"), *(seen.get("RepoTags") or []), *(seen.get("RepoDigests") or [])]
         return tuple(name for name in names if isinstance(name, str) and not name.startswith("<none>"))
 
     async def network(self, ref: str) -> tuple[str, str, str]:
-        """(id, name, driver)."""
+        """Return (id, name, driver)."""
         seen = await self._get(f"/networks/{ref}")
         return str(seen.get("Id")), str(seen.get("Name")), str(seen.get("Driver"))
 
     async def volume(self, name: str) -> tuple[str, Json]:
-        """(driver, its options)."""
+        """Return (driver, its options)."""
         seen = await self._get(f"/volumes/{name}")
         return str(seen.get("Driver")), seen.get("Options") or {}
 

@@ -17,7 +17,7 @@ Reasons = Iterator[str]
 
 class HostFiles(Protocol):
     def __call__(self, path: str) -> tuple[str, bool]:
-        """The resolved `path`, and whether it is a directory or a plain file. Raises OSError."""
+        """Return the resolved `path`, and whether it is a directory or a plain file. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +46,9 @@ def find_refusals(where: str, value: object, table: FieldTable, context: FieldCo
 
 def _explain_unknown(key: str, table: FieldTable) -> str:
     folded = unicodedata.normalize("NFKC", key).casefold()
-    for known in table:
-        if known.casefold() == folded:
-            return f"the engine would read this key as {known}: write it so"
+    for field_name in table:
+        if field_name.casefold() == folded:
+            return f"the engine would read this key as {field_name}: write it so"
     return "not a field that a container of flettner may set"
 
 
@@ -97,7 +97,7 @@ def one_of(*allowed: str) -> Rule:
 
 
 def listed(of: Callable[[ProxyPolicy], tuple[str, ...]], key: str, *always: str) -> Rule:
-    """A text that must be in a list of the policy; the reason names the list as `key`."""
+    """Return a rule for a text that must be in a list of the policy; the reason names the list as `key`."""
 
     def rule(where: str, value: object, context: FieldContext) -> Reasons:
         if value not in (*always, *of(context.policy)):
@@ -118,7 +118,7 @@ def each(inner: Rule) -> Rule:
 
 
 def values(inner: Rule, keys: str = r"[^\x00-\x1f]{1,512}") -> Rule:
-    """A map with user-defined keys (matching `keys`) whose values `inner` checks, unless null."""
+    """Return a rule for a map with keys that match `keys`, and values, unless null, that `inner` checks."""
 
     def rule(where: str, value: object, context: FieldContext) -> Reasons:
         if not isinstance(value, dict):
@@ -138,5 +138,5 @@ def fields(table: FieldTable) -> Rule:
 
 
 def shown(value: object) -> str:
-    """A value for a reason: short, one line, plain characters. Never used for possible secrets."""
+    """Return a value for a reason: short, one line, plain characters. Never used for possible secrets."""
     return ascii(value)[:120]

@@ -29,7 +29,7 @@ _log = structlog.get_logger("docker_proxy")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: no fault; 1: `check` found objections; 2: the policy or the socket is invalid."""
+    """Return 0: no fault; 1: `check` found objections; 2: the policy or the socket is invalid."""
     arguments = _parser().parse_args(argv)
     try:
         policy = load_policy(arguments.config)
@@ -71,7 +71,7 @@ def _configure_logs() -> None:
 
 @contextlib.contextmanager
 def listening(path: Path, engine: Path) -> Iterator[socket.socket]:
-    """The bound socket, open to its user and group only, removed afterwards. Raises PolicyError."""
+    """Yield the bound socket, open to its user and group only, removed afterwards. Raises PolicyError."""
     if path.resolve() == engine.resolve():
         raise PolicyError(f"socket.path: {path} is the engine's own socket")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -103,11 +103,11 @@ async def _check(policy: ProxyPolicy, containers: Sequence[str]) -> int:
     wrong = False
     async with ClientSession(connector=UnixConnector(path=policy.socket.engine)) as session:
         for name in containers:
-            found = await objections(
+            problems = await objections(
                 name, FieldContext(policy=policy, files=host_files), EngineSocket(session=session)
             )
-            wrong |= bool(found)
-            for line in found or ["a twin of it would pass"]:
+            wrong |= bool(problems)
+            for line in problems or ["a twin of it would pass"]:
                 print(f"{name}: {line}")  # noqa: T201
     if not containers:
         print("the policy is well-formed")  # noqa: T201
@@ -152,7 +152,7 @@ _NOT_COPIED = ("AttachStdin", "AttachStdout", "AttachStderr", "MacAddress", "OnB
 
 
 async def objections(name: str, context: FieldContext, engine: EngineSocket) -> list[str]:
-    """All reasons against a twin of the container `name`, and against changing the container itself."""
+    """Return the reasons against a twin of the container `name`, and against changing this container."""
     request_filter = RequestFilter(context=context, engine=engine)
     try:
         seen = await engine.container(name)
@@ -171,7 +171,7 @@ async def objections(name: str, context: FieldContext, engine: EngineSocket) -> 
 
 
 def twin(inspected: Json, context: FieldContext) -> Json:
-    """A create body like flettner's, with unchanged flags."""
+    """Return a create body like flettner's, with unchanged flags."""
     config = {key: value for key, value in inspected["Config"].items() if key not in _NOT_COPIED}
     if config.get("Hostname") == inspected["Id"][:12]:
         del config["Hostname"]

@@ -42,7 +42,7 @@ def host_files(path: str) -> tuple[str, bool]:
 
 
 def bind(where: str, value: object, context: FieldContext) -> Reasons:
-    """One line of HostConfig.Binds: `/source:/target[:mode,...]`, `volume:/target[...]` or `/anonymous`."""
+    """Check a HostConfig.Binds line: `/source:/target[:mode,...]`, `volume:/target[...]` or `/anonymous`."""
     if not isinstance(value, str):
         yield f"{where}: must be a string"
         return
@@ -73,7 +73,7 @@ def _mode_reasons(where: str, modes: set[str], context: FieldContext) -> Reasons
 
 
 def target(where: str, value: object, _: FieldContext) -> Reasons:
-    """A path in the container, outside the kernel's own file systems."""
+    """Check a path in the container: it must be outside the kernel's own file systems."""
     if not isinstance(value, str) or not value.startswith("/"):
         yield f"{where}: {shown(value)} is not an absolute path in the container"
         return
@@ -85,7 +85,7 @@ def target(where: str, value: object, _: FieldContext) -> Reasons:
 
 
 def source(where: str, path: str, writable: bool, context: FieldContext) -> Reasons:
-    """A host path: all its resolutions must be in a listed directory."""
+    """Check a host path: all its resolutions must be in a listed directory."""
     mounts = context.policy.mounts
     if "\n" in path or not path.startswith("/"):
         yield f"{where}: {shown(path)} is not an absolute path"
@@ -122,7 +122,7 @@ def _normalise(path: str) -> str:
 
 
 def mount(where: str, value: object, context: FieldContext) -> Reasons:
-    """One of HostConfig.Mounts."""
+    """Check an element of HostConfig.Mounts."""
     yield from fields(_MOUNT)(where, value, context)
     if not isinstance(value, dict):
         return
@@ -187,7 +187,7 @@ def tmpfs(where: str, value: object, context: FieldContext) -> Reasons:
 
 
 def volumes_named(host_config: Json) -> Iterator[str]:
-    """The named volumes of an accepted body."""
+    """Yield the named volumes of an accepted body."""
     for line in host_config.get("Binds") or []:
         if not line.startswith("/"):
             yield line.split(":")[0]

@@ -38,7 +38,7 @@ class Proxy:
     policy: Callable[[], ProxyPolicy]
     session: ClientSession
     under_way: int = field(default=0, init=False)
-    known: set[str] = field(default_factory=set, init=False)
+    adopted_ids: set[str] = field(default_factory=set, init=False)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Handle one request; log it if it is refused or changes anything."""
@@ -56,7 +56,7 @@ class Proxy:
         )
         context = FieldContext(policy=self.policy(), files=host_files)
         request_filter = RequestFilter(
-            context=context, engine=EngineSocket(session=self.session), known=self.known
+            context=context, engine=EngineSocket(session=self.session), adopted_ids=self.adopted_ids
         )
         try:
             ask = _parse_ask(request)
@@ -138,7 +138,7 @@ async def _stream_reply(request: web.BaseRequest, reply: ClientResponse) -> web.
 
 
 async def _filter_list(reply: ClientResponse, request_filter: RequestFilter) -> web.StreamResponse:
-    """The list of containers, reduced to those that the policy allows."""
+    """Return the list of containers, reduced to those that the policy allows."""
     text = bytearray()
     async for chunk in reply.content.iter_any():
         text += chunk
@@ -149,15 +149,15 @@ async def _filter_list(reply: ClientResponse, request_filter: RequestFilter) -> 
 
 
 def _is_listed(entry: Json, request_filter: RequestFilter) -> bool:
-    # A name with a second slash is a link: the alias by which another container knows this one.
+    # A name with a second slash is a link: the alias by which another container knows it.
     names = {name[1:] for name in entry.get("Names") or []}
     containers = request_filter.policy.containers
     labelled = bool((entry.get("Labels") or {}).get(containers.label))
-    return labelled or entry.get("Id") in request_filter.known or not names.isdisjoint(containers.adopt)
+    return labelled or entry.get("Id") in request_filter.adopted_ids or not names.isdisjoint(containers.adopt)
 
 
 def _error_response(status: int, message: str) -> web.Response:
-    """An error in the Engine's format, so that its clients show the reason."""
+    """Return an error in the Engine's format, so that its clients show the reason."""
     return web.json_response({"message": message}, status=status)
 
 
@@ -166,7 +166,7 @@ def _log_target(request: web.BaseRequest) -> str:
 
 
 def _peer_ids(request: web.BaseRequest) -> dict[str, int]:
-    """The peer of the socket, according to the kernel."""
+    """Return the peer of the socket, according to the kernel."""
     end = request.get_extra_info("socket")
     if end is None:
         return {}

@@ -116,21 +116,21 @@ def ask_of(method: str, target: str) -> Ask:
     version = _version(path)
     rest = path[len(version) :]
     for route in ROUTES:
-        if route.method == method and (found := route.path.fullmatch(rest)):
-            subject = found.groupdict().get("subject", "")
+        if route.method == method and (match := route.path.fullmatch(rest)):
+            subject = match.groupdict().get("subject", "")
             return Ask(route=route, version=version, subject=subject, query=_query(route, query))
     raise Refused("this request is not on the allow-list")
 
 
 def _version(path: str) -> str:
-    found = _VERSION.match(path)
-    if not found:
+    match = _VERSION.match(path)
+    if not match:
         return ""
-    if int(found[1]) < OLDEST_API:
+    if int(match[1]) < OLDEST_API:
         raise Refused(
-            f"API 1.{found[1]} is too old: start bodies mattered then (1.{OLDEST_API} is the least)"
+            f"API 1.{match[1]} is too old: start bodies mattered then (1.{OLDEST_API} is the least)"
         )
-    return found[0]
+    return match[0]
 
 
 def _query(route: MatchedRoute, text: str) -> Mapping[str, str]:

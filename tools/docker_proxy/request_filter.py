@@ -38,11 +38,11 @@ class Onward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFilter:
-    """`known`: ids of containers seen under an adopted name; it grows."""
+    """`adopted_ids`: ids of containers seen under an adopted name; it grows."""
 
     context: FieldContext
     engine: EngineSocket
-    known: set[str] = field(default_factory=set)
+    adopted_ids: set[str] = field(default_factory=set)
 
     @property
     def policy(self) -> ProxyPolicy:
@@ -77,7 +77,7 @@ class RequestFilter:
         if not self.is_own(seen) and not self._may_read(ask, seen):
             raise Refused(f"{ask.route.kind}: {self._describe_third_party(seen)}")
         if seen.name in self.policy.containers.adopt:
-            self.known.add(seen.id)
+            self.adopted_ids.add(seen.id)
         if ask.query.get("v", "0") not in _OFF and not self._has_label(seen):
             raise Refused(
                 f"remove: {seen.name} was adopted: flettner may not remove its anonymous volumes (v=1)"
@@ -92,7 +92,7 @@ class RequestFilter:
         """True if the policy permits any container, or if it was adopted and renamed by hand later."""
         if ask.route.changes or ask.route.kind == "file":
             return False
-        return self.policy.containers.read == "all" or seen.id in self.known
+        return self.policy.containers.read == "all" or seen.id in self.adopted_ids
 
     def is_own(self, seen: Container) -> bool:
         return self._has_label(seen) or seen.name in self.policy.containers.adopt
@@ -130,7 +130,7 @@ class RequestFilter:
         return _forward(ask, "/containers/create", body=encode(body))
 
     async def check_named_resources(self, body: Json) -> None:
-        """Image, networks and volumes of a create body. Raises Refused, Absent, EngineSilent."""
+        """Check image, networks and volumes of a create body. Raises Refused, Absent, EngineSilent."""
         for network in networks_named(body):
             await self._network(network)
         volumes = set(volumes_named(body.get("HostConfig") or {}))
@@ -147,16 +147,16 @@ class RequestFilter:
             raise Refused(f"volumes not in the policy's mounts.volumes: {', '.join(sorted(bad_volumes))}")
 
     async def _find_adopted(self) -> list[Container]:
-        """Existing containers with exactly this name (the engine would also match an id prefix)."""
-        found = []
+        """Return existing containers with exactly this name (the engine would also match an id prefix)."""
+        adopted = []
         for name in self.policy.containers.adopt:
             try:
                 seen = await self.engine.container(name)
             except Absent:
                 continue
             if seen.name == name:
-                found.append(seen)
-        return found
+                adopted.append(seen)
+        return adopted
 
     async def _is_volume_allowed(self, name: str) -> bool:
         """A volume that only matches a pattern must be plain: `local` with options can be any directory."""
@@ -172,7 +172,7 @@ class RequestFilter:
         return driver == "local" and not options
 
     async def _network(self, ref: str) -> str:
-        """The id of an allowed network. The driver reveals the host's network under any name."""
+        """Return the id of an allowed network. The driver reveals the host's network under any name."""
         if not NAME.fullmatch(ref):
             raise Refused(f"network: {shown(ref)} is not the name of a network")
         networks = self.policy.networks
@@ -211,6 +211,6 @@ def _check_image_name(ref: str) -> str:
 
 
 def _refuse_if_any(reasons: Reasons) -> None:
-    if found := list(reasons):
-        more = f"; and {len(found) - _MOST_REASONS} more" if len(found) > _MOST_REASONS else ""
-        raise Refused("; ".join(found[:_MOST_REASONS]) + more)
+    if refusals := list(reasons):
+        more = f"; and {len(refusals) - _MOST_REASONS} more" if len(refusals) > _MOST_REASONS else ""
+        raise Refused("; ".join(refusals[:_MOST_REASONS]) + more)

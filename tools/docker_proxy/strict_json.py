@@ -16,7 +16,7 @@ DEEPEST = 32
 
 
 def parse(body: bytes) -> Json:
-    """The one object in `body`. Raises Refused."""
+    """Return the one object in `body`. Raises Refused."""
     try:
         value = json.loads(
             body.decode("utf-8"),

@@ -58,14 +58,14 @@ class FakeDocker:
             "vllm-plain": {"Driver": "local", "Options": None},
         }
     )
-    asked: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
+    received: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
     events: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
     listeners: int = 0
     says: bytes | None = None  # answer to every GET
 
     @property
     def changes(self) -> list[tuple[str, str, dict[str, str], bytes]]:
-        return [asked for asked in self.asked if asked[0] != "GET"]
+        return [received for received in self.received if received[0] != "GET"]
 
     def find(self, ref: str) -> dict[str, Any] | None:
         """Resolve in the order of dockerd: full id, name, prefix of an id."""
@@ -77,12 +77,12 @@ class FakeDocker:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path.removeprefix("/v1.41")
-        self.asked.append((request.method, path, dict(request.query), await request.read()))
+        self.received.append((request.method, path, dict(request.query), await request.read()))
         if self.says is not None and request.method == "GET":
             return web.Response(body=self.says, content_type="application/json")
         match (request.method, path[1:].split("/")):
             case "GET", ["containers", ref, "json"]:
-                return _found(self.find(ref), ref)
+                return _answer_with(self.find(ref), ref)
             case "GET", ["containers", "json"]:
                 return web.json_response([self._entry(container) for container in self.containers])
             case "GET", ["images", *ref, "json"]:
@@ -90,7 +90,7 @@ class FakeDocker:
             case "GET", ["networks", ref]:
                 return self._network(ref)
             case "GET", ["volumes", name]:
-                return _found(self.volumes.get(name), name)
+                return _answer_with(self.volumes.get(name), name)
             case "GET", ["events"] | ["containers", _, "logs"]:
                 return await self._stream(request)
             case "POST", ["containers", "create"]:
@@ -109,13 +109,13 @@ class FakeDocker:
         for image, tags in self.images.items():
             if ref == image or ref in tags or image.removeprefix("sha256:").startswith(ref):
                 return web.json_response({"Id": image, "RepoTags": tags, "RepoDigests": None})
-        return _found(None, ref)
+        return _answer_with(None, ref)
 
     def _network(self, ref: str) -> web.Response:
         for name, (full, driver) in self.networks.items():
             if ref == name or full.startswith(ref):
                 return web.json_response({"Id": full, "Name": name, "Driver": driver})
-        return _found(None, ref)
+        return _answer_with(None, ref)
 
     async def _stream(self, request: web.BaseRequest) -> web.StreamResponse:
         """Stream until `events` yields None; b"" aborts the connection."""
@@ -134,7 +134,7 @@ class FakeDocker:
             self.listeners -= 1
 
 
-def _found(what: dict[str, Any] | None, ref: str) -> web.Response:
+def _answer_with(what: dict[str, Any] | None, ref: str) -> web.Response:
     if what is None:
         return web.json_response({"message": f"No such object: {ref}"}, status=404)
     return web.json_response(what)

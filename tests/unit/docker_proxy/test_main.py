@@ -103,17 +103,17 @@ def test_the_proxy_runs_reloads_and_stops_as_its_unit_expects(tmp_path: Path, no
     try:
         assert notes.recv(99) == b"READY=1"
         assert process.stderr is not None
-        said = [json.loads(process.stderr.readline())]
+        entries = [json.loads(process.stderr.readline())]
         for more in ("[creat]\n", "[networks]\nhost = true\n"):
             _file(tmp_path, more)
             process.send_signal(signal.SIGHUP)
-            said.append(json.loads(process.stderr.readline()))
+            entries.append(json.loads(process.stderr.readline()))
         process.terminate()
         assert notes.recv(99) == b"STOPPING=1"
         assert process.wait(timeout=60) == 0
     finally:
         process.kill()
         process.communicate()
-    assert [line["event"] for line in said] == ["listening", "policy not reloaded", "policy reloaded"]
-    assert "creat: no such key" in said[1]["reason"]
+    assert [line["event"] for line in entries] == ["listening", "policy not reloaded", "policy reloaded"]
+    assert "creat: no such key" in entries[1]["reason"]
     assert not (tmp_path / "p.sock").exists()

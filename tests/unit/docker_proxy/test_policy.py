@@ -22,7 +22,7 @@ def test_an_empty_policy_allows_no_creation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tables", "said"),
+    ("tables", "message"),
     [
         ({"creat": {}}, "policy: creat: no such key"),
         ({"create": {"image": []}}, "create.image: no such key"),
@@ -49,11 +49,11 @@ def test_an_empty_policy_allows_no_creation() -> None:
         ({"socket": {"path": "docker.sock"}}, "is not an absolute path"),
     ],
 )
-def test_an_invalid_policy_names_the_key_and_the_error(tables: dict[str, Any], said: str) -> None:
+def test_an_invalid_policy_names_the_key_and_the_error(tables: dict[str, Any], message: str) -> None:
     with pytest.raises(PolicyError) as caught:
         parse_policy(tables)
 
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_all_errors_of_a_policy_are_reported_at_once(tmp_path: Path) -> None:
@@ -66,13 +66,13 @@ def test_all_errors_of_a_policy_are_reported_at_once(tmp_path: Path) -> None:
     assert len(str(caught.value).splitlines()) == 2
 
 
-@pytest.mark.parametrize(("text", "said"), [("x =", "not TOML"), (None, "No such file")])
-def test_an_unreadable_policy_file_is_reported(tmp_path: Path, text: str | None, said: str) -> None:
+@pytest.mark.parametrize(("text", "message"), [("x =", "not TOML"), (None, "No such file")])
+def test_an_unreadable_policy_file_is_reported(tmp_path: Path, text: str | None, message: str) -> None:
     file = tmp_path / "p.toml"
     if text is not None:
         file.write_text(text)
 
-    with pytest.raises(PolicyError, match=said):
+    with pytest.raises(PolicyError, match=message):
         load_policy(file)
 
 

@@ -65,10 +65,10 @@ async def test_answers_keep_their_status_and_headers(rig: Rig) -> None:
 async def test_a_connection_upgrade_is_refused(rig: Rig) -> None:
     upgrade = {"Connection": "Upgrade", "Upgrade": "tcp"}
 
-    status, said = await rig.ask("POST", "/containers/vllm/start", headers=upgrade)
+    status, why = await rig.ask("POST", "/containers/vllm/start", headers=upgrade)
 
-    assert (status, rig.engine.asked) == (403, [])
-    assert "taken over" in said
+    assert (status, rig.engine.received) == (403, [])
+    assert "taken over" in why
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -80,7 +80,7 @@ async def test_a_body_over_the_limit_is_refused_unread(rig: Rig, chunked: bool) 
     body = pieces() if chunked else b" " * 400_000
     status, _ = await rig.ask("POST", "/containers/create?name=flettner-x", data=body)
 
-    assert (status, rig.engine.asked) == (413, [])
+    assert (status, rig.engine.received) == (413, [])
 
 
 async def test_a_compressed_body_is_refused(rig: Rig) -> None:
@@ -120,9 +120,9 @@ async def test_a_slow_body_is_refused_and_delays_no_other_client(
     ids=["tls", "no slash", "negative", "two lengths", "two different lengths", "headers", "chunks"],
 )
 async def test_garbage_is_refused_and_never_forwarded(rig: Rig, garbage: bytes) -> None:
-    said = await raw(rig, garbage)
+    answer = await raw(rig, garbage)
 
-    assert b" 200 " not in said
+    assert b" 200 " not in answer
     assert rig.engine.changes == []
     assert (await rig.ask("GET", "/_ping"))[0] == 200
 
@@ -131,9 +131,9 @@ async def test_each_request_on_a_connection_is_checked_separately(rig: Rig) -> N
     first = b"GET /_ping HTTP/1.1\r\nHost: x\r\n\r\n"
     second = b"POST /containers/postgres/stop HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
-    said = await raw(rig, first + second)
+    answer = await raw(rig, first + second)
 
-    assert said.index(b" 200 ") < said.index(b" 403 ")
+    assert answer.index(b" 200 ") < answer.index(b" 403 ")
     assert rig.engine.changes == []
 
 
@@ -146,10 +146,10 @@ async def test_too_many_concurrent_requests_are_refused(rig: Rig, monkeypatch: p
 async def test_a_refusal_is_one_line_with_its_reason_and_no_secret(rig: Rig) -> None:
     bad = {**VLLM, "Env": ["HF_TOKEN=hunter2"], "HostConfig": {"Privileged": True}}
     with capture_logs() as lines:
-        status, said = await rig.create(bad)
+        status, why = await rig.create(bad)
 
     assert status == 403
-    assert said == "flettner-docker-proxy: HostConfig.Privileged: must be left empty"
+    assert why == "flettner-docker-proxy: HostConfig.Privileged: must be left empty"
     (line,) = lines
     assert line["event"] == "refused"
     assert line["reason"] == "HostConfig.Privileged: must be left empty"
@@ -171,9 +171,9 @@ async def test_an_unreachable_engine_is_reported(rig: Rig) -> None:
     async with ClientSession(connector=rig.client.connector, connector_owner=False) as fresh:
         rig.client = fresh
         for method, path in (("GET", "/_ping"), ("POST", "/containers/vllm/stop")):
-            status, said = await rig.ask(method, path)
+            status, why = await rig.ask(method, path)
             assert status == 502
-            assert "the engine does not answer" in said
+            assert "the engine does not answer" in why
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,10 @@ async def test_a_request_for_an_own_container_is_forwarded_with_its_full_id(
 async def test_a_foreign_container_is_protected_under_every_name(
     rig: Rig, method: str, tail: str, ref: str
 ) -> None:
-    status, said = await rig.ask(method, f"/v1.41/containers/{ref}{tail}")
+    status, why = await rig.ask(method, f"/v1.41/containers/{ref}{tail}")
 
     assert status == 403
-    assert "is not in the policy's containers.adopt" in said
+    assert "is not in the policy's containers.adopt" in why
     assert rig.engine.changes == []
 
 
@@ -80,10 +80,10 @@ async def test_an_adopted_container_renamed_by_hand_is_read_only(rig: Rig) -> No
 @pytest.mark.parametrize("flag", ["1", "True", "true"])
 async def test_the_anonymous_volumes_of_an_adopted_container_are_kept(rig: Rig, flag: str) -> None:
     assert (await rig.ask("DELETE", f"/containers/flettner-chat-r3?v={flag}"))[0] == 204
-    status, said = await rig.ask("DELETE", f"/containers/vllm?v={flag}&force=1")
+    status, why = await rig.ask("DELETE", f"/containers/vllm?v={flag}&force=1")
 
     assert (status, len(rig.engine.changes)) == (403, 1)
-    assert "anonymous volumes" in said
+    assert "anonymous volumes" in why
 
 
 async def test_an_unknown_container_gets_the_error_of_the_engine(rig: Rig) -> None:
@@ -120,10 +120,10 @@ async def test_an_update_is_forwarded_as_checked(rig: Rig) -> None:
 
 @pytest.mark.parametrize("path", ["start", "stop", "kill", "rename?name=flettner-x"])
 async def test_an_unexpected_body_is_refused(rig: Rig, path: str) -> None:
-    status, said = await rig.ask("POST", f"/containers/vllm/{path}", data=b'{"Privileged":1}')
+    status, why = await rig.ask("POST", f"/containers/vllm/{path}", data=b'{"Privileged":1}')
 
-    assert (status, rig.engine.asked) == (403, [])
-    assert "takes no body" in said
+    assert (status, rig.engine.received) == (403, [])
+    assert "takes no body" in why
 
 
 async def test_a_container_is_created_as_checked_under_a_flettner_name(rig: Rig) -> None:
@@ -168,10 +168,10 @@ NETWORKS: dict[str, Any] = {"NetworkingConfig": {"EndpointsConfig": {"db": {}}}}
 async def test_escalations_that_only_the_engine_reveals_are_refused(
     rig: Rig, change: dict[str, Any], reason: str
 ) -> None:
-    status, said = await rig.create({**VLLM, **change})
+    status, why = await rig.create({**VLLM, **change})
 
     assert status == 403
-    assert reason in said
+    assert reason in why
     assert rig.engine.changes == []
 
 

@@ -29,12 +29,12 @@ def test_the_unit_runs_as_its_own_user_in_the_docker_group() -> None:
 
 
 def test_the_unit_has_a_low_systemd_exposure_score() -> None:
-    said = subprocess.run(
+    report = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--threshold=15", str(UNIT)],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert said.returncode == 0, said.stdout[-2000:] + said.stderr
-    assert "Unknown" not in said.stderr
+    assert report.returncode == 0, report.stdout[-2000:] + report.stderr
+    assert "Unknown" not in report.stderr
