@@ -1,4 +1,4 @@
-"""What the variables of vLLM's benchmarks/auto_tune/auto_tune.sh ask for, as options of `flettner tune`.
+"""The variables of vLLM's benchmarks/auto_tune/auto_tune.sh as options of `flettner tune`.
 
 The script's own search for the largest rate is left out: `flettner tune` tunes for a given rate.
 """
@@ -55,34 +55,36 @@ def read_variables(path: Path) -> AutoTuneVariables:
         text = read_file(path, _MAX_FILE).decode("utf-8", "replace")
     except OSError as error:
         raise ConfigError(f"--auto-tune {path}: cannot be read: {error.strerror}") from error
-    found = dict(_DEFAULTS)
+    variables = dict(_DEFAULTS)
     given = {name: "".join(forms) for name, *forms in _LINE.findall(text)}
-    unread = sorted({*_ASSIGNED.findall(text)} & found.keys() - given.keys())
+    unread = sorted({*_ASSIGNED.findall(text)} & variables.keys() - given.keys())
     if unread:
         raise ConfigError(
             f"--auto-tune {path}: the value of {unread[0]} cannot be read: write it as {unread[0]}=VALUE"
         )
-    if not given.keys() & found.keys():
+    if not given.keys() & variables.keys():
         raise ConfigError(f"--auto-tune {path}: sets none of {', '.join(_DEFAULTS)}")
-    found |= {name: value for name, value in given.items() if name in found}
-    return _parse(found, path)
+    variables |= {name: value for name, value in given.items() if name in variables}
+    return _parse(variables, path)
 
 
-def _parse(found: Mapping[str, str], path: Path) -> AutoTuneVariables:
-    numbers = {name: _whole(found[name], name, path) for name in ("INPUT_LEN", "OUTPUT_LEN", "MAX_MODEL_LEN")}
+def _parse(variables: Mapping[str, str], path: Path) -> AutoTuneVariables:
+    numbers = {
+        name: _whole(variables[name], name, path) for name in ("INPUT_LEN", "OUTPUT_LEN", "MAX_MODEL_LEN")
+    }
     if numbers["INPUT_LEN"] + numbers["OUTPUT_LEN"] > numbers["MAX_MODEL_LEN"]:
         raise ConfigError(f"--auto-tune {path}: INPUT_LEN + OUTPUT_LEN is above MAX_MODEL_LEN")
-    prefix = numbers["INPUT_LEN"] * _whole(found["MIN_CACHE_HIT_PCT"], "MIN_CACHE_HIT_PCT", path) // 100
-    limit_ms = _whole(found["MAX_LATENCY_ALLOWED_MS"], "MAX_LATENCY_ALLOWED_MS", path)
-    folder = ("--download-dir", found["DOWNLOAD_DIR"]) if found["DOWNLOAD_DIR"] else ()
+    prefix = numbers["INPUT_LEN"] * _whole(variables["MIN_CACHE_HIT_PCT"], "MIN_CACHE_HIT_PCT", path) // 100
+    limit_ms = _whole(variables["MAX_LATENCY_ALLOWED_MS"], "MAX_LATENCY_ALLOWED_MS", path)
+    folder = ("--download-dir", variables["DOWNLOAD_DIR"]) if variables["DOWNLOAD_DIR"] else ()
     seqs, budgets = (
-        [_whole(word, name, path) for word in found[name].split()]
+        [_whole(word, name, path) for word in variables[name].split()]
         for name in ("NUM_SEQS_LIST", "NUM_BATCHED_TOKENS_LIST")
     )
     return AutoTuneVariables(
         command=(
-            *("vllm", "serve", found["MODEL"], "--tensor-parallel-size", found["TP"]),
-            *("--max-model-len", found["MAX_MODEL_LEN"], "--port", "8004", *folder),
+            *("vllm", "serve", variables["MODEL"], "--tensor-parallel-size", variables["TP"]),
+            *("--max-model-len", variables["MAX_MODEL_LEN"], "--port", "8004", *folder),
         ),
         points=tuple(
             {"max_num_seqs": number, "max_num_batched_tokens": budget}

@@ -82,7 +82,7 @@ class BenchOptions:
     def _sharegpt(self, random: Random) -> list[tuple[int, int]]:
         if self.dataset_path is None:
             raise ConfigError("--dataset-name sharegpt: give its JSON file with --dataset-path")
-        found = [
+        lengths = [
             (prompt, self.sharegpt_output_len or output)
             for prompt, output in _conversations(self.dataset_path)
             if prompt >= _LEAST_TOKENS
@@ -90,11 +90,11 @@ class BenchOptions:
             and prompt <= _MOST_PROMPT
             and prompt + output <= _MOST_TOTAL
         ]
-        if not found:
+        if not lengths:
             raise ConfigError(f"--dataset-path {self.dataset_path}: holds no conversation of two turns")
-        random.shuffle(found)
-        times = -(-self.num_prompts // len(found))
-        return (found * times)[: self.num_prompts]
+        random.shuffle(lengths)
+        times = -(-self.num_prompts // len(lengths))
+        return (lengths * times)[: self.num_prompts]
 
 
 def _around(length: int, ratio: float, random: Random) -> int:

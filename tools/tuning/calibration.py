@@ -1,6 +1,6 @@
 """Corrects a law by the first trial: what was predicted of it, and what was measured.
 
-Two things are told apart. An engine that is slower than the law, by other work on the machine or by a
+Two causes are separated. An engine that is slower than the law, by other work on the machine or by a
 prior's error, is slower in all that it does, so the law is scaled until the mean time between tokens is
 right. The API server and this client delay the first token and the last one alike: they change the TTFT
 and leave the time between tokens as it is.
@@ -24,16 +24,18 @@ _ROUNDS = 8  # of halving: to 1 %
 def calibrate(
     law: UncertainLaw, plan: TuningPlan, limits: EngineLimits, measured: Mapping[str, float]
 ) -> tuple[UncertainLaw, Goals]:
-    """The law with the mean time between tokens of the first trial, and what is left of the objectives when
-    the time outside the engine is taken off."""
+    """Scale the law to the mean time between tokens of the first trial, and take the time outside the engine
+    off the objectives."""
     gap_s = measured.get("itl_mean_s", 0.0)
     factor = _find_factor(law.law, plan, limits, gap_s) if gap_s > 0 else 1.0
-    found = law.law.scaled(factor)
-    run = ReplayedScheduler(plan.trace, found, limits).run()
-    waits = sorted(one.first_s - one.arrival_s for one in run.requests if one.first_s is not None)
+    scaled = law.law.scaled(factor)
+    run = ReplayedScheduler(plan.trace, scaled, limits).run()
+    waits = sorted(
+        request.first_s - request.arrival_s for request in run.requests if request.first_s is not None
+    )
     outside_s = max(0.0, measured.get("ttft_p10_s", 0.0) - quantile(waits, 0.1)) if waits else 0.0
     return (
-        replace(law, law=found, draws=tuple(draw.scaled(factor) for draw in law.draws)),
+        replace(law, law=scaled, draws=tuple(draw.scaled(factor) for draw in law.draws)),
         replace(
             plan.goals,
             ttft_s=_less(plan.goals.ttft_s, outside_s),
@@ -43,7 +45,7 @@ def calibrate(
 
 
 def _find_factor(law: StepLaw, plan: TuningPlan, limits: EngineLimits, gap_s: float) -> float:
-    """By halving the range: longer steps make batches larger, which makes steps longer."""
+    """Find the factor by halving the range: longer steps make batches larger, which makes steps longer."""
     low, high = 1 / _MOST, _MOST
     for _ in range(_ROUNDS):
         middle = sqrt(low * high)
@@ -57,5 +59,7 @@ def _less(limit_s: float | None, outside_s: float) -> float | None:
 
 
 def _mean_gap_s(run: EngineRun) -> float:
-    gaps = [mean_gap_s(one) for one in run.requests if one.produced > 1 and one.last_s is not None]
+    gaps = [
+        mean_gap_s(request) for request in run.requests if request.produced > 1 and request.last_s is not None
+    ]
     return sum(gaps) / max(1, len(gaps))

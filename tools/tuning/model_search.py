@@ -48,17 +48,19 @@ def forecast_all(space: Space, trace: Trace, law: StepLaw, goals: Goals) -> list
     """Predict every point, in the order of the space."""
     loads = with_redraws(trace)
     before = [_met(load, law, space.limits[0], goals) for load in loads]
-    found = []
+    forecasts = []
     for point, limits in zip(space.points, space.limits, strict=True):
         after = [_met(load, law, limits, goals) for load in loads]
         gains = [fmean(new) - fmean(old) for old, new in zip(before, after, strict=True)]
         _, noise = paired_gain(trace, before[0], after[0])
-        found.append(PointForecast(point=point, goodput=fmean(after[0]), gain=fmean(gains), noise=noise))
-    return found
+        forecasts.append(PointForecast(point=point, goodput=fmean(after[0]), gain=fmean(gains), noise=noise))
+    return forecasts
 
 
 def _met(load: Trace, law: StepLaw, limits: EngineLimits, goals: Goals) -> list[float]:
-    return [float(goals.are_met_by(one)) for one in ReplayedScheduler(load, law, limits).run().requests]
+    return [
+        float(goals.are_met_by(request)) for request in ReplayedScheduler(load, law, limits).run().requests
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,32 +74,36 @@ class ModelSearch:
         if len(tried) > MOST_TRIALS or self._is_confirmed(tried):
             return None
         left = untried(self.space.points, tried)
-        measured = [one.point for one in tried if one.goodput is not None]
-        known = [one for one in self.forecasts if one.point in measured]
+        measured = [trial.point for trial in tried if trial.goodput is not None]
+        tried_forecasts = [forecast for forecast in self.forecasts if forecast.point in measured]
         worth = [
-            one
-            for one in self.forecasts
-            if one.is_worth_a_trial and one.point in left and not any(map(one.is_like, known))
+            forecast
+            for forecast in self.forecasts
+            if forecast.is_worth_a_trial
+            and forecast.point in left
+            and not any(map(forecast.is_like, tried_forecasts))
         ]
         if not worth:
             return None
-        most = max(one.gain for one in worth)
-        level = [one for one in worth if one.gain >= most - max(LEAST_GAIN, ERRORS * one.noise)]
-        best = min(level, key=lambda one: (len(self.space.changes_to(one.point)), -one.gain))
+        most = max(forecast.gain for forecast in worth)
+        level = [
+            forecast for forecast in worth if forecast.gain >= most - max(LEAST_GAIN, ERRORS * forecast.noise)
+        ]
+        best = min(level, key=lambda forecast: (len(self.space.changes_to(forecast.point)), -forecast.gain))
         return best.point
 
     def _is_confirmed(self, tried: Sequence[Tried]) -> bool:
-        """A trial gained at least half of what was predicted, and no point is predicted to gain much more."""
-        own = next((one.goodput for one in tried if one.point == self.space.points[0]), None)
-        best = max((one for one in tried if one.goodput is not None), key=_goodput, default=None)
+        """Return whether a trial gained at least half of the prediction."""
+        own = next((trial.goodput for trial in tried if trial.point == self.space.points[0]), None)
+        best = max((trial for trial in tried if trial.goodput is not None), key=_goodput, default=None)
         if best is None or own is None or best.point == self.space.points[0]:
             return False
         promised = self._by_point(best.point).gain
         return _goodput(best) - own >= promised / 2
 
     def _by_point(self, point: Point) -> PointForecast:
-        return next(one for one in self.forecasts if one.point == point)
+        return next(forecast for forecast in self.forecasts if forecast.point == point)
 
 
-def _goodput(one: Tried) -> float:
-    return one.goodput or 0.0
+def _goodput(trial: Tried) -> float:
+    return trial.goodput or 0.0

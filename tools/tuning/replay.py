@@ -67,7 +67,7 @@ async def replay(
             return served
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(send(number, one)) for number, one in enumerate(trace)]
+            tasks = [group.create_task(send(number, request)) for number, request in enumerate(trace)]
     return [task.result() for task in tasks]
 
 

@@ -24,8 +24,8 @@ _HEAD = ("SETTING", "WITHIN OBJECTIVES", "PREDICTED", "TTFT 90 %", "BETWEEN TOKE
 
 def tuned_command(outcome: TuningResult) -> ServeCommand:
     """Return the command with the better setting; the given one if there is none."""
-    found = outcome.verdict
-    changes: Mapping[str, Any] = found.changes if found is not None and found.is_better else {}
+    verdict = outcome.verdict
+    changes: Mapping[str, Any] = verdict.changes if verdict is not None and verdict.is_better else {}
     return edit_command(outcome.plan.command, changes, {})
 
 
@@ -41,57 +41,59 @@ def as_text(outcome: TuningResult) -> str:
 
 
 def conclusion(outcome: TuningResult) -> str:
-    found = outcome.verdict
-    if found is None:
-        most = max(outcome.forecasts, key=lambda one: one.gain, default=None)
+    verdict = outcome.verdict
+    if verdict is None:
+        most = max(outcome.forecasts, key=lambda forecast: forecast.gain, default=None)
         gain, noise = (100 * most.gain, 100 * most.noise) if most else (0.0, 0.0)
         more = (
             f"; the most that is predicted is {gain:+.1f} points, standard error {noise:.1f}" if most else ""
         )
         return f"Keep the setting: no other one was worth a trial, or served{more}."
-    what = describe_changes({knob: value for knob, value in found.changes.items()})  # type: ignore[misc]  # noqa: C416
+    what = describe_changes({knob: value for knob, value in verdict.changes.items()})  # type: ignore[misc]  # noqa: C416
     numbers = (
-        f"{found.base:.1%} of the requests are within the objectives as given, "
-        f"{found.base + found.gain:.1%} with {what} ({100 * found.gain:+.1f} points, standard error "
-        f"{100 * found.noise:.1f})"
+        f"{verdict.base:.1%} of the requests are within the objectives as given, "
+        f"{verdict.base + verdict.gain:.1%} with {what} ({100 * verdict.gain:+.1f} points, standard error "
+        f"{100 * verdict.noise:.1f})"
     )
-    if found.is_better:
+    if verdict.is_better:
         return f"Better: {numbers}."
     return f"Keep the setting: {numbers}: not more than 2 points and two standard errors."
 
 
 def warnings(outcome: TuningResult) -> list[str]:
     late = max((trial.measured.get("late_p99_s", 0.0) for trial in outcome.trials), default=0.0)
-    said = []
+    sentences = []
     if late > _LATE_S:
-        said.append(
+        sentences.append(
             f"1 % of the requests were sent {format_latency(late)} late or more: this host is too slow for "
             "the load, and the latencies contain that."
         )
     failed = [trial for trial in outcome.trials if trial.why]
-    said += [
+    sentences += [
         f"{describe_changes(trial.changes)}: {escape_text(trial.why)} ({outcome.plan.out / trial.log})"
         for trial in failed
     ]
     refused = outcome.space.refused
     if refused:
-        why = max(refused, key=lambda one: refused[one])
-        said.append(f"Settings that were left out: {sum(refused.values())}, mostly for this reason: {why}.")
+        why = max(refused, key=lambda reason: refused[reason])
+        sentences.append(
+            f"Settings that were left out: {sum(refused.values())}, mostly for this reason: {why}."
+        )
     unknown = sorted(outcome.space.points[0].keys() - MODELLED) if outcome.forecasts else []
     if unknown:
-        said.append(
+        sentences.append(
             f"The effect of {', '.join(unknown)} is not predicted; `--search grid` tries every setting."
         )
-    return said
+    return sentences
 
 
 def as_row(outcome: TuningResult) -> dict[str, Any]:
-    found = outcome.verdict
+    verdict = outcome.verdict
     return {
         "command": tuned_command(outcome).words,
         "conclusion": conclusion(outcome),
-        "better": found is not None and found.is_better,
-        "verdict": None if found is None else asdict(found),
+        "better": verdict is not None and verdict.is_better,
+        "verdict": None if verdict is None else asdict(verdict),
         "search": outcome.search,
         "requests": len(outcome.plan.trace),
         "seconds_of_load": round(duration_s(outcome.plan.trace), 3),
@@ -100,8 +102,8 @@ def as_row(outcome: TuningResult) -> dict[str, Any]:
         "candidates": len(outcome.space.points),
         "refused": outcome.space.refused,
         "predicted": [
-            {"point": dict(one.point), "attainment": one.goodput, "standard_error": one.noise}
-            for one in outcome.forecasts
+            {"point": dict(forecast.point), "attainment": forecast.goodput, "standard_error": forecast.noise}
+            for forecast in outcome.forecasts
         ],
         "trials": [asdict(trial) for trial in outcome.trials],
         "warnings": warnings(outcome),

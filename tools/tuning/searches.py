@@ -28,8 +28,8 @@ class Search(Protocol):
 
 
 def untried(space: Sequence[Point], tried: Sequence[Tried]) -> list[Point]:
-    known = [one.point for one in tried]
-    return [point for point in space if point not in known]
+    points = [trial.point for trial in tried]
+    return [point for point in space if point not in points]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +61,29 @@ class HillClimb:
     space: Sequence[Point]
 
     def propose(self, tried: Sequence[Tried]) -> Point | None:
-        known = [one for one in tried if one.goodput is not None]
-        if not known:
+        served = [trial for trial in tried if trial.goodput is not None]
+        if not served:
             return next(iter(untried(self.space, tried)), None)
-        best = max(known, key=lambda one: one.goodput or 0.0)
+        best = max(served, key=lambda trial: trial.goodput or 0.0)
         left = untried(self.space, tried)
         scales = scales_of(self.space)
-        return next((one for one in left if _is_neighbour(best.point, one, scales)), None)
+        return next((trial for trial in left if _is_neighbour(best.point, trial, scales)), None)
 
 
 def scales_of(space: Sequence[Point]) -> dict[Knob, list[Value]]:
-    """The values of each knob in ascending order."""
+    """Return the values of each knob in ascending order."""
     return {
         knob: sorted(dict.fromkeys(point[knob] for point in space), key=_order)
         for knob in next(iter(space), {})
     }
 
 
-def _is_neighbour(one: Point, other: Point, scales: Mapping[Knob, Sequence[Value]]) -> bool:
-    different = [knob for knob in one if one[knob] != other[knob]]
+def _is_neighbour(point: Point, other: Point, scales: Mapping[Knob, Sequence[Value]]) -> bool:
+    different = [knob for knob in point if point[knob] != other[knob]]
     if len(different) != 1:
         return False
     scale = scales[different[0]]
-    return abs(scale.index(one[different[0]]) - scale.index(other[different[0]])) == 1
+    return abs(scale.index(point[different[0]]) - scale.index(other[different[0]])) == 1
 
 
 def _ascending(point: Point) -> tuple[tuple[int, float, str], ...]:

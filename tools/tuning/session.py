@@ -25,33 +25,37 @@ _SHARES = (10, 50, 90, 99)
 
 def summarise(served: Sequence[Served], goals: Goals) -> Mapping[str, float]:
     """Return seconds and shares, by the names of `flettner.performance_model.outcome.measure`."""
-    done = [one for one in served if not one.why]
-    good = sum(is_good(one, goals) for one in served)
-    seconds = max((one.arrival_s + one.late_s + one.e2e_s for one in done), default=0.0)
-    found = {
+    done = [request for request in served if not request.why]
+    good = sum(is_good(request, goals) for request in served)
+    seconds = max((request.arrival_s + request.late_s + request.e2e_s for request in done), default=0.0)
+    figures = {
         "attainment": good / max(1, len(served)),
         "failed_share": 1 - len(done) / max(1, len(served)),
-        "tokens_per_s": sum(one.output_tokens for one in done) / max(1e-9, seconds),
-        "late_p99_s": quantile(sorted(one.late_s for one in served), 0.99) if served else 0.0,
+        "tokens_per_s": sum(request.output_tokens for request in done) / max(1e-9, seconds),
+        "late_p99_s": quantile(sorted(request.late_s for request in served), 0.99) if served else 0.0,
     }
     if served and served[-1].arrival_s:
-        found["goodput_per_s"] = good / served[-1].arrival_s
+        figures["goodput_per_s"] = good / served[-1].arrival_s
     series = {
-        "ttft": sorted(one.ttft_s for one in done),
-        "itl": sorted(one.itl_s for one in done if one.output_tokens > 1),
-        "e2e": sorted(one.e2e_s for one in done),
+        "ttft": sorted(request.ttft_s for request in done),
+        "itl": sorted(request.itl_s for request in done if request.output_tokens > 1),
+        "e2e": sorted(request.e2e_s for request in done),
     }
     for name, values in series.items():
         if values:
-            found[f"{name}_mean_s"] = sum(values) / len(values)
-            found.update({f"{name}_p{share}_s": quantile(values, share / 100) for share in _SHARES})
-    return found
+            figures[f"{name}_mean_s"] = sum(values) / len(values)
+            figures.update({f"{name}_p{share}_s": quantile(values, share / 100) for share in _SHARES})
+    return figures
 
 
-def is_good(one: Served, goals: Goals) -> bool:
-    return not one.why and all(
+def is_good(request: Served, goals: Goals) -> bool:
+    return not request.why and all(
         limit is None or value <= limit
-        for limit, value in ((goals.ttft_s, one.ttft_s), (goals.itl_s, one.itl_s), (goals.e2e_s, one.e2e_s))
+        for limit, value in (
+            (goals.ttft_s, request.ttft_s),
+            (goals.itl_s, request.itl_s),
+            (goals.e2e_s, request.e2e_s),
+        )
     )
 
 
@@ -100,9 +104,9 @@ class Session:
 
     async def measure_base(self) -> TuningTrial:
         """Return the trial of the setting in force, of this or an earlier run. ConfigError if it failed."""
-        known = next((trial for trial in self._file.trials if trial.is_base and trial.good), None)
-        if known is not None:
-            return known
+        earlier = next((trial for trial in self._file.trials if trial.is_base and trial.good), None)
+        if earlier is not None:
+            return earlier
         trial = await self._try({}, {}, None, 0)
         if not trial.good:
             raise ConfigError(
@@ -117,30 +121,36 @@ class Session:
         ]
 
     async def search(self, space: Space, search: Search, forecasts: Sequence[PointForecast] = ()) -> None:
-        predicted = [(one.point, one.goodput) for one in forecasts]
+        predicted = [(forecast.point, forecast.goodput) for forecast in forecasts]
         while self._has_time() and len(self._file.tried()) < self._plan.most_trials:
             point = search.propose(self._file.tried())
             if point is None:
                 return
-            expected = next((goodput for known, goodput in predicted if known == point), None)
+            expected = next(
+                (goodput for predicted_point, goodput in predicted if predicted_point == point), None
+            )
             await self._try(point, space.changes_to(point), expected, 0)
 
     def best(self) -> PairedVerdict | None:
-        """Compare the best setting with the one in force; None if no other setting served."""
+        """Compare the best setting with the setting in force; None if no other setting served."""
         base = [trial for trial in self._file.trials if trial.is_base and trial.good]
-        tried = [one for one in self._file.tried() if one.goodput is not None and one.point != base[0].point]
+        tried = [
+            trial
+            for trial in self._file.tried()
+            if trial.goodput is not None and trial.point != base[0].point
+        ]
         if not tried:
             return None
-        best = max(tried, key=lambda one: one.goodput or 0.0)
+        best = max(tried, key=lambda trial: trial.goodput or 0.0)
         return compare(base, self._file.of(best.point), self._plan.trace)
 
     async def confirm(self) -> None:
-        """Repeat the best setting and the one in force, once, if there is time."""
-        found = self.best()
-        if found is None or found.gain <= 0 or any(trial.round for trial in self._file.trials):
+        """Repeat the best setting and the setting in force, once, if there is time."""
+        verdict = self.best()
+        if verdict is None or verdict.gain <= 0 or any(trial.round for trial in self._file.trials):
             return
         first = next(trial for trial in self._file.trials if trial.is_base)
-        best = next(trial for trial in self._file.trials if trial.changes == found.changes)
+        best = next(trial for trial in self._file.trials if trial.changes == verdict.changes)
         for trial in (best, first):
             if self._has_time():
                 await self._try(trial.point, trial.changes, trial.predicted, 1)
@@ -193,15 +203,15 @@ class Session:
             api_key=server.api_key,
             ended=lambda count: self._progress.show("loads", count / len(plan.trace)),
         )
-        failed = [one.why for one in served if one.why]
+        failed = [request.why for request in served if request.why]
         if len(failed) == len(served):
             raise ActError(f"no request was answered: {failed[0]}")
-        good = "".join("1" if is_good(one, plan.goals) else "0" for one in served)
+        good = "".join("1" if is_good(request, plan.goals) else "0" for request in served)
         return replace(trial, measured=summarise(served, plan.goals), good=good)
 
 
 def _warm_up(trace: Trace) -> list[TraceRequest]:
     return [
-        replace(one, arrival_s=0.0, output_tokens=min(one.output_tokens, _WARM_UP_TOKENS))
-        for one in trace[:WARM_UP]
+        replace(request, arrival_s=0.0, output_tokens=min(request.output_tokens, _WARM_UP_TOKENS))
+        for request in trace[:WARM_UP]
     ]

@@ -50,15 +50,15 @@ def build_space(
         moved = {knob: value for knob, value in changes.items() if value != first[knob]}
         changed = with_changes(config, moved)
         try:
-            found = limits_of(changed, kv_tokens=_moved_kv(config, changed, base))
-            why = veto(changed, found)
+            moved_limits = limits_of(changed, kv_tokens=_moved_kv(config, changed, base))
+            why = veto(changed, moved_limits)
         except PredictionInputError as error:
-            why, found = str(error), base
+            why, moved_limits = str(error), base
         if why:
             refused[why] = refused.get(why, 0) + 1
         else:
             points.append(changes)
-            limits.append(found)
+            limits.append(moved_limits)
     return Space(points=points, limits=limits, refused=refused)
 
 
@@ -70,8 +70,8 @@ def _moved_kv(config: ServeConfig, changed: ServeConfig, base: EngineLimits) -> 
 
 
 def _distinct(points: Iterable[Point]) -> list[Point]:
-    found: list[Point] = []
+    distinct: list[Point] = []
     for point in points:
-        if point not in found:
-            found.append(point)
-    return found
+        if point not in distinct:
+            distinct.append(point)
+    return distinct

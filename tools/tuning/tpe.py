@@ -43,12 +43,12 @@ class TpeSearch:
         ranges = {
             knob: optuna.distributions.IntDistribution(0, len(scale) - 1) for knob, scale in scales.items()
         }
-        for one in tried:
+        for earlier in tried:
             study.add_trial(
                 optuna.trial.create_trial(
-                    params={knob: scale.index(one.point[knob]) for knob, scale in scales.items()},
+                    params={knob: scale.index(earlier.point[knob]) for knob, scale in scales.items()},
                     distributions=ranges,
-                    value=0.0 if one.goodput is None else one.goodput,
+                    value=earlier.goodput or 0.0,
                 )
             )
         return study

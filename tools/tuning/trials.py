@@ -30,7 +30,7 @@ class TuningTrial:
     predicted: float | None = None  # share of the requests within the objectives
     measured: Mapping[str, float] = field(default_factory=dict)
     good: str = ""
-    log: str = ""  # file beside this one, which a later run may find at another path
+    log: str = ""  # file beside the trials, which a later run may find at another path
     seconds: float = 0.0  # start, warm-up, load and stop
 
     @property

@@ -1,4 +1,4 @@
-"""Whether a tried setting is better than the one in force: paired by request, as both got the same ones."""
+"""Compare a tried setting with the setting in force, paired by request, as both got the same requests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

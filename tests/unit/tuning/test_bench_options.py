@@ -17,8 +17,8 @@ def test_lengths_lie_around_the_given_ones_and_arrivals_have_the_rate() -> None:
         num_prompts=2000, request_rate=5, random_input_len=100, random_output_len=40, random_range_ratio=0.5
     ).build()
 
-    assert {one.prompt_tokens for one in trace} == set(range(50, 151))
-    assert {one.output_tokens for one in trace} == set(range(20, 61))
+    assert {request.prompt_tokens for request in trace} == set(range(50, 151))
+    assert {request.output_tokens for request in trace} == set(range(20, 61))
     assert len(trace) / trace[-1].arrival_s == pytest.approx(5, rel=0.1)
 
 
@@ -45,7 +45,7 @@ def test_sharegpt_gives_the_lengths_of_the_first_two_turns(tmp_path: Path) -> No
     file.write_text(json.dumps([{"conversations": turns}, {"conversations": short}, {"conversations": []}]))
     trace = BenchOptions(dataset_name="sharegpt", dataset_path=file, num_prompts=3).build()
 
-    assert [(one.prompt_tokens, one.output_tokens) for one in trace] == [(100, 20)] * 3
+    assert [(request.prompt_tokens, request.output_tokens) for request in trace] == [(100, 20)] * 3
 
 
 @pytest.mark.parametrize(

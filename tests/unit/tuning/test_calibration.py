@@ -42,7 +42,7 @@ PLAN = TuningPlan(
 @pytest.mark.parametrize("slower", [0.8, 1.0, 1.25])
 def test_a_slower_engine_and_the_time_outside_of_it_are_told_apart(slower: float) -> None:
     run = ReplayedScheduler(PLAN.trace, LAW.scaled(slower), LIMITS).run()
-    waits = sorted((one.first_s or 0.0) - one.arrival_s for one in run.requests)
+    waits = sorted((scaled.first_s or 0.0) - scaled.arrival_s for scaled in run.requests)
     measured = {"itl_mean_s": measure(run, PLAN.goals)["itl_mean_s"], "ttft_p10_s": quantile(waits, 0.1)}
 
     law, goals = calibrate(
@@ -58,8 +58,8 @@ def test_a_slower_engine_and_the_time_outside_of_it_are_told_apart(slower: float
     assert goals.ttft_s == pytest.approx(0.1 - OUTSIDE_S, abs=0.001)
     small = replace(LIMITS, max_num_batched_tokens=128)
     predicted, true = (
-        measure(ReplayedScheduler(PLAN.trace, one, small).run(), PLAN.goals)["itl_mean_s"]
-        for one in (law.law, LAW.scaled(slower))
+        measure(ReplayedScheduler(PLAN.trace, scaled, small).run(), PLAN.goals)["itl_mean_s"]
+        for scaled in (law.law, LAW.scaled(slower))
     )
     assert predicted == pytest.approx(true, rel=0.05)
 

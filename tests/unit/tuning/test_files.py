@@ -48,11 +48,16 @@ def test_the_variables_of_auto_tune_become_a_command_a_load_and_a_grid(tmp_path:
         'MIN_CACHE_HIT_PCT=60\nMAX_LATENCY_ALLOWED_MS=500\nNUM_SEQS_LIST="64 128"\n'
         'NUM_BATCHED_TOKENS_LIST="1024 2048"\nbest_throughput=0\n'
     )
-    found = read_variables(script)
+    variables = read_variables(script)
 
-    assert found.command[:5] == ("vllm", "serve", "Qwen/Qwen3-8B", "--tensor-parallel-size", "2")
-    assert (found.input_len, found.prefix_len, found.output_len, found.e2e_s) == (800, 1200, 20, 0.5)
-    assert [tuple(point.values()) for point in found.points] == [
+    assert variables.command[:5] == ("vllm", "serve", "Qwen/Qwen3-8B", "--tensor-parallel-size", "2")
+    assert (variables.input_len, variables.prefix_len, variables.output_len, variables.e2e_s) == (
+        800,
+        1200,
+        20,
+        0.5,
+    )
+    assert [tuple(point.values()) for point in variables.points] == [
         (64, 1024),
         (64, 2048),
         (128, 1024),
@@ -69,12 +74,12 @@ def test_the_assignments_of_a_script_for_batches_are_read(tmp_path: Path) -> Non
         "DOWNLOAD_DIR=${DOWNLOAD_DIR:-\"\"}\nNUM_SEQS_LIST=${NUM_SEQS_LIST:-'64 128'}\n"
         'NUM_BATCHED_TOKENS_LIST="512"\nMAX_LATENCY_ALLOWED_MS=100000000000 # very large\n'
     )
-    found = read_variables(script)
+    variables = read_variables(script)
 
-    assert found.command[2:5] == ("Qwen/Qwen3-8B", "--tensor-parallel-size", "2")
-    assert "--download-dir" not in found.command
-    assert (found.input_len, found.output_len, found.e2e_s) == (1800, 20, None)
-    assert [tuple(point.values()) for point in found.points] == [(64, 512), (128, 512)]
+    assert variables.command[2:5] == ("Qwen/Qwen3-8B", "--tensor-parallel-size", "2")
+    assert "--download-dir" not in variables.command
+    assert (variables.input_len, variables.output_len, variables.e2e_s) == (1800, 20, None)
+    assert [tuple(point.values()) for point in variables.points] == [(64, 512), (128, 512)]
 
 
 def test_a_variable_whose_value_cannot_be_read_is_named(tmp_path: Path) -> None:
@@ -116,4 +121,4 @@ def test_a_point_counts_with_the_mean_of_its_rounds(tmp_path: Path) -> None:
         file.add(trial(8, good, number=number))
     file.add(trial(16, ""))
 
-    assert [one.goodput for one in file.tried()] == [0.5, None]
+    assert [point.goodput for point in file.tried()] == [0.5, None]

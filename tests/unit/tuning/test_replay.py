@@ -18,9 +18,11 @@ async def test_a_server_gets_the_tokens_of_the_trace_and_its_answers_are_measure
         served = await replay(server.url, TRACE)
         totals = await scrape(server.url)
 
-    assert totals[f"vllm:prompt_tokens_total{TOTAL}"] == sum(one.prompt_tokens for one in TRACE)
-    assert [one.output_tokens for one in served] == [5] * 10
-    assert all(not one.why and 0 < one.ttft_s < one.e2e_s and one.itl_s > 0 for one in served)
+    assert totals[f"vllm:prompt_tokens_total{TOTAL}"] == sum(request.prompt_tokens for request in TRACE)
+    assert [request.output_tokens for request in served] == [5] * 10
+    assert all(
+        not request.why and 0 < request.ttft_s < request.e2e_s and request.itl_s > 0 for request in served
+    )
 
 
 async def test_prompts_of_a_group_begin_alike_and_other_series_differ() -> None:
@@ -37,10 +39,10 @@ async def test_a_refused_request_is_failed_and_no_good_one() -> None:
     long = replace(TRACE[0], prompt_tokens=9000)
     async with running() as server:
         served = await replay(server.url, [long, TRACE[1]])
-    found = summarise(served, Goals(ttft_s=100.0))
+    figures = summarise(served, Goals(ttft_s=100.0))
 
     assert "maximum context length" in served[0].why
-    assert (found["attainment"], found["failed_share"]) == (0.5, 0.5)
+    assert (figures["attainment"], figures["failed_share"]) == (0.5, 0.5)
 
 
 def answered(ttft_s: float, itl_s: float) -> Served:

@@ -32,7 +32,7 @@ RESULT = TuningResult(
     trials=(TuningTrial(point=SPACE.points[0], changes={}, why="it did not start", log="server-000.log"),),
     verdict=None,
     law=None,
-    forecasts=[PointForecast(point=one, goodput=1.0, gain=0.0, noise=0.0) for one in SPACE.points],
+    forecasts=[PointForecast(point=point, goodput=1.0, gain=0.0, noise=0.0) for point in SPACE.points],
 )
 
 

@@ -19,29 +19,29 @@ def other(good: str) -> TuningTrial:
 
 
 def test_a_gain_of_every_block_is_better() -> None:
-    found = compare([base("10" * 200)], [other("1" * 400)], TRACE)
+    verdict = compare([base("10" * 200)], [other("1" * 400)], TRACE)
 
-    assert (found.base, found.gain, found.is_better) == (0.5, 0.5, True)
+    assert (verdict.base, verdict.gain, verdict.is_better) == (0.5, 0.5, True)
 
 
 def test_a_gain_of_a_single_block_is_noise() -> None:
-    found = compare([base("0" * 30 + "1" * 370)], [other("1" * 400)], TRACE)
+    verdict = compare([base("0" * 30 + "1" * 370)], [other("1" * 400)], TRACE)
 
-    assert found.gain > 0.02
-    assert not found.is_better
+    assert verdict.gain > 0.02
+    assert not verdict.is_better
 
 
 def test_equal_settings_differ_by_chance_only() -> None:
     random = Random(1)  # noqa: S311 - reproducible
-    said = []
+    verdicts = []
     for _ in range(200):
         goods = ["".join(random.choices("01", weights=(1, 9), k=400)) for _ in range(2)]
-        said.append(compare([base(goods[0])], [other(goods[1])], TRACE).is_better)
+        verdicts.append(compare([base(goods[0])], [other(goods[1])], TRACE).is_better)
 
-    assert sum(said) <= 12  # 2.3 % above two standard errors, and a few by their own error
+    assert sum(verdicts) <= 12  # 2.3 % above two standard errors, and a few by their own error
 
 
 def test_rounds_are_averaged() -> None:
-    found = compare([base("0" * 400), base("1" * 400)], [other("1" * 400)], TRACE)
+    verdict = compare([base("0" * 400), base("1" * 400)], [other("1" * 400)], TRACE)
 
-    assert (found.base, found.gain) == (0.5, 0.5)
+    assert (verdict.base, verdict.gain) == (0.5, 0.5)
