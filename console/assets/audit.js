@@ -64,7 +64,7 @@ export function auditPage(context, root, _, query) {
   function add(records) {
     newest = Math.max(newest, records.at(-1)?.seq ?? 0);
     for (const record of records) if (!entries.has(record.seq)) entries.set(record.seq, { record, node: row(record) });
-    const ordered = [...entries.keys()].sort((one, other) => other - one);
+    const ordered = [...entries.keys()].sort((earlier, later) => later - earlier);
     let place = timeline.firstChild;
     for (const seq of ordered) {  // newest first; what is there already stays where it is
       const { node } = entries.get(seq);
@@ -76,14 +76,14 @@ export function auditPage(context, root, _, query) {
     head = Math.max(head, newest);
   }
 
-  function offer(select, found, wanted) {
-    const known = new Set([...select.options].map((option) => option.value));
-    const options = [...new Set([...found, wanted])].filter((value) => value && !known.has(value));
+  function offer(select, values, wanted) {
+    const offered = new Set([...select.options].map((option) => option.value));
+    const options = [...new Set([...values, wanted])].filter((value) => value && !offered.has(value));
     if (!options.length) return;
     const chosen = select.value || wanted || "";
-    const sorted = [...known, ...options].filter(Boolean).sort();
+    const sorted = [...offered, ...options].filter(Boolean).sort();
     fill(select, select.options[0].cloneNode(true), sorted.map((value) => el("option", { value }, value)));
-    select.value = known.has(wanted) ? chosen : wanted || chosen;
+    select.value = offered.has(wanted) ? chosen : wanted || chosen;
   }
 
   function sift() {
@@ -116,8 +116,8 @@ export function auditPage(context, root, _, query) {
 
   async function open({ seq }, body) {
     const { records } = await get(`/v1/audit?after=${Math.max(0, seq - 2)}&limit=2`);
-    const record = records.find((one) => one.seq === seq);
-    const before = records.find((one) => one.seq === seq - 1) ?? null;
+    const record = records.find((entry) => entry.seq === seq);
+    const before = records.find((entry) => entry.seq === seq - 1) ?? null;
     const wrong = canCheck() ? await fault(record, before) : null;
     tick(seq, wrong);
     const pairs = { who: `${record.actor.kind} ${record.actor.id}`, why: record.why, rollout: record.op_id, result: record.result, risk: record.risk, epoch: record.epoch, host: record.host };
@@ -125,7 +125,7 @@ export function auditPage(context, root, _, query) {
       el("p", { class: wrong === null ? "muted" : wrong ? "bad" : "good" }, wrong === null ? "Cannot be checked over plain HTTP." : wrong ? `Verification failed: ${wrong}.` : "Verified: its hash matches its content, and it follows the previous entry."),
       el("dl", { class: "pairs" }, Object.entries(pairs).filter(([, value]) => value !== "" && value !== null).map(([name, value]) => el("div", el("dt", name), el("dd", name === "rollout" ? el("a", { href: `#/rollouts/${encodeURIComponent(value)}` }, value) : value)))),
       record.error && el("pre", { class: "log", tabindex: "0", "aria-label": "Error" }, record.error),
-      record.evidence.length ? table("Evidence", ["Metric", "Value", "Unit"], record.evidence.map((one) => [words(one.metric), number(one.value), one.unit])) : null,
+      record.evidence.length ? table("Evidence", ["Metric", "Value", "Unit"], record.evidence.map((item) => [words(item.metric), number(item.value), item.unit])) : null,
       folded("Before and after", { before: record.before, after: record.after }),
       record.effects.length ? folded("Effects", record.effects) : null,
       record.state ? folded("The resulting state", record.state) : null,

@@ -22,7 +22,7 @@ export const CHARTS = [
 ];
 
 export function strictest(slo) {
-  const shares = [slo?.ttft?.share, slo?.itl?.share, slo?.e2e?.share].filter((one) => one !== undefined);
+  const shares = [slo?.ttft?.share, slo?.itl?.share, slo?.e2e?.share].filter((value) => value !== undefined);
   return shares.length ? Math.min(...shares) : undefined;
 }
 
@@ -127,7 +127,7 @@ export class Chart {
     const { times, lines } = this.data;
     const latest = place === null || place === undefined;
     const values = lines.map(([column, name]) => {
-      const value = latest ? column.findLast((one) => one !== null) : column[place];
+      const value = latest ? column.findLast((entry) => entry !== null) : column[place];
       return `${lines.length > 1 ? `${name} ` : ""}${this.unit(value ?? null)}`;
     });
     this.now.textContent = `${latest ? "" : `${moment(new Date(times[place] * 1000).toISOString(), false)}  `}${values.join(" · ")}`;

@@ -40,14 +40,14 @@ export function fill(node, ...children) {
 }
 
 const keyOf = (node) => (node.nodeType === Node.ELEMENT_NODE ? node.getAttribute("data-key") : null);
-const alike = (one, other) => one.nodeType === other.nodeType && one.nodeName === other.nodeName && keyOf(one) === keyOf(other);
+const alike = (node, other) => node.nodeType === other.nodeType && node.nodeName === other.nodeName && keyOf(node) === keyOf(other);
 
 function morph(node, wanted) {
   const news = [...wanted.childNodes];
   let old = node.firstChild;
   for (const next of news) {
     if (old && !alike(old, next) && keyOf(next) !== null) {
-      const moved = [...node.childNodes].find((one) => alike(one, next));
+      const moved = [...node.childNodes].find((child) => alike(child, next));
       if (moved) {
         node.insertBefore(moved, old);
         old = moved;

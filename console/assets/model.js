@@ -48,9 +48,9 @@ export function modelPage(context, root, name) {
 
   function lawOf() {
     const { check, load } = model;
-    const size = (errors) => (errors.length ? percent(errors.reduce((sum, one) => sum + Math.abs(one), 0) / errors.length, 0) : "–");
-    const rows = model.law ? COEFFICIENTS.map(([key, title]) => [title, model.law.coefficients[key]]).filter(([, one]) => one.value || one.high)
-      .map(([title, one]) => [title, `${number(one.value)} µs`, `${number(one.low)} to ${number(one.high)} µs`]) : [];
+    const size = (errors) => (errors.length ? percent(errors.reduce((sum, error) => sum + Math.abs(error), 0) / errors.length, 0) : "–");
+    const rows = model.law ? COEFFICIENTS.map(([key, title]) => [title, model.law.coefficients[key]]).filter(([, coefficient]) => coefficient.value || coefficient.high)
+      .map(([title, coefficient]) => [title, `${number(coefficient.value)} µs`, `${number(coefficient.low)} to ${number(coefficient.high)} µs`]) : [];
     return section("Law of step time",
       el("dl", { class: "figures" },
         figure("Law", model.law ? "in force" : "none", model.law_source && `${number(model.windows)} windows, ${model.law_source}`, model.law ? "" : "warn"),
@@ -66,23 +66,23 @@ export function modelPage(context, root, name) {
 
   function recordOf() {
     const { coverage, bias, rollouts, dropped, dropped_at, bands_hold } = model.record;
-    const kept = CHECKED.filter(([key]) => key in coverage).map(([key, title]) => [
+    const checked = CHECKED.filter(([key]) => key in coverage).map(([key, title]) => [
       title, el("span", { class: coverage[key] < bands_hold - 0.2 ? "warn" : null }, percent(coverage[key], 0)),
       key.endsWith("_s") ? signed(bias[key]) : `${number(100 * bias[key], 2)} points`]);
-    const rows = [...rollouts].reverse().map((one) => [
-      el("a", { href: `#/rollouts/${encodeURIComponent(one.rollout)}` }, one.rollout), time(one.at),
-      Object.entries(one.to).map(([knob, value]) => `${knob} ${valueOf(value)}`).join(", "),
-      ...CHECKED.map(([key, , say]) => beside(one, key, say))]);
+    const rows = [...rollouts].reverse().map((rollout) => [
+      el("a", { href: `#/rollouts/${encodeURIComponent(rollout.rollout)}` }, rollout.rollout), time(rollout.at),
+      Object.entries(rollout.to).map(([knob, value]) => `${knob} ${valueOf(value)}`).join(", "),
+      ...CHECKED.map(([key, , say]) => beside(rollout, key, say))]);
     return section("Predictions of rollouts",
       dropped_at && el("p", { class: "note warn" }, "A law was dropped ", time(dropped_at), `: ${dropped}.`),
-      kept.length ? table(`Of ${rollouts.length}; bands shall hold ${percent(bands_hold, 0)} of what is measured`, ["Number", "Inside the band", "Mean error"], kept) : null,
+      checked.length ? table(`Of ${rollouts.length}; bands shall hold ${percent(bands_hold, 0)} of what is measured`, ["Number", "Inside the band", "Mean error"], checked) : null,
       table("Predicted, and measured while the new servers were held", ["Rollout", "When", "Change", ...CHECKED.map(([, title]) => title)], rows, { empty: "None was compared yet." }));
   }
 
-  function beside(one, key, say) {
-    const band = one.predicted[key];
-    if (!band || one.measured[key] === undefined) return "–";
-    return [`${say(band.low)} to ${say(band.high)}, `, el("strong", say(one.measured[key]))];
+  function beside(rollout, key, say) {
+    const band = rollout.predicted[key];
+    if (!band || rollout.measured[key] === undefined) return "–";
+    return [`${say(band.low)} to ${say(band.high)}, `, el("strong", say(rollout.measured[key]))];
   }
 
   return { title: `Model of ${name}`, concerns: (entry) => entry.target === name && entry.action === "prediction.checked", refresh, draw, every_s: 30 };

@@ -41,11 +41,11 @@ export function table(caption, columns, rows, { hidden = false, empty = "None.",
 
 /** A line of a day without axes; its words are for who does not see it. */
 export function sparkline(values, words_, { top = null, height = 24 } = {}) {
-  const known = values.filter((value) => value !== null);
+  const numbers = values.filter((value) => value !== null);
   const width = 120;
-  const high = top ?? Math.max(...known, 0);
+  const high = top ?? Math.max(...numbers, 0);
   const picture = svg("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": words_ });
-  if (!known.length || !high) return picture;
+  if (!numbers.length || !high) return picture;
   const step = width / Math.max(values.length - 1, 1);
   let path = "";
   let pen = false;

@@ -19,7 +19,7 @@ export function rateChart({ title, name, curve, loads, bound, changed }) {
   const band = (point, side) => value(point, side, "p90");
   const shown = curve.filter((point) => sides.every((side) => band(point, side)));
   if (shown.length < 2) return null;
-  const seen = shown.flatMap((point) => sides.flatMap((side) => LINES.map(([line]) => value(point, side, line)?.value).filter((one) => one > 0)));
+  const seen = shown.flatMap((point) => sides.flatMap((side) => LINES.map(([line]) => value(point, side, line)?.value).filter((seconds) => seconds > 0)));
   const [low, high] = [Math.min(...seen, bound ?? Infinity) / 1.2, Math.max(...seen, bound ?? 0) * 1.2];
   const most = shown.at(-1).rate_rps;
   const x = (rate) => LEFT + ((RIGHT - LEFT) * rate) / most;
@@ -58,29 +58,29 @@ function summary(title, shown, sides, band) {
 
 function numbers(title, shown, sides, value) {
   const columns = sides.flatMap((side) => LINES.map(([line]) => [side, line]));
-  const said = (band, line) => (!band ? "–" : line === "p90" ? `${latency(band.value)} (${latency(band.low)} to ${latency(band.high)})` : latency(band.value));
+  const text = (band, line) => (!band ? "–" : line === "p90" ? `${latency(band.value)} (${latency(band.low)} to ${latency(band.high)})` : latency(band.value));
   return el("table",
     el("caption", { class: "visually-hidden" }, title),
     el("thead", el("tr", el("th", { scope: "col" }, "requests/s"), columns.map(([side, line]) => el("th", { scope: "col" }, `${line} ${side}`)))),
     el("tbody", shown.map((point) => el("tr",
       el("th", { scope: "row" }, number(point.rate_rps)),
-      columns.map(([side, line]) => el("td", said(value(point, side, line), line)))))));
+      columns.map(([side, line]) => el("td", text(value(point, side, line), line)))))));
 }
 
 /** Of a logarithmic axis: decades, or 1, 2 and 5 of them where there are few. */
 function ticks(low, high) {
   const decades = Math.log10(high / low);
   const of = decades > 2.5 ? [1] : [1, 2, 5];
-  const found = [];
+  const marks = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
-    found.push(...of.map((digit) => digit * 10 ** power).filter((at) => at >= low && at <= high));
+    marks.push(...of.map((digit) => digit * 10 ** power).filter((at) => at >= low && at <= high));
   }
-  return found;
+  return marks;
 }
 
 function steps(most) {
   const rough = most / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((digit) => digit * power).find((one) => one >= rough);
+  const step = [1, 2, 5, 10].map((digit) => digit * power).find((size) => size >= rough);
   return Array.from({ length: Math.floor(most / step) + 1 }, (_, place) => place * step);
 }

@@ -23,24 +23,24 @@ export function rolloutsPage(context, root) {
 
   function draw() {
     if (!all) return;
-    const rows = all.map((one) => [
-      el("a", { href: `#/rollouts/${encodeURIComponent(one.id)}` }, one.id),
-      one.target,
-      [pill(one.outcome), one.outcome === "running" && one.phase ? [" ", words(one.phase)] : null],
-      time(one.started_at, false),
-      lasted(context, one),
-      [number(one.exposed.asked), one.bad_exposed ? el("span", { class: "warn" }, ` · ${number(one.bad_exposed)} bad`) : null],
-      one.why || one.gain,
+    const rows = all.map((rollout) => [
+      el("a", { href: `#/rollouts/${encodeURIComponent(rollout.id)}` }, rollout.id),
+      rollout.target,
+      [pill(rollout.outcome), rollout.outcome === "running" && rollout.phase ? [" ", words(rollout.phase)] : null],
+      time(rollout.started_at, false),
+      lasted(context, rollout),
+      [number(rollout.exposed.asked), rollout.bad_exposed ? el("span", { class: "warn" }, ` · ${number(rollout.bad_exposed)} bad`) : null],
+      rollout.why || rollout.gain,
     ]);
-    fill(body, table("Rollouts, newest first", ["Rollout", "Target", "Outcome", "Started", "Lasted", "Exposed", "Why"], rows, { hidden: true, keys: all.map((one) => one.id), empty: "None yet." }));
+    fill(body, table("Rollouts, newest first", ["Rollout", "Target", "Outcome", "Started", "Lasted", "Exposed", "Why"], rows, { hidden: true, keys: all.map((rollout) => rollout.id), empty: "None yet." }));
   }
 
   return { title: "Rollouts", refresh, draw, every_s: 10 };
 }
 
-function lasted(context, one) {
-  const end = one.ended_at ? new Date(one.ended_at) : context.now();
-  return duration((end - new Date(one.started_at)) / 1000);
+function lasted(context, rollout) {
+  const end = rollout.ended_at ? new Date(rollout.ended_at) : context.now();
+  return duration((end - new Date(rollout.started_at)) / 1000);
 }
 
 export function rolloutPage(context, root, id) {
@@ -95,16 +95,16 @@ export function rolloutPage(context, root, id) {
     fill(compared, sides(), judged());
     plot();
     if (over()) tail.node.hidden = true;
-    fill(rest, answers(), kept());
+    fill(rest, answers(), lostLog());
   }
 
   function progress(running) {
     const steps = rollout.plan.steps.map((step, place) => {
       const state = !running ? (rollout.outcome === "promoted" || place < rollout.step ? "done" : place === rollout.step ? "stopped" : "ahead")
         : place < rollout.step ? "done" : place === rollout.step && rollout.step_since ? "current" : "ahead";
-      const said = { done: "done", current: "now", stopped: "ended here", ahead: "to come" }[state];
+      const text = { done: "done", current: "now", stopped: "ended here", ahead: "to come" }[state];
       return el("li", { class: state, "aria-current": state === "current" ? "step" : null },
-        el("strong", `${step.weight} %`), el("span", `${said}${state === "current" ? ` · ${duration(rollout.valid_s)} of evidence${rollout.valid_s < step.at_least_s ? `, at least ${duration(step.at_least_s)}` : ""}` : ""}`));
+        el("strong", `${step.weight} %`), el("span", `${text}${state === "current" ? ` · ${duration(rollout.valid_s)} of evidence${rollout.valid_s < step.at_least_s ? `, at least ${duration(step.at_least_s)}` : ""}` : ""}`));
     });
     const weights = { blue: 0, green: 0 };
     const replicas = { blue: 0, green: 0 };
@@ -151,19 +151,19 @@ export function rolloutPage(context, root, id) {
 
   function judged() {
     if (!rollout.judged.length) return section("The judge", el("p", { class: "empty" }, "Nothing is judged yet: green has answered no request of this step."));
-    const high = Math.max(0.01, ...rollout.judged.flatMap((one) => [one.green_interval?.[1] ?? 0, one.blue_interval?.[1] ?? 0]));
-    const rows = rollout.judged.map((one) => [
-      [words(one.stream), one.edge_s ? el("small", ` bad above ${latency(one.edge_s)}`) : null],
-      intervals(one, high),
-      el("span", { class: "even" }, el("span", { class: one.not_worse >= NOT_WORSE ? "good" : null }, number(one.not_worse)), el("small", ` of ${NOT_WORSE}`)),
-      el("span", { class: "even" }, el("span", { class: one.worse >= 10 ? "bad" : null }, number(one.worse)), el("small", ` of ${WORSE}`)),
-      one.says,
+    const high = Math.max(0.01, ...rollout.judged.flatMap((stream) => [stream.green_interval?.[1] ?? 0, stream.blue_interval?.[1] ?? 0]));
+    const rows = rollout.judged.map((stream) => [
+      [words(stream.stream), stream.edge_s ? el("small", ` bad above ${latency(stream.edge_s)}`) : null],
+      intervals(stream, high),
+      el("span", { class: "even" }, el("span", { class: stream.not_worse >= NOT_WORSE ? "good" : null }, number(stream.not_worse)), el("small", ` of ${NOT_WORSE}`)),
+      el("span", { class: "even" }, el("span", { class: stream.worse >= 10 ? "bad" : null }, number(stream.worse)), el("small", ` of ${WORSE}`)),
+      stream.says,
     ]);
     return section("The judge",
-      table("Share of bad requests with its 95 % interval, and the evidence", ["Stream", `Bad requests, 0 to ${percent(high)}`, "Not worse", "Worse", "In words"], rows, { keys: rollout.judged.map((one) => one.stream) }));
+      table("Share of bad requests with its 95 % interval, and the evidence", ["Stream", `Bad requests, 0 to ${percent(high)}`, "Not worse", "Worse", "In words"], rows, { keys: rollout.judged.map((stream) => stream.stream) }));
   }
 
-  function intervals(one, high) {
+  function intervals(stream, high) {
     const line = (color, bad, of, interval) => {
       const text = `${color}: ${number(bad)} of ${number(of)} bad${interval ? `, between ${percent(interval[0], 2)} and ${percent(interval[1], 2)}` : ""}`;
       const x = (share) => Math.min(100, (share / high) * 100);
@@ -175,7 +175,7 @@ export function rolloutPage(context, root, id) {
       }
       return el("div", { class: "interval-row" }, el("span", { class: `side ${color}`, "aria-hidden": "true" }, color), picture, el("span", { class: "count" }, `${number(bad)}/${number(of)}`));
     };
-    return [line("green", one.green_bad, one.green_of, one.green_interval), line("blue", one.blue_bad, one.blue_of, one.blue_interval)];
+    return [line("green", stream.green_bad, stream.green_of, stream.green_interval), line("blue", stream.blue_bad, stream.blue_of, stream.blue_interval)];
   }
 
   function plot() {
@@ -211,7 +211,7 @@ export function rolloutPage(context, root, id) {
     if (over()) tail.node.hidden = true;  // it ended meanwhile
   }
 
-  function kept() {
+  function lostLog() {
     if (!rollout.log.length) return null;
     return section("The lost server's last lines", el("pre", { class: "log", tabindex: "0", "aria-label": "Log" }, rollout.log.join("\n")));
   }

@@ -32,24 +32,24 @@ export function suggestionsPage(context, root) {
 
   function draw() {
     if (!all) return;
-    const rows = all.map((one) => [
-      el("a", { href: `#/suggestions/${encodeURIComponent(one.id)}` }, change(one.from, one.to)),
-      one.target,
-      [pill(statusOf(context, one)), one.rank ? ` no. ${one.rank}` : ""],
-      one.why,
-      time(one.made_at, false),
-      one.status === "open" ? `expires in ${duration(left(context, one))}` : one.decided_by,
+    const rows = all.map((suggestion) => [
+      el("a", { href: `#/suggestions/${encodeURIComponent(suggestion.id)}` }, change(suggestion.from, suggestion.to)),
+      suggestion.target,
+      [pill(statusOf(context, suggestion)), suggestion.rank ? ` no. ${suggestion.rank}` : ""],
+      suggestion.why,
+      time(suggestion.made_at, false),
+      suggestion.status === "open" ? `expires in ${duration(left(context, suggestion))}` : suggestion.decided_by,
     ]);
-    fill(body, table("Suggestions, the open ones first, by rank", ["Change", "Target", "Status", "Why", "Made", "Decided"], rows, {
-      hidden: true, keys: all.map((one) => one.id), empty: "None yet. The first one needs about a minute of load.",
+    fill(body, table("Suggestions by rank, open suggestions first", ["Change", "Target", "Status", "Why", "Made", "Decided"], rows, {
+      hidden: true, keys: all.map((suggestion) => suggestion.id), empty: "None yet. The first suggestion needs about a minute of load.",
     }));
   }
 
   return { title: "Suggestions", refresh, draw, every_s: 15 };
 }
 
-const left = (context, one) => (new Date(one.expires_at) - context.now()) / 1000;
-const statusOf = (context, one) => (one.status !== "open" ? one.status : left(context, one) <= 0 ? "expired" : one.preflight?.owner ? "held" : "open");
+const left = (context, suggestion) => (new Date(suggestion.expires_at) - context.now()) / 1000;
+const statusOf = (context, suggestion) => (suggestion.status !== "open" ? suggestion.status : left(context, suggestion) <= 0 ? "expired" : suggestion.preflight?.owner ? "held" : "open");
 
 export function suggestionPage(context, root, id) {
   let shown = null;  // the version on screen, which an approval names
@@ -69,16 +69,16 @@ export function suggestionPage(context, root, id) {
   root.append(head, slot, stale, el("div", { class: "split" }, el("div", body, graphs, rest), decide));
 
   async function refresh() {
-    const found = await get(path);
-    if (!shown || sameOffer(shown, found)) {
-      shown = found;
+    const answer = await get(path);
+    if (!shown || sameOffer(shown, answer)) {
+      shown = answer;
       newer = null;
     } else {
-      newer = found;
+      newer = answer;
     }
     const [now, hours] = await Promise.all([
-      get(at("targets", found.target)),
-      series ?? get(`${at("targets", found.target)}/series?hours=${hoursSince(found)}&points=360`),
+      get(at("targets", answer.target)),
+      series ?? get(`${at("targets", answer.target)}/series?hours=${hoursSince(answer)}&points=360`),
     ]);
     target = now;
     series = hours;
@@ -91,8 +91,8 @@ export function suggestionPage(context, root, id) {
   }
 
   /** The chart ends when the suggestion was made: back to two hours before it. */
-  function hoursSince(found) {
-    return Math.min(24, Math.max(2, Math.ceil((context.now() - new Date(found.made_at)) / 3600e3) + 2));
+  function hoursSince(suggestion) {
+    return Math.min(24, Math.max(2, Math.ceil((context.now() - new Date(suggestion.made_at)) / 3600e3) + 2));
   }
 
   function draw() {
@@ -120,7 +120,7 @@ export function suggestionPage(context, root, id) {
   }
 
   function reasons() {
-    const seen = shown.evidence.map((one) => figure(words(one.metric), amount(one), [SPECIAL.has(one.unit) ? "" : one.unit, one.window_s ? `over ${duration(one.window_s)}` : ""].filter(Boolean).join(", ")));
+    const seen = shown.evidence.map((evidence) => figure(words(evidence.metric), amount(evidence), [SPECIAL.has(evidence.unit) ? "" : evidence.unit, evidence.window_s ? `over ${duration(evidence.window_s)}` : ""].filter(Boolean).join(", ")));
     return [
       el("p", { class: "why" }, shown.why),
       el("dl", { class: "pairs" },
@@ -133,12 +133,12 @@ export function suggestionPage(context, root, id) {
   }
 
   function graph() {
-    const wanted = new Set(shown.evidence.flatMap((one) => SEEN.filter(([pattern]) => pattern.test(one.metric)).slice(0, 1).map(([, chart]) => chart)));
+    const wanted = new Set(shown.evidence.flatMap((evidence) => SEEN.filter(([pattern]) => pattern.test(evidence.metric)).slice(0, 1).map(([, chart]) => chart)));
     wanted.add("queue");
     wanted.add("ttft");
     const until = new Date(shown.made_at).getTime() / 1000;
     const cut = upTo(series, until - 2 * 3600, until + 600);
-    for (const spec of CHARTS.filter((one) => wanted.has(one.id))) {
+    for (const spec of CHARTS.filter((chart) => wanted.has(chart.id))) {
       if (!charts.has(spec.id)) {
         const chart = new Chart({ ...spec, height: 110, sync: id });
         graphs.append(chart.node);
@@ -160,13 +160,13 @@ export function suggestionPage(context, root, id) {
         preflight && pair("Strategy", [el("strong", preflight.strategy), `: ${STRATEGY[preflight.strategy] ?? ""}`, preflight.why && ` (${preflight.why})`]),
         preflight?.start_s ? pair("Start", `about ${duration(preflight.start_s)}`) : null,
         forecast && pair("How long", `usually ${duration(forecast.usual_s + forecast.hold_s)}, nine of ten within ${duration(forecast.likely_s + forecast.hold_s)}, at ${number(forecast.rate_rps)} requests a second`),
-        forecast?.too_long.length ? pair("Too little traffic", `the step${forecast.too_long.length > 1 ? "s" : ""} at ${forecast.too_long.map((one) => `${one} %`).join(", ")} will probably end undecided`) : null,
+        forecast?.too_long.length ? pair("Too little traffic", `the step${forecast.too_long.length > 1 ? "s" : ""} at ${forecast.too_long.map((weight) => `${weight} %`).join(", ")} will probably end undecided`) : null,
         plan && pair("Margin", `green must not be worse by ${percent(plan.margin)} of its requests; ${plan.gain_needed ? "without a measurable gain it is rolled back" : "it need not be better"}`)),
       steps.length ? table("Steps of the rollout", ["Green's traffic", "At least", "Takes"], steps) : null,
       [...shown.notes, ...(preflight?.notes ?? [])].length ? el("ul", { class: "notes" }, [...shown.notes, ...(preflight?.notes ?? [])].map((note) => el("li", note))) : null);
   }
 
-  /** Every flag of the server, the changed ones twice. */
+  /** Every flag of the server; a changed flag twice. */
   function flags() {
     const setting = target.servers.find((server) => server.color === "blue")?.setting ?? {};
     const same = { ...setting };
@@ -176,10 +176,10 @@ export function suggestionPage(context, root, id) {
       ...Object.entries(shown.to).flatMap(([knob, value]) => [["minus", flag(knob, shown.from[knob])], ["plus", flag(knob, value)]]),
     ].filter(([, text]) => text);
     const sign = { same: " ", minus: "−", plus: "+" };
-    const said = { same: "", minus: "removed: ", plus: "added: " };
+    const spoken = { same: "", minus: "removed: ", plus: "added: " };
     return section("The exact flags",
       el("div", { class: "diff", tabindex: "0", role: "region", "aria-label": "Flags as a diff" }, lines.map(([kind, text]) =>
-        el("code", { class: kind }, el("span", { class: "sign", "aria-hidden": "true" }, sign[kind]), said[kind] && el("span", { class: "visually-hidden" }, said[kind]), text))));
+        el("code", { class: kind }, el("span", { class: "sign", "aria-hidden": "true" }, sign[kind]), spoken[kind] && el("span", { class: "visually-hidden" }, spoken[kind]), text))));
   }
 
   function decision(status) {
@@ -258,9 +258,9 @@ export function suggestionPage(context, root, id) {
   };
 }
 
-/** Whether an approval of the one would be an approval of the other. */
-function sameOffer(one, other) {
-  return !one.digest || one.digest === other.digest;
+/** Whether an approval of the shown suggestion would be an approval of the other. */
+function sameOffer(shown, other) {
+  return !shown.digest || shown.digest === other.digest;
 }
 
 function pair(name, ...value) {

@@ -38,10 +38,10 @@ export function targetPage(context, root, name) {
   }
 
   async function history() {
-    const asked = hours;
-    const found = await get(`${path}/series?hours=${hours}&points=${POINTS}`);
-    if (asked !== hours) return;
-    series = found;
+    const wanted = hours;
+    const answer = await get(`${path}/series?hours=${hours}&points=${POINTS}`);
+    if (wanted !== hours) return;
+    series = answer;
     plot();
   }
 
@@ -122,11 +122,11 @@ export function targetPage(context, root, name) {
       el("details", { "data-key": `flags-${server.name}` }, el("summary", `${Object.keys(server.setting).length} flags`),
         el("pre", { tabindex: "0", "aria-label": `Flags of ${server.name}` }, Object.entries(server.setting).map(([knob, value]) => flag(knob, value)).filter(Boolean).join("\n") || "none")),
     ]);
-    return section("Servers", table("Servers", ["Server", "Traffic", "Address", "Started by", "Setting"], rows, { hidden: true, keys: target.servers.map((one) => one.name) }));
+    return section("Servers", table("Servers", ["Server", "Traffic", "Address", "Started by", "Setting"], rows, { hidden: true, keys: target.servers.map((server) => server.name) }));
   }
 
   function findings() {
-    const rows = target.findings.map((one) => [`${one.rule} ${one.slug}`.trimEnd(), pill(one.severity), Object.keys(one.to).length ? Object.entries(one.to).map(([knob, value]) => `${knob} ${valueOf(value)}`).join(", ") : "–", one.why]);
+    const rows = target.findings.map((finding) => [`${finding.rule} ${finding.slug}`.trimEnd(), pill(finding.severity), Object.keys(finding.to).length ? Object.entries(finding.to).map(([knob, value]) => `${knob} ${valueOf(value)}`).join(", ") : "–", finding.why]);
     return rows.length ? section("Flags", table("Findings of lint on the flags", ["Rule", "Severity", "Would set", "Why"], rows, { hidden: true })) : null;
   }
 
@@ -138,12 +138,12 @@ export function targetPage(context, root, name) {
   }
 
   function sources() {
-    const rows = target.sources.map((one) => [one.source, one.available ? "answers" : el("span", { class: "warn" }, "lost"), time(one.at), one.why]);
+    const rows = target.sources.map((source) => [source.source, source.available ? "answers" : el("span", { class: "warn" }, "lost"), time(source.at), source.why]);
     return section("Sources", table("Sources", ["Source", "State", "Since", "Why"], rows, { hidden: true }));
   }
 
   function outcomes() {
-    const rows = [...target.outcomes].reverse().map((one) => [time(one.at), pill(one.result), Object.keys(one.before).length ? change(one.before, one.to) : Object.entries(one.to).map(([knob, value]) => `${knob} ${valueOf(value)}`).join(", "), one.why]);
+    const rows = [...target.outcomes].reverse().map((outcome) => [time(outcome.at), pill(outcome.result), Object.keys(outcome.before).length ? change(outcome.before, outcome.to) : Object.entries(outcome.to).map(([knob, value]) => `${knob} ${valueOf(value)}`).join(", "), outcome.why]);
     return section("Earlier changes", table("Earlier changes", ["When", "Result", "Change", "Why"], rows, { hidden: true, empty: "Nothing yet." }));
   }
 

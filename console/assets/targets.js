@@ -19,9 +19,9 @@ export function targetsPage(context, root) {
   root.append(el("h1", { tabindex: "-1" }, "Targets"), urgent, all);
 
   async function refresh() {
-    const [found, waiting] = await Promise.all([list("/v1/targets", "targets"), list("/v1/suggestions?status=open", "suggestions")]);
-    targets = found;
-    open = waiting.filter((one) => targets.some((target) => target.suggestions.includes(one.id)));
+    const [answer, waiting] = await Promise.all([list("/v1/targets", "targets"), list("/v1/suggestions?status=open", "suggestions")]);
+    targets = answer;
+    open = waiting.filter((suggestion) => targets.some((target) => target.suggestions.includes(suggestion.id)));
     draw();
   }
 
@@ -46,10 +46,10 @@ export function targetsPage(context, root) {
     const items = [
       ...warnings.map((warning) => el("li", { class: "bad" }, warning)),
       ...halted.map((target) => el("li", { class: "bad" }, link(target.name), " is halted: ", target.note)),
-      ...targets.flatMap((target) => target.servers.filter((one) => one.failing).map((one) => el("li", { class: "bad" }, link(target.name), `: ${one.name} ${one.failing}`))),
-      ...open.map((one) => el("li", { class: "ask" },
-        el("a", { href: `#/suggestions/${encodeURIComponent(one.id)}` }, change(one.from, one.to)), " on ", one.target,
-        el("span", { class: "muted" }, ` · ${one.preflight?.owner ? `held: ${one.preflight.owner} writes the manifest, commit the change there` : "needs approval"}, expires in ${duration((new Date(one.expires_at) - context.now()) / 1000)}`))),
+      ...targets.flatMap((target) => target.servers.filter((server) => server.failing).map((server) => el("li", { class: "bad" }, link(target.name), `: ${server.name} ${server.failing}`))),
+      ...open.map((suggestion) => el("li", { class: "ask" },
+        el("a", { href: `#/suggestions/${encodeURIComponent(suggestion.id)}` }, change(suggestion.from, suggestion.to)), " on ", suggestion.target,
+        el("span", { class: "muted" }, ` · ${suggestion.preflight?.owner ? `held: ${suggestion.preflight.owner} writes the manifest, commit the change there` : "needs approval"}, expires in ${duration((new Date(suggestion.expires_at) - context.now()) / 1000)}`))),
       ...busy.map((target) => el("li", { class: "busy" },
         el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, `${words(target.phase)} on ${target.name}`),
         el("span", { class: "muted" }, target.note && ` · ${target.note}`))),
@@ -91,7 +91,7 @@ function last(series, column) {
 }
 
 function describeValues(values) {
-  const known = values.filter((value) => value !== null);
-  if (!known.length) return "no data yet";
-  return `from ${number(Math.min(...known))} to ${number(Math.max(...known))}, now ${number(known.at(-1))} requests a second`;
+  const numbers = values.filter((value) => value !== null);
+  if (!numbers.length) return "no data yet";
+  return `from ${number(Math.min(...numbers))} to ${number(Math.max(...numbers))}, now ${number(numbers.at(-1))} requests a second`;
 }

@@ -40,10 +40,10 @@ export class WhatIf {
   /** `present`: the modelled flags in force. The fields stay as they are while these do not change. */
   show(present, slo) {
     this.slo = slo;
-    const known = JSON.stringify(present);
+    const shape = JSON.stringify(present);
     this.node.hidden = !Object.keys(present).length;
-    if (known === this.known) return;
-    this.known = known;
+    if (shape === this.shape) return;
+    this.shape = shape;
     this.present = present;
     const rest = Object.keys(present).filter((knob) => !FIRST.includes(knob));
     this.fields.replaceChildren(
@@ -54,10 +54,10 @@ export class WhatIf {
 
   slider(name, before, after) {
     const shown = el("output", { for: `what-${name}` }, "×1");
-    const said = (place) => `×${FACTORS[place]}`;
+    const text = (place) => `×${FACTORS[place]}`;
     const turn = (event) => {
-      shown.textContent = said(event.target.value);
-      event.target.setAttribute("aria-valuetext", `${said(event.target.value)} ${after}`);
+      shown.textContent = text(event.target.value);
+      event.target.setAttribute("aria-valuetext", `${text(event.target.value)} ${after}`);
     };
     return el("div", el("label", { for: `what-${name}` }, `${before} `, shown, ` ${after}`),
       el("input", { type: "range", id: `what-${name}`, name, min: 0, max: FACTORS.length - 1, step: 1, value: FACTORS.indexOf(1), "aria-valuetext": `×1 ${after}`, oninput: turn }));
@@ -67,13 +67,13 @@ export class WhatIf {
     const present = this.present[knob];
     const id = `what-${knob}`;
     const field = typeof present === "boolean"
-      ? el("select", { id, name: knob }, [true, false].map((one) => el("option", { value: String(one), selected: one === present }, String(one))))
+      ? el("select", { id, name: knob }, [true, false].map((value) => el("option", { value: String(value), selected: value === present }, String(value))))
       : el("input", { type: "number", id, name: knob, min: 0, step: "any", value: present ?? "", placeholder: "not set" });
     return el("div", el("label", { for: id }, flagOf(knob)), field);
   }
 
   /** What differs from the flags in force, and the factors of the load. */
-  asked() {
+  body() {
     const given = new FormData(this.form);
     const to = {};
     for (const [knob, present] of Object.entries(this.present)) {
@@ -87,7 +87,7 @@ export class WhatIf {
   async ask(event) {
     event.preventDefault();
     if (this.button.disabled) return;
-    const body = this.asked();
+    const body = this.body();
     this.button.disabled = true;
     this.button.textContent = "Predicting…";
     fill(this.problem);
@@ -102,23 +102,23 @@ export class WhatIf {
     this.button.textContent = "Predict";
   }
 
-  draw(found, body) {
+  draw(answer, body) {
     const changed = Object.keys(body.to).length > 0;
     const band = (value, say_) => (value ? `${say_(value.value)} (${say_(value.low)} to ${say_(value.high)})` : "–");
-    const rows = ROWS.filter(([name]) => found.now[name] && found.then[name])
-      .map(([name, title, say_]) => [title, band(found.now[name], say_), band(found.then[name], say_)]);
-    const [now, then] = [found.capacity, found.then_capacity];
+    const rows = ROWS.filter(([name]) => answer.now[name] && answer.then[name])
+      .map(([name, title, say_]) => [title, band(answer.now[name], say_), band(answer.then[name], say_)]);
+    const [now, then] = [answer.capacity, answer.then_capacity];
     if (now && then) {
-      const rate = (one) => (one.rate_rps === null ? "none" : `up to ${number(one.rate_rps)}/s`);
+      const rate = (capacity) => (capacity.rate_rps === null ? "none" : `up to ${number(capacity.rate_rps)}/s`);
       rows.push(["One server carries within the objectives", rate(now), rate(then)], ["Servers for the load", now.servers ?? "–", then.servers ?? "–"]);
     }
-    const loads = [[found.rate_rps, "now"], ...(body.rate === 1 ? [] : [[found.rate_rps * body.rate, "then"]])];
+    const loads = [[answer.rate_rps, "now"], ...(body.rate === 1 ? [] : [[answer.rate_rps * body.rate, "then"]])];
     const charts = [["ttft", "Time to first token"], ["itl", "Time between tokens"]].map(([name, title]) =>
-      rateChart({ title, name, curve: found.curve, loads, bound: this.slo?.[name]?.under_s, changed }));
+      rateChart({ title, name, curve: answer.curve, loads, bound: this.slo?.[name]?.under_s, changed }));
     fill(this.result,
-      found.warning && el("p", { class: "note warn" }, `vLLM may refuse this: ${found.warning}`),
-      found.extrapolation && el("p", { class: "note warn" }, `Less certain: ${found.extrapolation}`),
-      table(`${number(found.requests)} recorded requests, ${number(found.rate_rps)} a second for each server; step times from the ${found.law_source}. In brackets: 80 % of the draws.`,
+      answer.warning && el("p", { class: "note warn" }, `vLLM may refuse this: ${answer.warning}`),
+      answer.extrapolation && el("p", { class: "note warn" }, `Less certain: ${answer.extrapolation}`),
+      table(`${number(answer.requests)} recorded requests, ${number(answer.rate_rps)} a second for each server; step times from the ${answer.law_source}. In brackets: 80 % of the draws.`,
         ["Number", "Now", "Then"], rows),
       el("div", { class: "charts wide" }, charts));
   }
