@@ -42,8 +42,8 @@ class Remark:
     is_error: bool = False
 
 
-def as_sarif(found: Sequence[Located], remarks: Sequence[Remark], version: str) -> str:
-    rules = sorted({one.finding.rule for one in found})
+def as_sarif(located: Sequence[Located], remarks: Sequence[Remark], version: str) -> str:
+    rules = sorted({place.finding.rule for place in located})
     run: dict[str, Any] = {
         "tool": {
             "driver": {
@@ -62,7 +62,7 @@ def as_sarif(found: Sequence[Located], remarks: Sequence[Remark], version: str) 
             }
         ],
         "columnKind": "unicodeCodePoints",
-        "results": [_result(one, rules.index(one.finding.rule)) for one in found],
+        "results": [_result(place, rules.index(place.finding.rule)) for place in located],
     }
     return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
@@ -75,14 +75,14 @@ def _notification(remark: Remark) -> dict[str, Any]:
     }
 
 
-def _result(one: Located, index: int) -> dict[str, Any]:
+def _result(located: Located, index: int) -> dict[str, Any]:
     return {
-        "ruleId": one.finding.rule,
+        "ruleId": located.finding.rule,
         "ruleIndex": index,
-        "level": _LEVELS[one.finding.severity],
-        "message": {"text": one.message},
-        **_places(one.file, one.line),
-        "properties": {"class": one.finding.klass, "source": one.finding.source},
+        "level": _LEVELS[located.finding.severity],
+        "message": {"text": located.message},
+        **_places(located.file, located.line),
+        "properties": {"class": located.finding.klass, "source": located.finding.source},
     }
 
 
@@ -94,17 +94,17 @@ def _places(file: str, line: int) -> dict[str, Any]:
     return {"locations": [{"physicalLocation": place}]}
 
 
-def as_github(found: Sequence[Located], remarks: Sequence[Remark]) -> str:
-    """Workflow commands: https://docs.github.com/actions/reference/workflow-commands-for-github-actions"""
+def as_github(located: Sequence[Located], remarks: Sequence[Remark]) -> str:
+    """Return workflow commands: https://docs.github.com/actions/reference/workflow-commands-for-github-actions"""
     lines = [
         _command(
-            _COMMANDS[one.finding.severity],
-            one.file,
-            one.line,
-            f"flettner {name_of(one.finding.rule)}",
-            one.message,
+            _COMMANDS[place.finding.severity],
+            place.file,
+            place.line,
+            f"flettner {name_of(place.finding.rule)}",
+            place.message,
         )
-        for one in found
+        for place in located
     ]
     lines += [
         _command("error" if remark.is_error else "notice", remark.file, remark.line, "flettner", remark.text)

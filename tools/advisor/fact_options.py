@@ -91,7 +91,7 @@ def build_serve_config(
 
 
 def missing_facts(config: ServeConfig) -> list[str]:
-    """Facts that would enable more rules, each with its option."""
+    """Return the facts that would enable more rules, each with its option."""
     return [FACTS[fact].describe(config) for fact in find_missing(config, FACTS)]
 
 
@@ -106,7 +106,7 @@ def _card(name: str) -> GpuModel:
 
 
 def _model(path: Path | None, setting: Setting, env: Mapping[str, str]) -> Model | None:
-    """From --model-config, the model's own folder, the cache of Hugging Face, or the known models."""
+    """Read the model from --model-config, its own folder, the cache of Hugging Face, or the known models."""
     name = str(setting.get("model", ""))
     if path is not None:
         return _read_config(path / "config.json" if path.is_dir() else path, name)
@@ -134,7 +134,7 @@ def _read_config(path: Path, name: str) -> Model:
 
 
 def _with_size(model: Model, folder: Path) -> Model:
-    """The model of an unknown family, with the size that the index of its weights states."""
+    """Return the model of an unknown family, with the size that the index of its weights states."""
     index = folder / "model.safetensors.index.json"
     if model.parameters is not None or not model.weight_bytes or not index.is_file():
         return model
@@ -165,14 +165,14 @@ def _environment(words: Sequence[str]) -> dict[str, str]:
 
 
 def read_log(path: Path) -> tuple[str, ...]:
-    """The lines of `--log`. Raises ConfigError."""
+    """Return the lines of `--log`. Raises ConfigError."""
     return tuple(read_option_file(path, "--log", "give a text file", _MAX_LOG).splitlines())
 
 
 def _find_version(log: Sequence[str]) -> str:
-    """The vLLM version in the log; empty if it has none."""
-    found = (re.search(_LOGGED_VERSION, line[:4000]) for line in log)
-    return next((match[1] or match[2] for match in found if match), "")
+    """Return the vLLM version in the log; empty if it has none."""
+    matches = (re.search(_LOGGED_VERSION, line[:4000]) for line in log)
+    return next((match[1] or match[2] for match in matches if match), "")
 
 
 def _count_visible(env: Mapping[str, str]) -> int | None:
@@ -187,7 +187,7 @@ _REVISION = re.compile(r"[\w-][\w./-]*")
 def find_cached_config(
     name: str, env: Mapping[str, str], *, revision: str = "", folder: str = ""
 ) -> Path | None:
-    """The newest config.json of `OWNER/NAME` that is cached; `folder`: vLLM's --download-dir."""
+    """Return the newest config.json of `OWNER/NAME` that is cached; `folder`: vLLM's --download-dir."""
     revision = revision or "main"
     if not _REPOSITORY.fullmatch(name) or not _REVISION.fullmatch(revision) or ".." in revision:
         return None
@@ -215,7 +215,7 @@ def _caches(env: Mapping[str, str], folder: str) -> Iterator[Path]:
 
 
 def _commit(model: Path, revision: str) -> str:
-    """The commit that a branch or tag points to; a commit is its own name."""
+    """Return the commit that a branch or tag points to; a commit is its own name."""
     try:
         return (model / "refs" / revision).read_text().strip() or revision
     except (OSError, ValueError):

@@ -31,19 +31,19 @@ def find_mismatches(given: Setting, reported: Setting, reading: Reading, model: 
     names = _served_names(given)
     if model and names and model.rstrip("/") not in names:
         messages.append(f"the server serves {model}, --flags {' or '.join(names)}")
-    known = dict(reported)
+    comparable = dict(reported)
     if reading.facts.get("cache_dtype") == "auto":
-        known[KV_DTYPE] = "auto"
+        comparable[KV_DTYPE] = "auto"
     messages += [
         f"the server reports {knob} {format_value(present)}, --flags {format_value(given[knob])}"
-        for knob, present in known.items()
+        for knob, present in comparable.items()
         if given.get(knob) is not None and not _are_equal(given[knob], present)
     ]
     return FlagMismatches(messages=tuple(messages), over_cap=bool(over_cap))
 
 
 def _check_cap(given: Setting, reading: Reading) -> str:
-    """The message if more requests ran than the cap of all data-parallel engines together allows."""
+    """Return the message if more requests ran than the cap of all data-parallel engines together allows."""
     size = given.get("data_parallel_size")
     engines = size if isinstance(size, int) and size > 0 else 1
     caps: Mapping[Knob, int] = {
@@ -57,14 +57,14 @@ def _check_cap(given: Setting, reading: Reading) -> str:
 
 
 def _served_names(given: Setting) -> list[str]:
-    """The served model names of these flags; the server reports the first."""
+    """Return the served model names of these flags; the server reports the first."""
     served, model = given.get("served_model_name"), given.get("model")
     if served is not None:
         return str(served).split()
     return [] if model is None else [str(model).rstrip("/")]
 
 
-def _are_equal(one: Value, other: Value) -> bool:
-    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
-        return isclose(one, other, rel_tol=1e-6)
-    return _SAME_DTYPE.get(str(one), str(one)) == _SAME_DTYPE.get(str(other), str(other))
+def _are_equal(value: Value, other: Value) -> bool:
+    if isinstance(value, (int, float)) and isinstance(other, (int, float)):
+        return isclose(value, other, rel_tol=1e-6)
+    return _SAME_DTYPE.get(str(value), str(value)) == _SAME_DTYPE.get(str(other), str(other))

@@ -13,7 +13,7 @@ from flettner.tools.advisor.scrape import BEGIN, SERVER, Window
 from flettner.vllm_facts.metrics.names import METRICS
 
 EVERY_S = 10.0  # default of VLLM_LOG_STATS_INTERVAL
-MAX_MOMENTS = 30  # the latest ones, five minutes
+MAX_MOMENTS = 30  # the latest moments, five minutes
 _LINE = re.compile(
     r"Engine (?P<engine>\d{1,6}): Avg prompt throughput: (?P<prompt>\d+\.?\d*) tokens/s, "
     r"Avg generation throughput: (?P<generation>\d+\.?\d*) tokens/s, "
@@ -37,7 +37,7 @@ class _Moment:
 
 
 def read_load(log: Sequence[str], slo: Slo) -> Window:
-    """The load of the latest five minutes in the log. Raises ConfigError if it has no such line."""
+    """Return the load of the latest five minutes in the log. Raises ConfigError if it has no such line."""
     moments = _moments(log)[-MAX_MOMENTS:]
     if not moments:
         raise ConfigError(
@@ -70,17 +70,17 @@ def _moments(log: Sequence[str]) -> list[_Moment]:
     """Yield the moments in order; a moment ends when an engine logs its next line."""
     moments: list[_Moment] = []
     for line in log:
-        found = _LINE.search(line[:2000])
-        if not found:
+        match = _LINE.search(line[:2000])
+        if not match:
             continue
-        if not moments or found["engine"] in moments[-1].engines:
+        if not moments or match["engine"] in moments[-1].engines:
             moments.append(_Moment(engines=set()))
         moment = moments[-1]
-        moment.engines.add(found["engine"])
-        moment.running += float(found["running"])
-        moment.waiting += float(found["waiting"])
-        moment.prompt += float(found["prompt"])
-        moment.generation += float(found["generation"])
-        if found["usage"] is not None:
-            moment.usage = max(moment.usage or 0.0, min(1.0, float(found["usage"]) / 100))
+        moment.engines.add(match["engine"])
+        moment.running += float(match["running"])
+        moment.waiting += float(match["waiting"])
+        moment.prompt += float(match["prompt"])
+        moment.generation += float(match["generation"])
+        if match["usage"] is not None:
+            moment.usage = max(moment.usage or 0.0, min(1.0, float(match["usage"]) / 100))
     return moments

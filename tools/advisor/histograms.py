@@ -20,9 +20,9 @@ _Buckets = Mapping[float, float]
 
 
 def series(first: bytes, last: bytes) -> dict[str, float]:
-    """Quantiles of the token counts of requests that ended between the pages, and the draft acceptance ratio.
+    """Return quantiles of the tokens of requests that ended between the pages, and the draft acceptance.
 
-    By the names of the policies' options; unknown values are absent.
+    The keys are the names of the policies' options; unknown values are absent.
     """
     try:
         before, after = (pick_samples(page.decode(errors="replace"), _METRICS) for page in (first, last))
@@ -31,16 +31,16 @@ def series(first: bytes, last: bytes) -> dict[str, float]:
         )
     except MetricsPageError:
         return {}
-    found: dict[str, float] = {}
+    quantiles: dict[str, float] = {}
     p50, p99 = _quantile(prompt, 0.5), _quantile(prompt, 0.99)
     if p50 is not None and p99 is not None:
-        found |= {"prompt_tokens_p50": p50, "prompt_tokens_p99": p99}
+        quantiles |= {"prompt_tokens_p50": p50, "prompt_tokens_p99": p99}
         answer_p99 = _quantile(answer, 0.99)
-        found |= {} if answer_p99 is None else {"request_tokens_p99": p99 + answer_p99}
+        quantiles |= {} if answer_p99 is None else {"request_tokens_p99": p99 + answer_p99}
     drafted, accepted = (_total(name, after) - _total(name, before) for name in (_DRAFTED, _ACCEPTED))
     if drafted > 0 <= accepted:
-        found["spec_acceptance_ratio"] = min(1.0, accepted / drafted)
-    return found
+        quantiles["spec_acceptance_ratio"] = min(1.0, accepted / drafted)
+    return quantiles
 
 
 def _buckets(name: str, rows: _Rows) -> _Buckets:
@@ -56,7 +56,7 @@ def _new_requests(first: _Buckets, last: _Buckets) -> _Buckets:
 
 
 def _quantile(counts: _Buckets, share: float) -> float | None:
-    """None if there are too few requests."""
+    """Return the quantile; None if there are too few requests."""
     *edges, last = sorted(counts) or (inf,)
     if last != inf or not edges or counts.get(inf, 0.0) < ENOUGH:
         return None

@@ -23,63 +23,63 @@ class WrittenFile:
 
 
 def write_changes(reports: Sequence[LaunchReport]) -> WrittenFile:
-    """The changes of all servers of one file, as far as its form allows."""
+    """Return the changes of all servers of one file, as far as its form allows."""
     text, edits = reports[0].text, list[Edit]()
     changed: dict[str, str] = {}
     refused: dict[str, str] = {}
-    for one in reports:
-        if one.report is not None and one.report.refused and _split_changes(one):
-            refused[one.title] = f"it would still not start: see {', '.join(one.report.still)}"
+    for server in reports:
+        if server.report is not None and server.report.refused and _split_changes(server):
+            refused[server.title] = f"it would still not start: see {', '.join(server.report.still)}"
             continue
-        for changes in _split_changes(one):
+        for changes in _split_changes(server):
             change = escape_text(describe_changes(changes))
             try:
-                own = _edit_launch(one, changes)
+                own = _edit_launch(server, changes)
                 apply_edits(text, [*edits, *own])
             except FlagError as error:
-                refused[one.title] = f"{change}: {error}; make the change by hand"
+                refused[server.title] = f"{change}: {error}; make the change by hand"
                 continue
             edits += own
-            before = f"{changed[one.title]}, " if one.title in changed else ""
-            changed[one.title] = before + change
+            before = f"{changed[server.title]}, " if server.title in changed else ""
+            changed[server.title] = before + change
     return WrittenFile(text=apply_edits(text, edits), changed=changed, refused=refused)
 
 
-def _split_changes(one: LaunchReport) -> list[dict[str, Value]]:
-    """The changes of its words, and each variable outside of them, which can be written on its own."""
-    if one.report is None:
+def _split_changes(server: LaunchReport) -> list[dict[str, Value]]:
+    """Return the changes of its words, and each variable outside of them, which can be written on its own."""
+    if server.report is None:
         return []
-    to, env = one.report.fixes.to, one.report.fixes.env
-    inline = _inline_variables(one)
+    to, env = server.report.fixes.to, server.report.fixes.env
+    inline = _inline_variables(server)
     words: dict[str, Value] = {**to, **{name: new for name, new in env.items() if name in inline}}
     rest: list[dict[str, Value]] = [{name: new} for name, new in env.items() if name not in inline]
     return [changes for changes in (words, *rest) if changes]
 
 
-def _lead(one: LaunchReport) -> Sequence[Word]:
-    """The assignments before the command."""
-    words = one.launch.words
-    return words[: len(words) - len(one.command.words)] if one.command else ()
+def _lead(server: LaunchReport) -> Sequence[Word]:
+    """Return the assignments before the command."""
+    words = server.launch.words
+    return words[: len(words) - len(server.command.words)] if server.command else ()
 
 
-def _inline_variables(one: LaunchReport) -> set[str]:
-    around = (*one.command.front, *one.command.before) if one.command else ()
-    return {word.partition("=")[0] for word in (*_texts(_lead(one)), *around) if "=" in word}
+def _inline_variables(server: LaunchReport) -> set[str]:
+    around = (*server.command.front, *server.command.before) if server.command else ()
+    return {word.partition("=")[0] for word in (*_texts(_lead(server)), *around) if "=" in word}
 
 
-def _edit_launch(one: LaunchReport, changes: Mapping[str, Value]) -> list[Edit]:
-    """The edits of one server, if the edited text is read as the wanted command. Raises FlagError."""
-    if one.command is None or one.report is None:
+def _edit_launch(server: LaunchReport, changes: Mapping[str, Value]) -> list[Edit]:
+    """Return the edits of one server, if the edited text is read as the wanted command. Raises FlagError."""
+    if server.command is None or server.report is None:
         return []
-    words, env, inline = one.launch.words, one.report.fixes.env, _inline_variables(one)
+    words, env, inline = server.launch.words, server.report.fixes.env, _inline_variables(server)
     outside = changes.keys() & env.keys() - inline
     own = {name: env[name] for name in changes.keys() & env.keys() & inline}
-    to = {name: new for name, new in changes.items() if name in one.report.fixes.to}
-    better = edit_command(one.command, to, own)
-    wanted = [*_edit_assignments(_lead(one), own), *better.words]
-    edits = edit_words(one.text, words, wanted)
-    edits += [_remove_variable(one, name, env[name]) for name in sorted(outside)]
-    _verify(one, apply_edits(one.text, edits), wanted)
+    to = {name: new for name, new in changes.items() if name in server.report.fixes.to}
+    better = edit_command(server.command, to, own)
+    wanted = [*_edit_assignments(_lead(server), own), *better.words]
+    edits = edit_words(server.text, words, wanted)
+    edits += [_remove_variable(server, name, env[name]) for name in sorted(outside)]
+    _verify(server, apply_edits(server.text, edits), wanted)
     return edits
 
 
@@ -88,29 +88,29 @@ def _texts(words: Sequence[Word]) -> list[str]:
 
 
 def _edit_assignments(lead: Sequence[Word], env: Mapping[str, str | None]) -> list[str]:
-    """`K=V …` before the command with the changed variables."""
-    kept = []
+    """Return the assignments `K=V` before the command with the changed variables."""
+    words = []
     for text in _texts(lead):
         name = text.partition("=")[0]
         if name not in env:
-            kept.append(text)
+            words.append(text)
         elif (new := env[name]) is not None:
-            kept.append(f"{name}={new}")
-    return kept
+            words.append(f"{name}={new}")
+    return words
 
 
-def _remove_variable(one: LaunchReport, name: str, new: str | None) -> Edit:
-    """The removal of a variable's own line. Raises FlagError."""
-    given = one.launch.env.get(name)
+def _remove_variable(server: LaunchReport, name: str, new: str | None) -> Edit:
+    """Return the removal of a variable's own line. Raises FlagError."""
+    given = server.launch.env.get(name)
     if new is not None or given is None or given.whole is None:
         raise FlagError(f"the variable {name} cannot be changed in this file")
     return Edit(*given.whole, "")
 
 
-def _verify(one: LaunchReport, text: str, wanted: Sequence[str]) -> None:
+def _verify(server: LaunchReport, text: str, wanted: Sequence[str]) -> None:
     """Read the edited text again: this server has the wanted words, and every other server is unchanged."""
-    before, after = read_launches(one.file, one.text), read_launches(one.file, text)
-    place = before.index(one.launch)
+    before, after = read_launches(server.file, server.text), read_launches(server.file, text)
+    place = before.index(server.launch)
     expected = [list(wanted) if at == place else _texts(old.words) for at, old in enumerate(before)]
     if [_texts(new.words) for new in after] != expected:
         raise FlagError("the file's form does not allow the change")

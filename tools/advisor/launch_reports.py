@@ -74,7 +74,7 @@ def _parse_launch(launch: Launch) -> ServeCommand:
 
 
 def _mask(report: LintReport) -> LintReport:
-    """Without the values of secrets, and without variables: a file's output ends in the logs of builds."""
+    """Remove the values of secrets, and the variables: the output for a file ends in the logs of builds."""
     better = report.better
     secrets = find_secrets(better.words)
     argv = tuple(_mask_word(word, secrets) for word in better.argv)

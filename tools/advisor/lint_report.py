@@ -49,7 +49,7 @@ class LintReport:
         return NO_FINDINGS if self.judged.is_complete and not self.unread else NOT_JUDGED
 
     def describe_missing(self) -> list[str]:
-        """What keeps the report from being complete."""
+        """List the facts and the text that the report lacks."""
         missing = [fact for fact in self.judged.by_fact() if fact not in EXTRA]
         facts = "; ".join(FACTS[fact].describe(self.config) for fact in missing)
         return [*self.unread, *([f"not judged for lack of {facts}"] if missing else [])]
@@ -115,14 +115,16 @@ def lint_command(
 
 
 def _logged_errors(fixes: Fixes) -> set[str]:
-    """The rules that report an error in the log, which no change corrects."""
+    """Return the rules that report an error in the log, which no change corrects."""
     return {
-        found.rule for found in fixes.findings if found.severity == "error" and not found.to and not found.env
+        finding.rule
+        for finding in fixes.findings
+        if finding.severity == "error" and not finding.to and not finding.env
     }
 
 
 def _describe_model(config: ServeConfig) -> dict[str, object] | None:
-    """The model's size and where its numbers come from; None without any."""
+    """Return the model's size and where its numbers come from; None without any."""
     model = config.model or config.estimate
     if model is None:
         return None

@@ -28,7 +28,7 @@ class Finder(Protocol):
 
 async def find_servers(only: str | None = None) -> tuple[list[FoundEngines], list[str]]:
     """The servers found, each address once, with the kind of the engine; and what was skipped."""
-    found: list[FoundEngines] = []
+    servers: list[FoundEngines] = []
     failures: list[str] = []
     for kind in (only,) if only else loader.list_plugins("actuators"):
         engine = loader.load_plugin("actuators", kind)
@@ -40,9 +40,13 @@ async def find_servers(only: str | None = None) -> tuple[list[FoundEngines], lis
             failures.append(f"{kind}: {error.why}")
             continue
         failures += [f"{kind}: {why}" for why in here.skipped]
-        known = {server.address for _, server, _ in found}
-        found += [(kind, *one) for one in here.servers if not one[0].address or one[0].address not in known]
-    return found, failures
+        addresses = {server.address for _, server, _ in servers}
+        servers += [
+            (kind, server, options)
+            for server, options in here.servers
+            if not server.address or server.address not in addresses
+        ]
+    return servers, failures
 
 
 def read_command(url: str) -> tuple[ServeCommand, str] | None:

@@ -16,8 +16,8 @@ _KV_SIZE = re.compile(r"KV cache size: ([\d,]{1,20}) tokens")
 
 def find_kv_tokens(log: Sequence[str]) -> int | None:
     """Return the size of the KV cache at the last start in the log; None if it is not logged."""
-    found = [match[1] for line in log if (match := _KV_SIZE.search(line[:4000]))]
-    return int(found[-1].replace(",", "")) if found else None
+    sizes = [match[1] for line in log if (match := _KV_SIZE.search(line[:4000]))]
+    return int(sizes[-1].replace(",", "")) if sizes else None
 
 
 def law_of_log(config: ServeConfig, log: Sequence[str], kv_tokens: int | None) -> UncertainLaw | None:

@@ -11,7 +11,7 @@ _MOST_BYTES = 256 * 2**20  # about two million recorded requests
 
 
 def read_option_file(path: Path, option: str, hint: str, at_most: int = _MOST_BYTES) -> str:
-    """Read the text of the file that `option` names, of at most so many bytes. Raises ConfigError."""
+    """Read the text of the file that `option` names. Raises ConfigError, also above `at_most` bytes."""
     try:
         return read_file(path, at_most).decode("utf-8", "replace")
     except OSError as error:

@@ -46,7 +46,7 @@ _OF_GOALS = (("attainment", "requests within the objectives"), ("goodput_per_s",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionReport:
-    """`goals`, `headroom` are None without an objective, `found` without a search.
+    """`goals`, `headroom` are None without an objective, `search` without a search.
 
     `warnings`: why vLLM may refuse the command.
     """
@@ -58,14 +58,13 @@ class PredictionReport:
     bands: Mapping[str, Band]
     goals: Goals | None
     headroom: Headroom | None
-    found: SearchResult | None
+    search: SearchResult | None
 
     @property
     def extrapolation(self) -> str:
         return describe_extrapolation(self.law.fitted_to, largest_of(self.bands))
 
     def as_row(self) -> dict[str, Any]:
-        found = self.found
         return {
             "requests": len(self.trace),
             "seconds": duration_s(self.trace),
@@ -77,14 +76,14 @@ class PredictionReport:
             "predicted": {name: asdict(band) for name, band in self.bands.items()},
             "objectives": asdict(self.goals) if self.goals else None,
             "headroom": asdict(self.headroom) if self.headroom else None,
-            "search": None if found is None else _search_row(found),
+            "search": None if self.search is None else _search_row(self.search),
         }
 
     def as_text(self, command: ServeCommand) -> str:
         rate = mean_rate(self.trace)
         when = "at once" if rate is None else f"in {duration_s(self.trace):,.0f} s ({rate:.2f} a second)"
         means = [
-            sum(getattr(one, name) for one in self.trace) / len(self.trace)
+            sum(getattr(request, name) for request in self.trace) / len(self.trace)
             for name in ("prompt_tokens", "output_tokens")
         ]
         rows = (*(_OF_GOALS if self.goals else ()), *_ROWS)
@@ -95,14 +94,14 @@ class PredictionReport:
                 f"{self.limits.kv_tokens:,} tokens; step times: {self.law.source or 'a measured law'}."
             )
             + "\n"
-            + "".join(format_sentence(f"vLLM may refuse this: {one}") + "\n" for one in self.warnings)
+            + "".join(format_sentence(f"vLLM may refuse this: {request}") + "\n" for request in self.warnings)
             + (format_sentence(f"Less certain: {self.extrapolation}") + "\n" if self.extrapolation else "")
             + format_table(
                 ("", "predicted", "80 % of draws"),
                 [_band_row(name, title, self.bands[name]) for name, title in rows if name in self.bands],
             )
             + (_headroom_text(self.headroom, rate) if self.headroom else "")
-            + (_search_text(self.found, command) if self.found else "")
+            + (_search_text(self.search, command) if self.search else "")
         )
 
 
@@ -132,7 +131,7 @@ def build_report(
         bands=predict(trace, law, limits, goals or Goals()),
         goals=goals,
         headroom=find_headroom(trace, law.law, limits, goals) if goals else None,
-        found=search(config, trace, law, goals, kv_tokens=measured) if goals and search_settings else None,
+        search=search(config, trace, law, goals, kv_tokens=measured) if goals and search_settings else None,
     )
 
 
@@ -149,73 +148,75 @@ def _band_row(name: str, title: str, band: Band) -> tuple[str, str, str]:
     return title, value, f"{low} to {high}"
 
 
-def _headroom_text(found: Headroom, rate: float | None) -> str:
+def _headroom_text(headroom: Headroom, rate: float | None) -> str:
     if rate is None:
         holds = ""
-    elif found.rate_per_s is None:
+    elif headroom.rate_per_s is None:
         holds = "No load of this shape meets the objectives with this setting."
     else:
         holds = (
-            f"This setting meets the objectives up to {found.rate_per_s:.2f} requests a second, "
-            f"{found.rate_per_s / rate:.2f} times the load."
+            f"This setting meets the objectives up to {headroom.rate_per_s:.2f} requests a second, "
+            f"{headroom.rate_per_s / rate:.2f} times the load."
         )
-    if found.replicas is None:
+    if headroom.replicas is None:
         return "\n" + format_sentence(
             f"{holds} Not even {MOST_REPLICAS} servers meet the objectives.".lstrip()
         )
-    servers = "1 server meets" if found.replicas == 1 else f"{found.replicas} servers meet"
+    servers = "1 server meets" if headroom.replicas == 1 else f"{headroom.replicas} servers meet"
     return "\n" + format_sentence(f"{holds} {servers} the objectives for this load.".lstrip())
 
 
-def _refusal(found: SearchResult) -> str:
+def _refusal(result: SearchResult) -> str:
     """Say why no change is proposed."""
-    now = f"{found.base:.1%} of the requests are within the objectives"
-    change = f"changes that by {100 * found.gain:+.1f} points (standard error {100 * found.noise:.1f})"
-    if found.gain <= LEAST_GAIN:
-        return f"Nothing to gain: {now}, and the best of {found.tried} settings {change}."
+    now = f"{result.base:.1%} of the requests are within the objectives"
+    change = f"changes that by {100 * result.gain:+.1f} points (standard error {100 * result.noise:.1f})"
+    if result.gain <= LEAST_GAIN:
+        return f"Nothing to gain: {now}, and the best of {result.tried} settings {change}."
     return (
-        f"Nothing certain: {now}; {describe_changes(found.finalists[0].changes)}, the best of {found.tried} "
-        f"settings, {change}, which is less than two standard errors. A measured law (--log, --law) is surer."
+        f"Nothing certain: {now}; {describe_changes(result.finalists[0].changes)}, the best of "
+        f"{result.tried} settings, {change}, which is less than two standard errors. "
+        "A measured law (--log, --law) is surer."
     )
 
 
-def _search_text(found: SearchResult, command: ServeCommand) -> str:
-    if found.best is None:
-        return "\n" + format_sentence(_refusal(found))
-    better = edit_command(command, found.best.changes, {})
+def _search_text(result: SearchResult, command: ServeCommand) -> str:
+    if result.best is None:
+        return "\n" + format_sentence(_refusal(result))
+    better = edit_command(command, result.best.changes, {})
     return (
         "\n"
         + format_sentence(
-            f"Better: {describe_changes(found.best.changes)}: {found.base + found.gain:.1%} of the requests "
-            f"within the objectives instead of {found.base:.1%} (standard error {100 * found.noise:.1f} "
-            f"points; better in {found.likely:.0%} of the draws of the law), the best of {found.tried} "
-            "settings:"
+            f"Better: {describe_changes(result.best.changes)}: {result.base + result.gain:.1%} of the "
+            f"requests within the objectives instead of {result.base:.1%} (standard error "
+            f"{100 * result.noise:.1f} points; better in {result.likely:.0%} of the draws of the law), the "
+            f"best of {result.tried} settings:"
         )
         + "\n"
         + format_command(better)
     )
 
 
-def _search_row(found: SearchResult) -> dict[str, Any]:
+def _search_row(result: SearchResult) -> dict[str, Any]:
     return {
-        "attainment": found.base,
-        "changes": dict(found.best.changes) if found.best else None,
-        "gain": found.gain,
-        "standard_error": found.noise,
-        "better_in_share_of_draws": found.likely,
-        "tried": found.tried,
-        "vetoed": found.vetoed,
+        "attainment": result.base,
+        "changes": dict(result.best.changes) if result.best else None,
+        "gain": result.gain,
+        "standard_error": result.noise,
+        "better_in_share_of_draws": result.likely,
+        "tried": result.tried,
+        "vetoed": result.vetoed,
         "finalists": [
-            {"changes": dict(one.changes), "attainment": one.attainment} for one in found.finalists
+            {"changes": dict(setting.changes), "attainment": setting.attainment}
+            for setting in result.finalists
         ],
     }
 
 
 def check_flags(config: ServeConfig) -> list[str]:
-    """Why another release than the known one may refuse the flags. Raises ConfigError if every one does."""
-    found = [finding for lint in LINTS for finding in lint.check(config) if not finding.env]
-    certain = [one.why for one in found if one.severity == "error"]
-    refused = list(dict.fromkeys([*certain, *(one.why for one in find_problems(config))]))
+    """Return why some release may refuse the flags. Raises ConfigError if every release does."""
+    findings = [finding for lint in LINTS for finding in lint.check(config) if not finding.env]
+    certain = [finding.why for finding in findings if finding.severity == "error"]
+    refused = list(dict.fromkeys([*certain, *(finding.why for finding in find_problems(config))]))
     if refused:
         raise ConfigError(f"vLLM refuses this command: {'; '.join(refused)}")
-    return [one.why for one in found if (one.severity, one.klass) == ("warning", "gated")]
+    return [finding.why for finding in findings if (finding.severity, finding.klass) == ("warning", "gated")]

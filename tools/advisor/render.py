@@ -36,8 +36,8 @@ def as_row(
     unknown: Iterable[str],
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The fixes as a JSON object; `more` is added."""
-    found = [row for finding in fixes.findings for row in build_rows(finding, config, assumed)]
+    """Return the fixes as a JSON object; `more` is added."""
+    rows = [row for finding in fixes.findings for row in build_rows(finding, config, assumed)]
     outranked = [
         {
             "rule": lost.what.rule,
@@ -50,7 +50,7 @@ def as_row(
         for lost in fixes.outranked
     ]
     return {
-        "findings": found,
+        "findings": rows,
         "command": command.words if command else None,
         "env": dict(command.env) if command else {},
         "outranked": outranked,
@@ -63,14 +63,14 @@ def as_row(
 def as_text(
     fixes: Fixes, config: ServeConfig, *, assumed: Mapping[Knob, Value], width: int | None = None
 ) -> str:
-    """The findings by heading, each with change, reason and source; empty if there are none."""
+    """Return the findings by heading, each with change, reason and source; empty if there are none."""
     width = width or _width()
     parts = []
     for heading, head in HEADS.items():
-        found = [finding for finding in fixes.findings if _heading(finding) == heading]
-        if found:
+        findings = [finding for finding in fixes.findings if _heading(finding) == heading]
+        if findings:
             parts.append(head + "\n")
-            parts += [_finding(finding, config, assumed, width) for finding in found]
+            parts += [_finding(finding, config, assumed, width) for finding in findings]
     parts += [
         _line("outranked", f"{name_of(lost.what.rule)} by {name_of(lost.by)}: {lost.why}", width)
         for lost in fixes.outranked
@@ -80,7 +80,7 @@ def as_text(
 
 
 def format_improved(command: ServeCommand, still: Sequence[str], undone: Sequence[UnsupportedEdit]) -> str:
-    """The command to paste, and the problems that remain with it."""
+    """Return the command to paste, and the problems that remain with it."""
     width = _width()
     head = "THE COMMAND WITH THESE CHANGES"
     if still:
@@ -100,7 +100,7 @@ def format_improved(command: ServeCommand, still: Sequence[str], undone: Sequenc
 
 
 def format_live_limits(changed: Iterable[Knob], setting: Setting, env: Mapping[str, str]) -> str:
-    """What saves the next restart, if these changes are of limits that need none; empty: nothing does."""
+    """Say what saves the next restart, if these changes are of limits that need none; else return no text."""
     if setting.get("scheduler_cls") == SCHEDULER_CLASS and CONTROL not in env:
         hint = (
             f"without {CONTROL}=/PATH/control.sock no limit changes later without a restart; the daemon adds "
@@ -114,12 +114,12 @@ def format_live_limits(changed: Iterable[Knob], setting: Setting, env: Mapping[s
 
 
 def format_no_command(still: Sequence[str]) -> str:
-    """The reason why no command is printed."""
+    """Return the reason why no command is printed."""
     return f"NO COMMAND: IT WOULD STILL NOT START: SEE {', '.join(map(name_of, still))}\n"
 
 
 def format_command(command: ServeCommand, width: int | None = None) -> str:
-    """The command for a shell, wrapped to the terminal between flags."""
+    """Return the command for a shell, wrapped to the terminal between flags."""
     limit = (width or _width()) - len(" \\")
     lines, line = [], ""
     for chunk in [*command.assignments, *_chunks(command)]:
@@ -133,7 +133,7 @@ def format_command(command: ServeCommand, width: int | None = None) -> str:
 
 
 def _chunks(command: ServeCommand) -> list[str]:
-    """Each flag with its value, quoted: `--max-num-seqs 64`."""
+    """Join each flag with its value, quoted: `--max-num-seqs 64`."""
     chunks: list[str] = []
     for word in command.words:
         last = chunks[-1] if chunks else ""
@@ -206,7 +206,7 @@ def _width() -> int:
 
 
 def format_no_findings(judged: Judged, config: ServeConfig, unread: Sequence[str]) -> str:
-    """The checked rules, and those that could not be judged."""
+    """Return the checked rules, and those that could not be judged."""
     head = (
         "no findings"
         if judged.is_complete and not unread
@@ -217,7 +217,7 @@ def format_no_findings(judged: Judged, config: ServeConfig, unread: Sequence[str
 
 
 def format_not_judged(judged: Judged, config: ServeConfig, unread: Sequence[str]) -> str:
-    """Each missing fact with its option, and the rules that are not judged without it."""
+    """Return each missing fact with its option, and the rules that are not judged without it."""
     texts = [f"for all rules: {place}" for place in unread]
     texts += [
         f"{FACTS[fact].describe(config)}, for the rules {', '.join(rules)}"

@@ -24,9 +24,9 @@ from flettner.vllm_facts.values import Knob, Setting, Value
 class PolicyFindings:
     """Findings of all policies on one reading.
 
-    `findings`: in order of precedence, then the outranked ones, because `lint.fixes.find_fixes` ranks them
-    again with the findings on the flags. `assumed`: current values that no flag sets. `broken`: one message
-    for each policy that failed.
+    `findings`: in order of precedence, then the outranked findings, because `lint.fixes.find_fixes` ranks
+    them again with the findings on the flags. `assumed`: current values that no flag sets. `broken`: a
+    message for each policy that failed.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -57,7 +57,7 @@ def run_all(reading: Reading, setting: Setting, slo: Slo, config: ServeConfig) -
 
 
 def _build_all() -> tuple[dict[str, Any], list[str]]:
-    """All policies by name, and a message for each one that cannot be built."""
+    """Return all policies by name, and a message for each policy that cannot be built."""
     built: dict[str, Any] = {}
     broken: list[str] = []
     try:
@@ -75,7 +75,7 @@ def _build_all() -> tuple[dict[str, Any], list[str]]:
 
 
 def _find_defect(proposals: Sequence[Proposal]) -> str:
-    """Why a third-party policy's proposals cannot be shown or applied; empty if they can."""
+    """Return why a third-party policy's proposals cannot be shown or applied; empty if they can."""
     form = TypeAdapter(list[Proposal])
     try:
         form.validate_json(form.dump_json(list(proposals), warnings="error"))
@@ -87,7 +87,7 @@ def _find_defect(proposals: Sequence[Proposal]) -> str:
 
 
 def finding_of(proposal: Proposal) -> Finding:
-    """A policy's proposal as a finding."""
+    """Return a policy's proposal as a finding."""
     evidence: dict[str, Value] = {item.metric: round(item.value, 6) for item in proposal.evidence}
     if proposal.evidence:
         evidence["window_s"] = round(_window_s(proposal.evidence), 3)

@@ -54,9 +54,9 @@ class Window:
 
 
 def observe(url: str, seconds: float, slo: Slo) -> Window:
-    """Scrape the server for this time. Raises ConfigError if the first scrape fails; later ones are gaps.
+    """Scrape the server for this time. Raises ConfigError if the first scrape fails; later failures are gaps.
 
-    Of several servers behind one name the same one is read each time: their counters differ.
+    Of several servers behind a name the same server is read each time: their counters differ.
     """
     base, servers = _choose_server(_base(url))
     every_s = max(0.1, min(1.0, seconds / 10))
@@ -99,9 +99,9 @@ def observe(url: str, seconds: float, slo: Slo) -> Window:
 
 
 def compare_pages(first: Path, second: Path, seconds: float, slo: Slo) -> Window:
-    """Two pages, `seconds` apart. The gauges of each page count for half of the window.
+    """Compare two pages, `seconds` apart. The gauges of each page count for half of the window.
 
-    Of a server that restarted between them only that is known.
+    For a server that restarted in between, only the restart is reported.
     """
     bodies = [_read(path) for path in (first, second)]
     read = []
@@ -147,7 +147,7 @@ def compare_pages(first: Path, second: Path, seconds: float, slo: Slo) -> Window
 
 
 def setting_of(facts: Mapping[str, str]) -> Setting:
-    """The flags that the server reports in the labels of vllm:cache_config_info."""
+    """Return the flags that the server reports in the labels of vllm:cache_config_info."""
     read: dict[str, Value] = {}
     for label, (knob, reader) in _REPORTED.items():
         value = reader(facts.get(label, "None"))
@@ -198,12 +198,12 @@ def _base(url: str) -> str:
 def _choose_server(base: str) -> tuple[str, int]:
     """Return the address of the first server behind the name, and how many there are.
 
-    With TLS the name stays, since the certificate is for it. One that is not known is reported by the scrape.
+    With TLS the name stays, since the certificate is for it. The scrape reports an unknown name.
     """
     parts = urlsplit(base)
     with suppress(OSError):
-        found = socket.getaddrinfo(parts.hostname, parts.port or 80, socket.AF_INET, socket.SOCK_STREAM)
-        addresses = sorted({str(one[4][0]) for one in found})
+        infos = socket.getaddrinfo(parts.hostname, parts.port or 80, socket.AF_INET, socket.SOCK_STREAM)
+        addresses = sorted({str(info[4][0]) for info in infos})
         if len(addresses) > 1 and parts.scheme == "http":
             port = f":{parts.port}" if parts.port else ""
             return f"http://{addresses[0]}{port}{parts.path}", len(addresses)
@@ -233,10 +233,10 @@ def _version(base: str) -> str | None:
 
 
 def _identify(body: bytes) -> tuple[str, int]:
-    """The served model name, or "", and the number of engines. The body was read by `totals` before."""
-    found = [parse_labels(inside) for inside, _ in pick_samples(body.decode(), {_RUNNING})[_RUNNING]]
-    model = next((of["model_name"] for of in found if "model_name" in of), "")
-    return model, len({of.get("engine", "") for of in found})
+    """Return the served model name, or "", and the number of engines of a page that `totals` has read."""
+    labels = [parse_labels(inside) for inside, _ in pick_samples(body.decode(), {_RUNNING})[_RUNNING]]
+    model = next((of["model_name"] for of in labels if "model_name" in of), "")
+    return model, len({of.get("engine", "") for of in labels})
 
 
 def _read(path: Path) -> bytes:

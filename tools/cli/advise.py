@@ -19,7 +19,7 @@ from flettner.lint.rules import all_lints
 from flettner.rules.table import HEALTH
 from flettner.tools.advisor.fact_options import add_options, build_serve_config, missing_facts, read_log
 from flettner.tools.advisor.flag_consistency import FlagMismatches, find_mismatches
-from flettner.tools.advisor.objective_options import parse_objective
+from flettner.tools.advisor.objective_options import add_objectives, parse_objective
 from flettner.tools.advisor.render import as_row, as_text, format_command, format_no_command, format_unknown
 from flettner.tools.cli.dispatch import Subparsers, add_command
 from flettner.tools.terminal.values import escape_text
@@ -71,16 +71,7 @@ def add_advise(subparsers: Subparsers) -> None:
         metavar="TEXT",
         help="the flags of the server as one text: --flags='--max-num-seqs 64'",
     )
-    parser.add_argument(
-        "--ttft",
-        metavar="T",
-        help="objective for the time to first token of 95 %% of the requests, such as 500ms",
-    )
-    parser.add_argument(
-        "--itl",
-        metavar="T",
-        help="objective for the time between tokens of 95 %% of the requests, such as 50ms",
-    )
+    add_objectives(parser, ("ttft", "itl"))
     add_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
@@ -97,9 +88,9 @@ def _run(args: argparse.Namespace) -> int:
     reported = scrape.setting_of(seen.reading.facts)
     if seen.engines > 1 and not (command and ENGINES in command.setting):
         reported = {**reported, ENGINES: seen.engines}
-    known = command or ServeCommand(argv=("vllm", "serve", seen.model or "MODEL"))
+    shown = command or ServeCommand(argv=("vllm", "serve", seen.model or "MODEL"))
     try:
-        config = build_serve_config(args, known, version=seen.reading.facts.get("version", ""))
+        config = build_serve_config(args, shown, version=seen.reading.facts.get("version", ""))
     except FlagError as error:
         raise ConfigError(f"--flags: {error}") from error
     reading = _with_facts(seen.reading, config)
@@ -110,14 +101,16 @@ def _run(args: argparse.Namespace) -> int:
     assumed = reported if mismatches or command is None else {**reported, **config.setting}
     policies = _run_policies(reading, config, slo, assumed, mismatches)
     if seen.idle or still:
-        policies = replace(policies, findings=tuple(one for one in policies.findings if one.rule in HEALTH))
+        policies = replace(
+            policies, findings=tuple(finding for finding in policies.findings if finding.rule in HEALTH)
+        )
     lints = all_lints() if command or config.log else ()
     if not seen.idle and not _has_load_problem(reading, slo):
         lints = tuple(lint for lint in lints if not set(lint.rules) <= BY_LOAD)
     fixes = find_fixes(config, lints, policies.findings)
-    better = edit_command(replace(known, env={} if known.before else config.env), fixes.to, fixes.env)
+    better = edit_command(replace(shown, env={} if shown.before else config.env), fixes.to, fixes.env)
     window = {**_summarise(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
-    window |= {"servers": seen.servers, "flags_of": whose, "flags": list(known.argv) if whose else None}
+    window |= {"servers": seen.servers, "flags_of": whose, "flags": list(shown.argv) if whose else None}
     refused = sorted({rule for rule, _ in find_errors(fixes.after(config), lints)})
     current = {**reported, **policies.assumed}
     broken = policies.broken
@@ -138,7 +131,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _find_command(args: argparse.Namespace, model: str) -> tuple[ServeCommand | None, str]:
-    """The server's command, and the process or container that it was read from: "" if an option has it."""
+    """Return the command, and the process or container that it was read from: "" if an option has it."""
     from flettner.tools.advisor.local_servers import read_command  # noqa: PLC0415 - as above
 
     if args.flags is not None:
@@ -147,13 +140,13 @@ def _find_command(args: argparse.Namespace, model: str) -> tuple[ServeCommand | 
 
 
 def _has_load_problem(reading: Reading, slo: Slo) -> bool:
-    """Whether requests wait or are late: only then a limit on the batch can be too low."""
+    """Return whether requests wait or are late: only then a limit on the batch can be too low."""
     late = ((reading.ttft, slo.ttft), (reading.itl, slo.itl), (reading.e2e, slo.e2e))
     return reading.waiting.high > 0 or any(misses_objective(latency, promise) for latency, promise in late)
 
 
 def _observe(args: argparse.Namespace, slo: Slo) -> "Window":
-    """The load, from the one source that the options name."""
+    """Return the load, from the source that the options name."""
     from flettner.tools.advisor import from_log, scrape  # noqa: PLC0415 - as above
 
     if args.url and not args.scrape:
@@ -163,9 +156,9 @@ def _observe(args: argparse.Namespace, slo: Slo) -> "Window":
         return scrape.compare_pages(older, newer, _seconds(args.seconds, "--seconds", SAVED_S), slo)
     if args.log and not args.url and not args.scrape:
         return from_log.read_load(read_log(args.log), slo)
-    found = "both a URL and scrapes" if args.url else f"no URL and {len(args.scrape)} scrapes"
+    sources = "both a URL and scrapes" if args.url else f"no URL and {len(args.scrape)} scrapes"
     raise ConfigError(
-        f"advise: {found} given; give the URL of a server (http://127.0.0.1:8000), two saved scrapes "
+        f"advise: {sources} given; give the URL of a server (http://127.0.0.1:8000), two saved scrapes "
         "(--scrape A.prom --scrape B.prom), or the log of its busy time (--log FILE)"
     )
 
@@ -173,19 +166,19 @@ def _observe(args: argparse.Namespace, slo: Slo) -> "Window":
 def _run_policies(
     reading: Reading, config: ServeConfig, slo: Slo, assumed: Setting, mismatches: FlagMismatches
 ) -> "PolicyFindings":
-    """The policies' findings. If --flags do not match the server, the flags and the model are ignored."""
+    """Run the policies. If --flags do not match the server, the flags and the model are ignored."""
     from flettner.tools.advisor import run_policies  # noqa: PLC0415 - the policies take a quarter of a second
 
     if not mismatches:
         return run_policies.run_all(reading, assumed, slo, config)
     config = replace(config, setting=assumed, model=None, env={})
-    found = run_policies.run_all(reading, assumed, slo, config)
-    kept = (finding for finding in found.findings if not (mismatches.over_cap and finding.to))
-    return replace(found, findings=tuple(kept))
+    result = run_policies.run_all(reading, assumed, slo, config)
+    findings = (finding for finding in result.findings if not (mismatches.over_cap and finding.to))
+    return replace(result, findings=tuple(findings))
 
 
 def _with_facts(reading: Reading, config: ServeConfig) -> Reading:
-    """The reading with the version and GPU from the options, as no driver was asked."""
+    """Return the reading with the version and GPU from the options, as no driver was asked."""
     facts = {**reading.facts, "version": config.version} if config.version else reading.facts
     card = config.card
     gpus: tuple[Gpu, ...] = ()
@@ -212,7 +205,7 @@ def _command(flags: str, model: str) -> ServeCommand:
 
 
 def _slo(args: argparse.Namespace) -> Slo:
-    """The objectives from the options. Default for TTFT: ALARM_TTFT, except for the batch profile."""
+    """Return the objectives from the options. Default for TTFT: ALARM_TTFT, except for the batch profile."""
     ttft, itl = (parse_objective(args.ttft, "--ttft"), parse_objective(args.itl, "--itl"))
     if args.ttft is None and args.profile != "batch":
         ttft = ALARM_TTFT
@@ -241,7 +234,7 @@ def _format_better(fixes: Fixes, better: ServeCommand, refused: list[str], *, is
 
 
 def _summarise(reading: Reading) -> dict[str, Any]:
-    """The main numbers of the reading."""
+    """Return the main numbers of the reading."""
     shown: dict[str, Any] = {
         "seconds": round(reading.span_s, 3),
         "coverage": round(reading.coverage, 3),
@@ -289,8 +282,8 @@ def _format_window(window: Mapping[str, Any]) -> str:
     if window["ttft_p99_s"] is not None:
         parts.append(f"TTFT p99 {window['ttft_p99_s']:.3f} s")
     ended = f"{window['requests']:.0f} requests ended"
-    one = f"1 of the {window['servers']} servers behind this name " if window["servers"] > 1 else ""
-    text = f"{one}observed for {window['seconds']:g} s: {', '.join(parts)}, {ended}\n"
+    servers = f"1 of the {window['servers']} servers behind this name " if window["servers"] > 1 else ""
+    text = f"{servers}observed for {window['seconds']:g} s: {', '.join(parts)}, {ended}\n"
     if window["flags"]:
         text += f"its flags, from {window['flags_of']}: {escape_text(shlex.join(window['flags'][2:]))}\n"
     return text
@@ -299,7 +292,7 @@ def _format_window(window: Mapping[str, Any]) -> str:
 def _format_mismatches(mismatches: FlagMismatches) -> str:
     if not mismatches:
         return ""
-    text = "".join(f"{one}: --flags do not match the server\n" for one in mismatches.messages)
+    text = "".join(f"{message}: --flags do not match the server\n" for message in mismatches.messages)
     if mismatches.over_cap:
         return (
             f"{text}no change is proposed from the measurements: give the flags that the server runs with\n"
@@ -308,6 +301,6 @@ def _format_mismatches(mismatches: FlagMismatches) -> str:
 
 
 def _missing_facts(config: ServeConfig, command: ServeCommand | None) -> list[str]:
-    """As for lint, and the flags of the server."""
+    """List the missing facts as for lint, and the flags of the server."""
     flags = [] if command else ["its flags (--flags '…')"]
     return [*flags, *missing_facts(config)]

@@ -104,7 +104,7 @@ def _add_verify(commands: Subparsers) -> argparse.ArgumentParser:
 
 
 def _add_range(command: argparse.ArgumentParser) -> None:
-    """Options that choose entries."""
+    """Add the options that choose entries."""
     command.add_argument("--target", metavar="TARGET", help="only entries of this target")
     command.add_argument(
         "--after", type=int, default=0, metavar="SEQ", help="only entries with a larger number"
@@ -162,7 +162,7 @@ def _is_in_range(record: JournalRecord, args: argparse.Namespace) -> bool:
 
 
 def _format_entry(record: JournalRecord) -> str:
-    """Time, action and actor; below them the reason, the change, the evidence and the error."""
+    """Format the time, action and actor; below them the reason, the change, the evidence and the error."""
     actor, error = record["actor"], record["error"]
     by = f"by {actor['id']}" if actor["kind"] == "person" else f"by {actor['kind']} {actor['id']}"
     what = add_colour(escape_text(record["action"]), RED if error else BOLD)
@@ -213,51 +213,51 @@ def _format_value(given: object) -> str:
 def _verify(args: argparse.Namespace) -> int:
     keys = checkpoints.load_public_keys(args.key) if args.key else None
     anchors = _read_anchors(args.anchor) if args.anchor else frozenset()
-    found = verify_in_place(args.state_dir / JOURNAL, now=_now(), pins=args.pin, anchors=anchors, keys=keys)
+    result = verify_in_place(args.state_dir / JOURNAL, now=_now(), pins=args.pin, anchors=anchors, keys=keys)
     if args.json:
-        text = json.dumps(asdict(found), indent=2)
-    elif found.ok:
+        text = json.dumps(asdict(result), indent=2)
+    elif result.ok:
         text = "\n".join(
-            [f"ok: {found.entries} entries, head {found.head.seq}:{found.head.hash}", *_notes(found)]
+            [f"ok: {result.entries} entries, head {result.head.seq}:{result.head.hash}", *_notes(result)]
         )
     else:
-        bad = f"bad: entry {found.first_bad} ({found.where}): {escape_text(found.problem)}"
-        text = f"{add_colour(bad, RED)}\nthe {found.entries} entries before it are intact"
+        bad = f"bad: entry {result.first_bad} ({result.where}): {escape_text(result.problem)}"
+        text = f"{add_colour(bad, RED)}\nthe {result.entries} entries before it are intact"
     sys.stdout.write(f"{text}\n")
-    return OK if found.ok else TAMPERED
+    return OK if result.ok else TAMPERED
 
 
 def _read_anchors(name: str) -> frozenset[Head]:
     """Read the anchors of a file, or of stdin. Raises JournalError."""
     try:
         if name == "-":
-            found = find_anchors(sys.stdin)
+            anchors = find_anchors(sys.stdin)
         else:
             with Path(name).open(encoding="utf-8", errors="replace") as lines:
-                found = find_anchors(lines)
+                anchors = find_anchors(lines)
     except OSError as error:
         raise JournalError(f"--anchor {name}: cannot be read: {error.strerror}") from error
-    if not found:
+    if not anchors:
         raise JournalError(f"--anchor {name}: holds no anchor: give the daemon's log, or lines with SEQ:HASH")
-    return frozenset(found)
+    return frozenset(anchors)
 
 
 def _now() -> datetime:
     return datetime.now(UTC)  # noqa: TID251 - a command has no loop that could inject it
 
 
-def _notes(found: Verification) -> Iterator[str]:
-    if found.first > 1:
-        yield f"note: entries before {found.first} were removed at the end of their retention"
-    if found.signed:
-        yield f"signed up to entry {found.signed}, by {found.checkpoints} checkpoints"
-    elif found.checkpoints:
-        yield f"note: {found.checkpoints} signed checkpoints were not verified: pass the public --key"
-    if found.pinned:
-        yield f"confirmed up to entry {found.pinned} by pins or anchors"
-    if found.torn_tail:
+def _notes(result: Verification) -> Iterator[str]:
+    if result.first > 1:
+        yield f"note: entries before {result.first} were removed at the end of their retention"
+    if result.signed:
+        yield f"signed up to entry {result.signed}, by {result.checkpoints} checkpoints"
+    elif result.checkpoints:
+        yield f"note: {result.checkpoints} signed checkpoints were not verified: pass the public --key"
+    if result.pinned:
+        yield f"confirmed up to entry {result.pinned} by pins or anchors"
+    if result.torn_tail:
         yield (
-            f"note: the last line is unfinished ({found.torn_tail} bytes) after a crash, or a daemon is "
+            f"note: the last line is unfinished ({result.torn_tail} bytes) after a crash, or a daemon is "
             f"writing it now; the next start moves it aside and records that in the journal"
         )
 
@@ -292,7 +292,7 @@ def _key(args: argparse.Namespace) -> int:
 
 
 def _lines(path: Path, after: int = 0) -> Iterator[tuple[str, bytes]]:
-    """Every complete line with its file and line number, in the files with entries after `after`."""
+    """Yield every complete line with its file and line number, in the files with entries after `after`."""
     try:
         for name, file, _ in open_files(path, after):
             for number, line in enumerate(file, start=1):
@@ -303,10 +303,10 @@ def _lines(path: Path, after: int = 0) -> Iterator[tuple[str, bytes]]:
 
 
 def _parse_pin(text: str) -> Head:
-    found = _PIN.fullmatch(text)
-    if found is None:
+    match = _PIN.fullmatch(text)
+    if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not SEQ:HASH as `audit verify` prints it")
-    return Head(seq=int(found[1]), hash=found[2])
+    return Head(seq=int(match[1]), hash=match[2])
 
 
 def _parse_count(text: str) -> int:
@@ -317,9 +317,9 @@ def _parse_count(text: str) -> int:
 
 def _parse_time(text: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a time such as 2026-11-20 or 2026-11-20T12:00Z"
         ) from error
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -56,7 +56,9 @@ def add_ids(subparsers: Subparsers) -> None:
         "list names for shell completion, one per line",
         "Prints nothing and exits with status 1 if no daemon answers within a second.",
     )
-    own.add_argument("kind", choices=tuple(KINDS), help="the kind of names; of suggestions only pending ones")
+    own.add_argument(
+        "kind", choices=tuple(KINDS), help="the kind of names; suggestions: only those that are pending"
+    )
     own.set_defaults(run=_list_ids)
 
 
@@ -65,8 +67,10 @@ def _list_ids(args: argparse.Namespace) -> int:
         answer = replace(connect(None, None), patience_s=PATIENCE_S).get(f"/v1/{args.kind}")
     except (RefusedError, FlettnerError):
         return NO
-    found = (each for each in answer[args.kind] if args.kind != "suggestions" or each["status"] in PENDING)
-    names = (str(each[KINDS[args.kind]]) for each in found)
+    resources = (
+        each for each in answer[args.kind] if args.kind != "suggestions" or each["status"] in PENDING
+    )
+    names = (str(each[KINDS[args.kind]]) for each in resources)
     sys.stdout.writelines(f"{name}\n" for name in names if SHELL_SAFE.fullmatch(name))
     return OK
 
@@ -83,7 +87,7 @@ def _print_script(args: argparse.Namespace) -> int:
 
 
 def _complete_ids(kind: str) -> object:
-    """The completer of a kind of names for each shell, in shtab's form."""
+    """Return the completer of a kind of names for each shell, in shtab's form."""
     names, function = f"flettner ids {kind} 2>/dev/null", f"_flettner_ids_{kind}"
     return {
         "bash": function,

@@ -43,7 +43,7 @@ def add_suggestions(subparsers: Subparsers) -> None:
         subparsers,
         "suggestions",
         _suggestions,
-        "list suggestions, the open ones first, by rank",
+        "list suggestions by rank, open suggestions first",
     )
     suggestions.add_argument("id", nargs="?", metavar="SUGGESTION", help="show only this suggestion, in full")
     suggestions.add_argument(
@@ -137,19 +137,21 @@ def _suggestions(args: argparse.Namespace, daemon: ApiClient) -> int:
         complain("--patch: name the suggestion; `flettner suggestions` lists them")
         return USAGE
     if args.id:
-        found = daemon.get(path("suggestions", args.id))
-        return _print_patch(found) if args.patch else print_answer(args, found, format_suggestion(found))
+        suggestion = daemon.get(path("suggestions", args.id))
+        return (
+            _print_patch(suggestion)
+            if args.patch
+            else print_answer(args, suggestion, format_suggestion(suggestion))
+        )
     query = {name: getattr(args, name) for name in ("status", "target") if getattr(args, name)}
     answer = daemon.get("/v1/suggestions" + (f"?{urlencode(query)}" if query else ""))
     return print_answer(args, answer, format_suggestions(answer["suggestions"]))
 
 
-def _print_patch(found: Json) -> int:
-    patch = (found["preflight"] or {}).get("patch", "")
+def _print_patch(suggestion: Json) -> int:
+    patch = (suggestion["preflight"] or {}).get("patch", "")
     if not patch:
-        complain(
-            f"{found['id']} has no patch: flettner does not know the file that the server is started from"
-        )
+        complain(f"{suggestion['id']} has no patch: flettner does not know the file that starts the server")
         return NO
     print_text(patch)
     return OK
@@ -187,7 +189,7 @@ def _approve(args: argparse.Namespace, daemon: ApiClient) -> int:
 
 
 def _find_rollout(daemon: ApiClient, suggestion: Json) -> str:
-    """The id of the rollout that the approval started; it exists once the approval was answered."""
+    """Return the id of the rollout that the approval started; it exists once the approval was answered."""
     answer = daemon.get(f"/v1/rollouts?{urlencode({'target': suggestion['target']})}")
     for rollout in answer["rollouts"]:
         if rollout["suggestion"] == suggestion["id"]:
@@ -231,7 +233,7 @@ def _propose(args: argparse.Namespace, daemon: ApiClient) -> int:
 
 
 def _wait_for_check(daemon: ApiClient, suggestion: Json) -> Json:
-    """The suggestion after the engine's preflight check, which takes a second, or a minute with vLLM."""
+    """Wait for the engine's preflight check, which takes a second, or a minute with vLLM."""
     if suggestion["status"] == "checking":
         sys.stderr.write(f"{escape_text(suggestion['id'])} is being checked; nothing is changed yet ...\n")
     while suggestion["status"] == "checking":

@@ -25,7 +25,7 @@ class DetachableEngine(Protocol):
     async def give_back(self) -> Sequence[str]:
         """Let the operator's servers serve alone, under the addresses of flettner's servers too.
 
-        Idempotent; returns what was done, a sentence each. Raises ActError.
+        Idempotent; returns a sentence for each action. Raises ActError.
         """
         ...
 
@@ -36,7 +36,7 @@ class ObjectOwner(Protocol):
     async def clear(self) -> Sequence[str]:
         """Remove the objects; the operator's servers go on.
 
-        Idempotent; returns what was done, a sentence each. Raises ActError.
+        Idempotent; returns a sentence for each action. Raises ActError.
         """
         ...
 
@@ -65,8 +65,8 @@ async def _detach_all(config: Config) -> None:
         for lock in locks:
             await _hold(held, lock, config)
         for target in config.targets:
-            said = await _detach_target(config, target)
-            sys.stdout.writelines(f"{target.name}: {what}\n" for what in said or ["nothing to remove"])
+            actions = await _detach_target(config, target)
+            sys.stdout.writelines(f"{target.name}: {what}\n" for what in actions or ["nothing to remove"])
     for lock in locks:
         await lock.remove()
 
@@ -84,13 +84,13 @@ async def _hold(held: AsyncExitStack, lock: Lock, config: Config) -> None:
 
 
 async def _detach_target(config: Config, target: Target) -> list[str]:
-    """Return what was done. The servers of an engine without these methods run on without flettner."""
+    """Return a sentence for each action. The servers of other engines run on without flettner."""
     site = Site(target=target.name, state_dir=config.state_dir / target.name, epoch=0)
     engine, traffic = target.engine.plugin.bind(site), target.traffic.plugin.bind(site)
-    said: list[str] = []
+    actions: list[str] = []
     if hasattr(engine, "give_back"):
-        said += await cast("DetachableEngine", engine).give_back()
+        actions += await cast("DetachableEngine", engine).give_back()
     for part in (traffic, engine):
         if hasattr(part, "clear"):
-            said += await cast("ObjectOwner", part).clear()
-    return said
+            actions += await cast("ObjectOwner", part).clear()
+    return actions

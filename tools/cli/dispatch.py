@@ -101,7 +101,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def parser(command: str = "") -> argparse.ArgumentParser:
-    """The parser of one command that COMMANDS names, or of all whose packages are installed.
+    """Return the parser of one command that COMMANDS names, or of all whose packages are installed.
 
     Raises ModuleNotFoundError if the packages of `command` are not.
     """
@@ -132,7 +132,7 @@ def add_command(
     details: str = "",
     **options: Any,  # noqa: ANN401 - as ArgumentParser takes them
 ) -> argparse.ArgumentParser:
-    """A command whose own help starts with its summary from the list of commands."""
+    """Return a command whose own help starts with its summary from the list of commands."""
     description = f"{summary[0].upper()}{summary[1:]}. {details}".strip()
     return subparsers.add_parser(name, help=summary, description=description, **options)
 
@@ -165,10 +165,10 @@ def _run(words: Sequence[str]) -> int:
         status: int = args.run(args)
         sys.stdout.flush()
     except (*USER_ERRORS, ExceptionGroup) as error:
-        known = find_user_error(error)
-        if known is None:
+        user_error = find_user_error(error)
+        if user_error is None:
             raise
-        complain(known)
+        complain(user_error)
         return USAGE
     except BrokenPipeError:  # `flettner audit show | head`
         _discard_stdout()
@@ -185,7 +185,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _is_own(error: ModuleNotFoundError) -> bool:
-    """Whether it is flettner that lacks the module, which is a bug."""
+    """Return whether it is flettner that lacks the module, which is a bug."""
     return (error.name or "").partition(".")[0] == "flettner"
 
 
@@ -201,11 +201,11 @@ def _format_exits() -> str:
 
 
 def find_user_error(error: Exception) -> FlettnerError | VllmFactsError | None:
-    """The error itself, or the first one with a message for the user in nested groups of tasks."""
+    """Return the error itself, or the first one with a message for the user in nested groups of tasks."""
     if isinstance(error, USER_ERRORS):
         return error
     inner = error.exceptions if isinstance(error, ExceptionGroup) else ()
-    return next((known for known in map(find_user_error, inner) if known is not None), None)
+    return next((cause for cause in map(find_user_error, inner) if cause is not None), None)
 
 
 def find_version() -> str:

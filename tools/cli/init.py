@@ -97,15 +97,15 @@ def _init(args: argparse.Namespace) -> int:
     installer = cast("Installer", engine) if hasattr(engine, "make_installation") else None
     path: Path = args.config or Path(installer.installation_file if installer else "flettner.toml")
     _refuse_to_replace(path)
-    found, failures = asyncio.run(find_servers(args.engine))
+    servers, failures = asyncio.run(find_servers(args.engine))
     sys.stderr.writelines(f"skipped: {why}\n" for why in failures)
-    if not found:
+    if not servers:
         sys.stderr.write(f"no vLLM server found {installer.none_found if installer else _NONE_FOUND}\n")
         return NO_SERVER_FOUND
     if installer is not None:
-        return _write_installation(path, installer, found)
-    write_config(path, config_text(path, found))
-    sys.stdout.writelines(f"found {_describe(kind, server)}\n" for kind, server, _ in found)
+        return _write_installation(path, installer, servers)
+    write_config(path, config_text(path, servers))
+    sys.stdout.writelines(f"found {_describe(kind, server)}\n" for kind, server, _ in servers)
     tokens = path.parent / "tokens"
     sys.stdout.write(f"{path}: written. Set your objectives in [targets.slo], then run:\n")
     if not tokens.exists():
@@ -114,10 +114,10 @@ def _init(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write_installation(path: Path, installer: Installer, found: Sequence[FoundEngines]) -> int:
+def _write_installation(path: Path, installer: Installer, servers: Sequence[FoundEngines]) -> int:
     names: list[str] = []
     targets = []
-    for kind, server, options in found:
+    for kind, server, options in servers:
         names.append(_name(server, names))
         description = _describe(kind, server)
         targets.append(FoundTarget(name=names[-1], description=description, server=server, options=options))
@@ -143,14 +143,14 @@ def _write(path: Path, text: str) -> None:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def config_text(path: Path, found: Sequence[FoundEngines]) -> str:
+def config_text(path: Path, servers: Sequence[FoundEngines]) -> str:
     head = _SERVICE_HEAD if path.absolute().parent == SERVICE else _OWN_HEAD
     tokens = path.parent / "tokens"
     text = "# flettner: targets and limits. `flettner check` validates this file.\n"
     text += head.format(tokens=tokens)
     names: list[str] = []
     ports: list[int] = []
-    for kind, server, options in found:
+    for kind, server, options in servers:
         names.append(_name(server, names))
         ports.append(_free_port(ports))
         text += _TARGET.format(
@@ -164,7 +164,7 @@ def config_text(path: Path, found: Sequence[FoundEngines]) -> str:
 
 
 def _note(kind: str) -> tuple[str, ...]:
-    """A line on what would save restarts, for engines that can use it."""
+    """Return a line on what would save restarts, for engines that can use it."""
     return () if kind == "kubernetes" else (_LIVE,)
 
 
@@ -181,15 +181,16 @@ def write_config(path: Path, text: str) -> None:
 def _describe(kind: str, server: Server) -> str:
     model = server.setting.get("model", "an unnamed model")
     where = server.address or "an address on its own network"
-    one = f"{kind} {server.name}: {model} at {where}"
-    return "".join(sign if sign.isprintable() else "?" for sign in one)
+    text = f"{kind} {server.name}: {model} at {where}"
+    return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
 def _name(server: Server, taken: Sequence[str]) -> str:
-    """A target name made from the model's name."""
+    """Return a target name made from the model's name."""
     model = str(server.setting.get("model", "")).rstrip("/").rpartition("/")[2]
     name = re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-")[:40].strip("-") or "chat"
-    return next(one for one in (name, *(f"{name}-{n}" for n in range(2, 1000))) if one not in taken)
+    names = (name, *(f"{name}-{number}" for number in range(2, 1000)))
+    return next(name for name in names if name not in taken)
 
 
 def _free_port(taken: Sequence[int]) -> int:

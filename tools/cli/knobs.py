@@ -23,7 +23,7 @@ from flettner.vllm_facts.flag_table import SHORT
 from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.releases import cite
 
-_SHORT_LIST = 30  # so many names are all shown
+_SHORT_LIST = 30  # names; all of a list that is not longer are shown
 _NEAR = 5  # names to suggest
 _MIN_MATCH = 2  # shorter text occurs in too many names
 
@@ -49,8 +49,8 @@ def _list_policies(args: argparse.Namespace) -> int:
     folder = find_policies_dir(args.config) if args.config else None
     origins = {name: other.origin for name, other in loader.third_party_policies("policies", folder).items()}
     names = _chosen(args.name, loader.list_plugins("policies", folder=folder))
-    found = [_policy(name, origins.get(name, "flettner"), folder) for name in names]
-    text = f"{json.dumps(found, indent=2)}\n" if args.json else "\n".join(map(_format_policy, found))
+    policies = [_policy(name, origins.get(name, "flettner"), folder) for name in names]
+    text = f"{json.dumps(policies, indent=2)}\n" if args.json else "\n".join(map(_format_policy, policies))
     sys.stdout.write(text)
     return 0
 
@@ -69,7 +69,7 @@ def _policy(name: str, origin: str, folder: Path | None) -> dict[str, Any]:
 
 
 def _option(option: Field[Any], source: str) -> dict[str, Any]:
-    """The option as JSON; its meaning is the comment behind the field."""
+    """Return the option as JSON; its meaning is the comment behind the field."""
     comment = re.search(rf"^ +{re.escape(option.name)}: .*?# *(.+)$", source, re.MULTILINE)
     default = option.default_factory() if option.default_factory is not MISSING else option.default
     return {
@@ -82,7 +82,7 @@ def _option(option: Field[Any], source: str) -> dict[str, Any]:
 
 
 def _sources(source: str, names: Mapping[str, object]) -> Iterator[str]:
-    """What the proposals of a policy give as their `source`: a string, or one that names the module's own."""
+    """Yield the sources of a policy's proposals: a string, or the value of a name in the module."""
     given = (node.value for node in ast.walk(ast.parse(source)) if _is_source(node))
     for value_given in given:
         text = value_given.args[0] if isinstance(value_given, ast.Call) else value_given  # of `cite`
@@ -135,7 +135,7 @@ def _list_knobs(args: argparse.Namespace) -> int:
 
 
 def _brief(facts: Any) -> tuple[str, ...]:  # noqa: ANN401 - a dataclass of the catalogue
-    """Class, start, vLLM releases and meaning; empty text where one is unknown."""
+    """Return the class, start, vLLM releases and meaning; empty text where one is unknown."""
     klass, start, since, removed, meaning = (
         getattr(facts, name, None) or "" for name in ("klass", "start", "since", "removed", "meaning")
     )
@@ -144,7 +144,7 @@ def _brief(facts: Any) -> tuple[str, ...]:  # noqa: ANN401 - a dataclass of the 
 
 
 def _rows(name: str, fact: object) -> Iterator[tuple[str, str]]:
-    """One row for a fact, one for each item of a list, none for an absent value."""
+    """Return a row for a fact, a row for each item of a list, and none for an absent value."""
     fact_value = str(fact) if is_dataclass(fact) else fact
     if fact_value is None or fact_value in ("", ()):
         return
@@ -164,22 +164,22 @@ def _facts(facts: object) -> Any:  # noqa: ANN401 - a dataclass of the catalogue
     return facts
 
 
-def _chosen(name: str | None, known: Collection[str]) -> list[str]:
+def _chosen(name: str | None, names: Collection[str]) -> list[str]:
     if name is None:
-        return list(known)
+        return list(names)
     plain = name.lstrip("-").replace("-", "_")
-    if plain not in known:
-        raise ConfigError(f"{name}: unknown{_suggest_names(plain, known)}")
+    if plain not in names:
+        raise ConfigError(f"{name}: unknown{_suggest_names(plain, names)}")
     return [plain]
 
 
-def _suggest_names(plain: str, known: Collection[str]) -> str:
-    """The nearest names, all names of a short list, or how to list them."""
-    if len(known) <= _SHORT_LIST:
-        return suggest_name(plain, known)
-    near = get_close_matches(plain.lower(), known, n=_NEAR)
-    inside = sorted(one for one in known if plain.lower() in one)[:_NEAR] if len(plain) > _MIN_MATCH else []
-    names = list(dict.fromkeys([*near, *inside]))[:_NEAR]
-    return (
-        f"; did you mean {', '.join(names)}?" if names else "; without a name the command lists all of them"
-    )
+def _suggest_names(plain: str, names: Collection[str]) -> str:
+    """Return the nearest names, all names of a short list, or how to list them."""
+    if len(names) <= _SHORT_LIST:
+        return suggest_name(plain, names)
+    near = get_close_matches(plain.lower(), names, n=_NEAR)
+    inside = sorted(name for name in names if plain.lower() in name) if len(plain) > _MIN_MATCH else []
+    nearest = list(dict.fromkeys([*near, *inside[:_NEAR]]))[:_NEAR]
+    if not nearest:
+        return "; without a name the command lists all of them"
+    return f"; did you mean {', '.join(nearest)}?"

@@ -87,7 +87,7 @@ def _refuse_file_names(words: Sequence[str]) -> None:
         return
     if Path(first).is_file():
         raise ConfigError(f"{first}: options come before the file, as in `flettner lint --gpu T4 -f {first}`")
-    raise ConfigError(f"{first}: no such file; give one that exists, or a command after --")
+    raise ConfigError(f"{first}: no such file; give a file that exists, or a command after --")
 
 
 def _format(report: LintReport, form: str) -> str:
@@ -97,9 +97,9 @@ def _format(report: LintReport, form: str) -> str:
         return report.as_text()
     from flettner.tools.advisor.ci_formats import Located, Remark, as_github, as_sarif  # noqa: PLC0415
 
-    found = [
+    located = [
         Located(finding=finding, change=escape_text(describe_changes({**finding.to, **finding.env})))
         for finding in report.fixes.findings
     ]
     remarks = [Remark(text=text) for text in report.describe_missing()]
-    return as_github(found, remarks) if form == "github" else as_sarif(found, remarks, find_version())
+    return as_github(located, remarks) if form == "github" else as_sarif(located, remarks, find_version())

@@ -34,10 +34,10 @@ def lint_files(files: Sequence[str], args: argparse.Namespace) -> int:
     if args.fix and STDIN in files:
         raise ConfigError("--fix: standard input cannot be written; use --diff, or give the file")
     texts = {"<stdin>" if file == STDIN else file: _read(file) for file in dict.fromkeys(files)}
-    reports = [one for file, text in texts.items() for one in _lint_file(file, text, args)]
+    reports = [report for file, text in texts.items() for report in _lint_file(file, text, args)]
     if args.fix or args.diff:
         written = _write_all(reports)
-        for title, why in (row for one in written.values() for row in one.refused.items()):
+        for title, why in (row for new in written.values() for row in new.refused.items()):
             complain(f"{title}: not written: {why}")
         if args.diff:
             patch = [_diff(file, texts[file], new.text) for file, new in written.items()]
@@ -62,16 +62,16 @@ def _read(file: str) -> str:
 def _lint_file(file: str, text: str, args: argparse.Namespace) -> list[LaunchReport]:
     if args.skip_unrelated and "vllm" not in text.lower():
         return []
-    found = lint_text(file, text, args)
-    if not found and not args.skip_unrelated:
+    reports = lint_text(file, text, args)
+    if not reports and not args.skip_unrelated:
         raise ConfigError(f"{file}: starts no vLLM server that lint can read; give {KINDS}")
-    return found
+    return reports
 
 
 def _write_all(reports: Sequence[LaunchReport]) -> dict[str, WrittenFile]:
     by_file: dict[str, list[LaunchReport]] = {}
-    for one in reports:
-        by_file.setdefault(one.file, []).append(one)
+    for report in reports:
+        by_file.setdefault(report.file, []).append(report)
     return {file: write_changes(own) for file, own in by_file.items()}
 
 
@@ -89,7 +89,7 @@ def _fix(
     """Write the changed files, and lint the servers again."""
     checked: list[LaunchReport] = []
     for file, new in written.items():
-        own = [one for one in reports if one.file == file]
+        own = [report for report in reports if report.file == file]
         if new.text != own[0].text:
             _replace_file(Path(file), new.text)
             own = lint_text(file, new.text, args)
@@ -114,24 +114,24 @@ def _format(reports: Sequence[LaunchReport], form: str) -> str:
     if form == "text":
         return "\n".join(map(_as_text, reports))
     if form == "json":
-        servers = [_as_row(one) for one in reports]
+        servers = [_as_row(report) for report in reports]
         return json.dumps({"verdict": _verdict(reports), "servers": servers}, indent=2) + "\n"
-    found = [located for one in reports for located in locate(one)]
-    remarks = [remark for one in reports for remark in remarks_of(one)]
-    return as_github(found, remarks) if form == "github" else as_sarif(found, remarks, find_version())
+    places = [located for report in reports for located in locate(report)]
+    remarks = [remark for report in reports for remark in remarks_of(report)]
+    return as_github(places, remarks) if form == "github" else as_sarif(places, remarks, find_version())
 
 
-def _as_text(one: LaunchReport) -> str:
-    body = one.report.as_text() if one.report else f"CANNOT BE READ: {escape_text(one.problem)}\n"
-    remarks = "".join(f"  remark    {escape_text(text)}\n" for text in one.launch.remarks)
-    return f"== {escape_text(one.title)}\n{body}{remarks}"
+def _as_text(server: LaunchReport) -> str:
+    body = server.report.as_text() if server.report else f"CANNOT BE READ: {escape_text(server.problem)}\n"
+    remarks = "".join(f"  remark    {escape_text(text)}\n" for text in server.launch.remarks)
+    return f"== {escape_text(server.title)}\n{body}{remarks}"
 
 
-def _as_row(one: LaunchReport) -> dict[str, Any]:
-    place = {"file": one.file, "line": one.line, "name": one.launch.name}
-    if one.report is None:
-        return {**place, "verdict": "cannot be read", "problem": one.problem}
-    return {**place, **one.report.as_row(), "remarks": one.launch.remarks}
+def _as_row(server: LaunchReport) -> dict[str, Any]:
+    place = {"file": server.file, "line": server.line, "name": server.launch.name}
+    if server.report is None:
+        return {**place, "verdict": "cannot be read", "problem": server.problem}
+    return {**place, **server.report.as_row(), "remarks": server.launch.remarks}
 
 
 def _verdict(reports: Sequence[LaunchReport]) -> str:
@@ -139,51 +139,55 @@ def _verdict(reports: Sequence[LaunchReport]) -> str:
 
 
 def _status(reports: Sequence[LaunchReport]) -> int:
-    """What is most urgent: a command that cannot be read, findings, rules that are not judged."""
-    found = {one.report.status if one.report else USAGE for one in reports}
-    return next((status for status in (USAGE, FINDINGS, NOT_JUDGED) if status in found), NO_FINDINGS)
+    """Return the most urgent: a command that cannot be read, findings, rules that are not judged."""
+    statuses = {server.report.status if server.report else USAGE for server in reports}
+    return next((status for status in (USAGE, FINDINGS, NOT_JUDGED) if status in statuses), NO_FINDINGS)
 
 
-def locate(one: LaunchReport) -> list[Located]:
-    """The findings of one server with their lines."""
-    if one.report is None:
+def locate(server: LaunchReport) -> list[Located]:
+    """Return the findings of one server with their lines."""
+    if server.report is None:
         return []
     return [
         Located(
             finding=finding,
             change=escape_text(describe_changes({**finding.to, **finding.env})),
-            file=one.file,
-            line=_find_line(finding, one),
-            name=one.launch.name,
+            file=server.file,
+            line=_find_line(finding, server),
+            name=server.launch.name,
         )
-        for finding in one.report.fixes.findings
+        for finding in server.report.fixes.findings
     ]
 
 
-def _find_line(finding: Finding, one: LaunchReport) -> int:
-    """The line of the first flag or variable that the finding is about, else of the command."""
+def _find_line(finding: Finding, server: LaunchReport) -> int:
+    """Return the line of the first flag or variable that the finding is about, else of the command."""
     for name in (*finding.env, *finding.to, *finding.evidence, *_mentioned(finding)):
-        if name in one.launch.env:
-            return line_of(one.text, one.launch.env[name].start)
+        if name in server.launch.env:
+            return line_of(server.text, server.launch.env[name].start)
         spelled = "--" + name.partition(".")[0].replace("_", "-")
-        for word in one.launch.words:
+        for word in server.launch.words:
             flag = word.text.partition("=")[0].partition(".")[0].replace("_", "-")
             flag = flag.replace("--no-", "--", 1)
             if word.start and word.text.startswith(f"{name}="):
-                return line_of(one.text, word.start)
+                return line_of(server.text, word.start)
             if word.start and flag == spelled.replace("--no-", "--", 1):
-                return line_of(one.text, word.start)
-    return one.line
+                return line_of(server.text, word.start)
+    return server.line
 
 
 def _mentioned(finding: Finding) -> list[str]:
-    """The flags that the sentence names."""
+    """Return the flags that the sentence names."""
     return [name.lstrip("-").replace("-", "_") for name in re.findall(r"--[a-z][\w-]+", finding.why)]
 
 
-def remarks_of(one: LaunchReport) -> list[Remark]:
-    """What could not be read or judged."""
-    if one.report is None:
-        return [Remark(text=f"{one.title}: {one.problem}", file=one.file, line=one.line, is_error=True)]
-    texts = [*one.launch.remarks, *one.report.describe_missing()]
-    return [Remark(text=f"{one.title}: {text}", file=one.file, line=one.line) for text in texts]
+def remarks_of(server: LaunchReport) -> list[Remark]:
+    """Return what could not be read or judged."""
+    if server.report is None:
+        return [
+            Remark(
+                text=f"{server.title}: {server.problem}", file=server.file, line=server.line, is_error=True
+            )
+        ]
+    texts = [*server.launch.remarks, *server.report.describe_missing()]
+    return [Remark(text=f"{server.title}: {text}", file=server.file, line=server.line) for text in texts]

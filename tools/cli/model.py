@@ -81,9 +81,9 @@ def _law_text(answer: Json) -> str:
         f"{format_time(answer['at'])}; knee at {law['knee']:g} tokens:"
     )
     rows = [
-        (what, f"{one['value']:.4g} µs", f"{one['low']:.4g} to {one['high']:.4g} µs")
+        (what, f"{coefficient['value']:.4g} µs", f"{coefficient['low']:.4g} to {coefficient['high']:.4g} µs")
         for name, what in UNITS.items()
-        if (one := law["coefficients"][name])["value"] or one["high"]
+        if (coefficient := law["coefficients"][name])["value"] or coefficient["high"]
     ]
     return format_sentence(head) + "\n" + format_table(("time of", "law", "80 % of laws"), rows)
 
@@ -107,7 +107,7 @@ def _check_text(check: Json) -> str:
 
 
 def _record_text(record: Json) -> str:
-    """Of each number how often its band held, and the mean error."""
+    """Format how often the band of each number held, and the mean error."""
     rows = [
         (title, f"{record['coverage'][name]:.0%}", _bias(name, record["bias"][name]))
         for name, title in CHECKED.items()

@@ -1,4 +1,4 @@
-"""`flettner notify test`: send a test message to each receiver of a config, or to the named one."""
+"""`flettner notify test`: send a test message to each receiver of a config, or to the named receiver."""
 
 import argparse
 import asyncio
@@ -27,11 +27,11 @@ def add_notify(subparsers: Subparsers) -> None:
 def _test(args: argparse.Namespace) -> int:
     """Exit 0 if every receiver accepted the message, else 1."""
     config = load_config(args.config)
-    chosen = [one for one in config.notify if args.name in ("", one.name)]
+    chosen = [receiver for receiver in config.notify if args.name in ("", receiver.name)]
     if not config.notify:
         raise ConfigError(f"{args.config}: no [[notify]] table; docs/notifications.md shows how to write one")
     if not chosen:
-        names = ", ".join(one.name for one in config.notify)
+        names = ", ".join(receiver.name for receiver in config.notify)
         raise ConfigError(f"{args.config}: no [[notify]] named {args.name} (there are: {names})")
     results = asyncio.run(_send_tests(config, chosen))
     if args.json:
@@ -46,11 +46,11 @@ def _test(args: argparse.Namespace) -> int:
 async def _send_tests(config: Config, chosen: list[Receiver]) -> list[tuple[str, str]]:
     from flettner.agent.runtime.wiring import build_delivery  # noqa: PLC0415 - half a second that `flettner notify -h` saves
 
-    async def one(receiver: Receiver) -> tuple[str, str]:
+    async def send(receiver: Receiver) -> tuple[str, str]:
         try:
             await build_delivery(config, receiver, None, {}).test()
         except NoticeError as error:
             return receiver.name, str(error)
         return receiver.name, ""
 
-    return list(await asyncio.gather(*map(one, chosen)))
+    return list(await asyncio.gather(*map(send, chosen)))

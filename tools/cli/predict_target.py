@@ -35,18 +35,18 @@ ROWS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Question:
     target: str
     body: Json
 
 
 def predict_target(args: argparse.Namespace) -> int:
-    asked, given = _parse(args)
-    return call_daemon(lambda _, daemon: _show(given, daemon, asked), given)
+    question, given = _parse(args)
+    return call_daemon(lambda _, daemon: _show(given, daemon, question), given)
 
 
-def _parse(args: argparse.Namespace) -> tuple[_Asked, argparse.Namespace]:
-    """The words after the options; options may come among them. Raises ConfigError."""
+def _parse(args: argparse.Namespace) -> tuple[_Question, argparse.Namespace]:
+    """Return the words after the options; options may come among them. Raises ConfigError."""
     parser = argparse.ArgumentParser(prog="flettner predict", add_help=False, exit_on_error=False)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--json", action="store_true", default=args.json)
@@ -62,20 +62,20 @@ def _parse(args: argparse.Namespace) -> tuple[_Asked, argparse.Namespace]:
             "`flettner predict chat max_num_seqs=64 rate=x1.5`" + _hint(args.command)
         )
     target, *words = given.words
-    return _Asked(target=target, body=_body(words)), given
+    return _Question(target=target, body=_body(words)), given
 
 
 def _hint(words: list[str]) -> str:
-    """How to write flags of vLLM that were given as such; empty without any."""
+    """Say how to write flags of vLLM that were given as such; return no text without any."""
     flags = [word for word in words[1:] if word.startswith("-") or "=" not in word]
     try:
         given = parse_setting(["vllm", "serve", "MODEL", *flags])
     except FlagError:
         return ""
-    known = " ".join(
+    words_of_knobs = " ".join(
         f"{knob}={json.dumps(given[knob])}" for knob in given.keys() & (KNOBS.keys() - {"model"})
     )
-    return f"; here {known}" if known else ""
+    return f"; here {words_of_knobs}" if words_of_knobs else ""
 
 
 def _body(words: list[str]) -> Json:
@@ -107,10 +107,10 @@ def parse_factor(text: str, option: str) -> float:
     return factor
 
 
-def _show(args: argparse.Namespace, daemon: ApiClient, asked: _Asked) -> int:
+def _show(args: argparse.Namespace, daemon: ApiClient, question: _Question) -> int:
     patient = replace(daemon, patience_s=PATIENCE_S)
-    answer = patient.post(path("targets", asked.target, "predictions"), asked.body)
-    return print_answer(args, answer, prediction_text(answer, asked.body))
+    answer = patient.post(path("targets", question.target, "predictions"), question.body)
+    return print_answer(args, answer, prediction_text(answer, question.body))
 
 
 def prediction_text(answer: Json, body: Json) -> str:

@@ -47,7 +47,7 @@ def add_remote_options(parser: argparse.ArgumentParser) -> None:
 
 
 def call_daemon(call: RemoteCall, args: argparse.Namespace) -> int:
-    """The exit status; `args` has the remote options and `json`."""
+    """Return the exit status; `args` has the remote options and `json`."""
     daemon = connect(args.url, args.token_file)
     try:
         return call(args, daemon)
@@ -62,7 +62,7 @@ def call_daemon(call: RemoteCall, args: argparse.Namespace) -> int:
 
 
 def _explain(refusal: RefusedError, daemon: ApiClient) -> str:
-    """The daemon's message with commands instead of REST requests."""
+    """Return the daemon's message with commands instead of REST requests."""
     if refusal.problem["status"] == HTTPStatus.UNAUTHORIZED and daemon.token is None:
         return (
             "no token was sent: name one with --token-file or FLETTNER_TOKEN (`flettner token new` creates"
@@ -80,7 +80,7 @@ def print_json(answer: Json) -> None:
 
 
 def print_answer(args: argparse.Namespace, answer: Json, text: str) -> int:
-    """The response as JSON if --json asks for it, else the text."""
+    """Return the response as JSON if --json asks for it, else the text."""
     if args.json:
         print_json(answer)
     else:

@@ -38,7 +38,7 @@ def format_targets(targets: Sequence[Json]) -> str:
 
 
 def format_notes(targets: Sequence[Json]) -> str:
-    """The text below a table of targets: faults of the daemon, notes, open suggestions and lost sources."""
+    """Format the text below a table of targets: warnings, notes, open suggestions and lost sources."""
     warnings = dict.fromkeys(warning for target in targets for warning in target.get("warnings", ()))
     text = "".join(format_sentence(escape_text(warning), RED) for warning in warnings)
     for target in targets:
@@ -68,28 +68,30 @@ def format_notes(targets: Sequence[Json]) -> str:
 def _format_open_suggestions(target: Json) -> str:
     name = escape_text(target["name"])
     lines = [
-        f"{one} needs approval: `flettner approve {one}`" for one in map(escape_text, target["suggestions"])
+        f"{suggestion} needs approval: `flettner approve {suggestion}`"
+        for suggestion in map(escape_text, target["suggestions"])
     ]
     lines += [
-        f"{one} {_HELD}: `flettner suggestions {one} --patch`" for one in map(escape_text, target["held"])
+        f"{suggestion} {_HELD}: `flettner suggestions {suggestion} --patch`"
+        for suggestion in map(escape_text, target["held"])
     ]
     return "".join(format_sentence(f"{name}: {line}") for line in lines)
 
 
 def _format_findings(target: Json) -> str:
-    """What lint finds in the flags in force, without remarks."""
-    found = (one for one in target.get("findings", ()) if one["severity"] != "info")
-    lines = (f"{target['name']}: flags, rule {_name_rule(one)}: {one['why']}" for one in found)
+    """Format the findings of lint in the flags in force, without remarks."""
+    findings = (finding for finding in target.get("findings", ()) if finding["severity"] != "info")
+    lines = (f"{target['name']}: flags, rule {_name_rule(finding)}: {finding['why']}" for finding in findings)
     return "".join(format_sentence(escape_text(line)) for line in lines)
 
 
-def _name_rule(found: Json) -> str:
+def _name_rule(document: Json) -> str:
     """`Q1 queue-cap-too-low`, of a suggestion or a finding."""
-    return f"{found['rule']} {found['slug']}".rstrip()
+    return f"{document['rule']} {document['slug']}".rstrip()
 
 
 def format_target_line(target: Json) -> str:
-    """The state of a target, without measurements, in one line."""
+    """Return the state of a target, without measurements, in one line."""
     phase = target["phase"] + (" (paused)" if target["paused"] else "")
     pending = [f"{suggestion} needs approval" for suggestion in target["suggestions"]]
     pending += [f"{suggestion} {_HELD}" for suggestion in target["held"]]
@@ -104,26 +106,26 @@ def format_target_line(target: Json) -> str:
 
 
 def format_rollouts(rollouts: Sequence[Json]) -> str:
-    """A row for each, and the reasons below; in a terminal several reasons are clipped to a line each."""
+    """Format a row for each rollout, and the reasons below, clipped to a line each if they are several."""
     if not rollouts:
         return "no rollouts\n"
     rows = [
         (
-            found["id"],
-            found["target"],
-            (found["phase"] or found["outcome"]).replace("_", " "),
-            _format_step(found),
-            found["exposed"]["asked"],
-            found["bad_exposed"],
-            found["exposed"]["errors"],
-            found["exposed"]["stalled"],
-            format_time(found["started_at"]),
+            rollout["id"],
+            rollout["target"],
+            (rollout["phase"] or rollout["outcome"]).replace("_", " "),
+            _format_step(rollout),
+            rollout["exposed"]["asked"],
+            rollout["bad_exposed"],
+            rollout["exposed"]["errors"],
+            rollout["exposed"]["stalled"],
+            format_time(rollout["started_at"]),
         )
-        for found in rollouts
+        for rollout in rollouts
     ]
     whys = (
-        (found["id"], found["failover"] or found["parked"] or found["why"] or _format_waits(found))
-        for found in rollouts
+        (rollout["id"], rollout["failover"] or rollout["parked"] or rollout["why"] or _format_waits(rollout))
+        for rollout in rollouts
     )
     reasons = [f"{escape_text(name)}: {escape_text(why)}" for name, why in whys if why]
     width = terminal_width()
@@ -135,28 +137,30 @@ def format_rollouts(rollouts: Sequence[Json]) -> str:
     return text + ("\n" if reasons else "") + "".join(map(format_sentence, reasons))
 
 
-def format_rollout_line(found: Json, *, counts: bool = False) -> str:
-    """A rollout in one line; `counts` adds the requests that the new server received."""
-    outcome = found["outcome"].replace("_", " ")
+def format_rollout_line(rollout: Json, *, counts: bool = False) -> str:
+    """Return a rollout in one line; `counts` adds the requests that the new server received."""
+    outcome = rollout["outcome"].replace("_", " ")
     parts = (
-        [outcome] if found["ended_at"] else [f"{outcome}: {found['phase']}", f"step {_format_step(found)}"]
+        [outcome]
+        if rollout["ended_at"]
+        else [f"{outcome}: {rollout['phase']}", f"step {_format_step(rollout)}"]
     )
     if counts:
-        exposed = found["exposed"]
+        exposed = rollout["exposed"]
         kinds = f"{exposed['errors']} failed, {exposed['stalled']} stalled"
-        parts += [f"{exposed['asked']} requests exposed, {found['bad_exposed']} bad: {kinds}"]
-    parts += [text for text in (found["failover"], found["parked"], found["why"]) if text]
-    return escape_text(f"{found['id']} {', '.join(parts)}")
+        parts += [f"{exposed['asked']} requests exposed, {rollout['bad_exposed']} bad: {kinds}"]
+    parts += [text for text in (rollout["failover"], rollout["parked"], rollout["why"]) if text]
+    return escape_text(f"{rollout['id']} {', '.join(parts)}")
 
 
-def _format_waits(found: Json) -> str:
-    return f"waits for {found['waits']}" if found["waits"] else ""
+def _format_waits(rollout: Json) -> str:
+    return f"waits for {rollout['waits']}" if rollout["waits"] else ""
 
 
-def _format_step(found: Json) -> str:
+def _format_step(rollout: Json) -> str:
     """`2 of 4 (10 %)`."""
-    steps = found["plan"]["steps"]
-    at = min(found["step"], len(steps) - 1)
+    steps = rollout["plan"]["steps"]
+    at = min(rollout["step"], len(steps) - 1)
     return f"{at + 1} of {len(steps)} ({steps[at]['weight']} %)"
 
 
@@ -171,52 +175,59 @@ def format_suggestions(suggestions: Sequence[Json]) -> str:
         return "no suggestions\n"
     rows = [
         (
-            found["id"],
-            found["target"],
-            _find_status(found),
-            found["rank"] or "-",
-            found["class"],
-            format_change(found),
-            found["why"],
+            suggestion["id"],
+            suggestion["target"],
+            _find_status(suggestion),
+            suggestion["rank"] or "-",
+            suggestion["class"],
+            format_change(suggestion),
+            suggestion["why"],
         )
-        for found in suggestions
+        for suggestion in suggestions
     ]
     return format_table(("ID", "TARGET", "STATUS", "RANK", "CLASS", "CHANGE", "WHY"), rows)
 
 
-def format_suggestion(found: Json) -> str:
-    """Everything that an operator reviews before an approval."""
+def format_suggestion(suggestion: Json) -> str:
+    """Format everything that an operator reviews before an approval."""
     lines = [
-        ("change", format_change(found)),
-        ("target", escape_text(found["target"])),
-        ("class", escape_text(f"{found['class']}  (rule {_name_rule(found)}, by {found['policy']})")),
-        ("why", escape_text(found["why"])),
-        ("expects", escape_text(found["expects"])),
-        ("risks", escape_text(found["risks"])),
-        ("source", escape_text(found["source"])),
-        *(("evidence", _format_evidence(evidence)) for evidence in found["evidence"]),
-        *([("outage", f"planned, about {find_outage_s(found):.0f} s")] if find_outage_s(found) else []),
-        *(("note", escape_text(note)) for note in found["notes"]),
+        ("change", format_change(suggestion)),
+        ("target", escape_text(suggestion["target"])),
+        (
+            "class",
+            escape_text(f"{suggestion['class']}  (rule {_name_rule(suggestion)}, by {suggestion['policy']})"),
+        ),
+        ("why", escape_text(suggestion["why"])),
+        ("expects", escape_text(suggestion["expects"])),
+        ("risks", escape_text(suggestion["risks"])),
+        ("source", escape_text(suggestion["source"])),
+        *(("evidence", _format_evidence(evidence)) for evidence in suggestion["evidence"]),
         *(
-            [("changed", f"{format_time(found['refreshed_at'])}: {escape_text(found['changed'])}")]
-            if found["changed"]
+            [("outage", f"planned, about {find_outage_s(suggestion):.0f} s")]
+            if find_outage_s(suggestion)
+            else []
+        ),
+        *(("note", escape_text(note)) for note in suggestion["notes"]),
+        *(
+            [("changed", f"{format_time(suggestion['refreshed_at'])}: {escape_text(suggestion['changed'])}")]
+            if suggestion["changed"]
             else []
         ),
         *(
-            [("approval", f"by another operator than {escape_text(found['barred'])}")]
-            if found["barred"]
+            [("approval", f"by another operator than {escape_text(suggestion['barred'])}")]
+            if suggestion["barred"]
             else []
         ),
-        ("expires", format_time(found["expires_at"])),
-        ("status", escape_text(_find_status(found))),
+        ("expires", format_time(suggestion["expires_at"])),
+        ("status", escape_text(_find_status(suggestion))),
     ]
     wrapped_lines = (
         line
         for label, text in lines
         for line in wrap_sentence(f"  {label:9}{text}", terminal_width(), " " * 11)
     )
-    shown = "".join(f"{line}\n" for line in (escape_text(found["id"]), *wrapped_lines))
-    digest = escape_text(found["digest"]) or "none yet"  # not wrapped, so that it can be copied
+    shown = "".join(f"{line}\n" for line in (escape_text(suggestion["id"]), *wrapped_lines))
+    digest = escape_text(suggestion["digest"]) or "none yet"  # not wrapped, so that it can be copied
     return f"{shown}  digest   {digest}\n"
 
 
@@ -225,15 +236,17 @@ def _find_status(suggestion: Json) -> str:
 
 
 def is_held(suggestion: Json) -> bool:
-    """Whether it is open, but to be committed where the server's manifest is kept."""
+    """Return whether it is open, but to be committed where the server's manifest is kept."""
     return suggestion["status"] == "open" and bool((suggestion["preflight"] or {}).get("owner"))
 
 
 def find_outage_s(suggestion: Json) -> float:
-    """Duration of the planned outage; 0 if there is none or it is not known yet."""
+    """Return the duration of the planned outage; 0 if there is none or it is not known yet."""
     preflight = suggestion["preflight"]
     return float(preflight["outage_s"]) if preflight else 0.0
 
 
-def _format_evidence(found: Json) -> str:
-    return escape_text(f"{found['metric']} {found['value']:g} {found['unit']} over {found['window_s']:g} s")
+def _format_evidence(evidence: Json) -> str:
+    return escape_text(
+        f"{evidence['metric']} {evidence['value']:g} {evidence['unit']} over {evidence['window_s']:g} s"
+    )

@@ -48,7 +48,7 @@ def _rollouts(args: argparse.Namespace, daemon: ApiClient) -> int:
 
 
 def _show_log(args: argparse.Namespace, daemon: ApiClient) -> int:
-    """NO, with the reason on stderr, if there are no lines."""
+    """Print the lines; without any, print the reason on stderr and return NO."""
     if args.id is None:
         raise ConfigError("--log: name the rollout; `flettner rollouts` lists them")
     answer = daemon.get(path("rollouts", args.id, "log"))
@@ -66,27 +66,29 @@ def wait_for_rollout(args: argparse.Namespace, daemon: ApiClient, rollout: str, 
     """
     shown, in_terminal = "", sys.stderr.isatty()
     try:
-        found = _poll(daemon, rollout)
+        document = _poll(daemon, rollout)
         while True:
-            line = format_rollout_line(found, counts=in_terminal)
+            line = format_rollout_line(document, counts=in_terminal)
             if line != shown:
                 _write_progress(line, in_terminal=in_terminal)
                 shown = line
-            if found["ended_at"] is not None:
+            if document["ended_at"] is not None:
                 break
             time.sleep(POLL_S)
-            found = _poll(daemon, rollout)
+            document = _poll(daemon, rollout)
     except KeyboardInterrupt:
         sys.stderr.write("\n" if in_terminal else "")
         complain(f"{rollout} continues; `flettner rollouts {rollout} --watch` shows it")
         raise
     sys.stderr.write("\n" if in_terminal else "")
-    print_answer(args, found, f"{format_rollout_line(found)}; ended at {format_time(found['ended_at'])}")
-    return OK if found["outcome"] == wanted else NO
+    print_answer(
+        args, document, f"{format_rollout_line(document)}; ended at {format_time(document['ended_at'])}"
+    )
+    return OK if document["outcome"] == wanted else NO
 
 
 def _poll(daemon: ApiClient, rollout: str) -> Json:
-    """The rollout; retried while the daemon restarts."""
+    """Return the rollout; retried while the daemon restarts."""
     for _ in range(MAX_RETRIES):
         try:
             return daemon.get(path("rollouts", rollout))

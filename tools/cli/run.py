@@ -89,22 +89,22 @@ def _check(args: argparse.Namespace) -> int:
     by_hand: dict[str, str] = {}
     try:
         config = load_config(args.config)
-        found = asyncio.run(find_problems(config))
+        problems = asyncio.run(find_problems(config))
         by_hand = {
-            target.name: migration_steps(target, args.config) for target in config.targets if not found
+            target.name: migration_steps(target, args.config) for target in config.targets if not problems
         }
     except ConfigError as error:
-        found = str(error).splitlines()
+        problems = str(error).splitlines()
     if args.json:
-        sys.stdout.write(json.dumps({"ok": not found, "problems": found, "take_over": by_hand}) + "\n")
+        sys.stdout.write(json.dumps({"ok": not problems, "problems": problems, "take_over": by_hand}) + "\n")
     else:
-        sys.stdout.writelines(f"{line}\n" for line in found or [f"{args.config}: ready to run"])
+        sys.stdout.writelines(f"{line}\n" for line in problems or [f"{args.config}: ready to run"])
         sys.stdout.writelines(f"\n{text}\n" for text in by_hand.values() if text)
-    return 1 if found else 0
+    return 1 if problems else 0
 
 
 def migration_steps(target: Target, config: Path) -> str:
-    """Text to print; empty for a target without adopted containers."""
+    """Return the text to print; empty for a target without adopted containers."""
     names = target.engine.options.get("containers")
     if target.engine.name != "docker" or not names:
         return ""

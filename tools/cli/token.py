@@ -114,16 +114,16 @@ def _run_locked(command: Callable[[argparse.Namespace], int], args: argparse.Nam
 
 def _new(args: argparse.Namespace) -> int:
     now = _now().replace(microsecond=0)
-    known = load_tokens(args.tokens_file) if args.tokens_file.exists() else {}
+    tokens = load_tokens(args.tokens_file) if args.tokens_file.exists() else {}
     expires = now + args.expires if args.expires else None
     targets = tuple(args.target) if args.target else None
     text, token = mint_token(
         role=args.role, principal=args.name, made_at=now, expires=expires, targets=targets
     )
-    _store(args.tokens_file, [*known.values(), token])
+    _store(args.tokens_file, [*tokens.values(), token])
     if args.json:
-        kept = token.model_dump(mode="json", exclude={"sha256"})
-        sys.stdout.write(json.dumps({"token": text, **kept}) + "\n")
+        row = token.model_dump(mode="json", exclude={"sha256"})
+        sys.stdout.write(json.dumps({"token": text, **row}) + "\n")
     else:
         sys.stdout.write(f"{text}\n")
         until = f"until {format_time(expires.isoformat())}" if expires else "until it is revoked"
@@ -137,8 +137,8 @@ def _new(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     tokens, now = load_tokens(args.tokens_file).values(), _now()
     if args.json:
-        kept = [token.model_dump(mode="json", exclude={"sha256"}) for token in tokens]
-        sys.stdout.write(json.dumps({"tokens": kept}, indent=2) + "\n")
+        documents = [token.model_dump(mode="json", exclude={"sha256"}) for token in tokens]
+        sys.stdout.write(json.dumps({"tokens": documents}, indent=2) + "\n")
         return 0
     rows = [
         (

@@ -41,7 +41,7 @@ def _top(args: argparse.Namespace, daemon: ApiClient) -> int:
 
 
 def top_text(targets: Sequence[Json]) -> str:
-    """A row of numbers for each target, and below the table their notes."""
+    """Return a row of numbers for each target, and below the table their notes."""
     if not targets:
         return "no targets\n"
     shown = {name: _column(name, map(cell, targets)) for name, cell in CELLS.items()}
@@ -53,7 +53,7 @@ def top_text(targets: Sequence[Json]) -> str:
 
 
 def _column(name: str, values: Iterable[str]) -> list[str]:
-    """The header and the cells; numbers are right-aligned."""
+    """Return the header and the cells; numbers are right-aligned."""
     lines = [name, *values]
     width = max(map(len, lines))
     return lines if name in TEXT else [line.rjust(width) for line in lines]
@@ -66,7 +66,7 @@ def _fits(shown: Sequence[Sequence[str]]) -> bool:
 
 
 def _phase(target: Json) -> str:
-    """The phase with the new servers' share of the traffic."""
+    """Return the phase with the new servers' share of the traffic."""
     green = sum(server["weight"] or 0 for server in target["servers"] if server["color"] == "green")
     share = f" {green} %" if green else ""
     return f"{target['phase']}{share}{' (paused)' if target['paused'] else ''}"

@@ -94,7 +94,6 @@ def add_tune(subparsers: Subparsers) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from flettner.performance_model.engine_settings import limits_of  # noqa: PLC0415
-    from flettner.tools.cli.tune import write_params  # noqa: PLC0415
     from flettner.tools.tuning import report  # noqa: PLC0415 - other commands need no model
     from flettner.tools.tuning.own_server import OwnServer  # noqa: PLC0415
     from flettner.tools.tuning.progress import Progress  # noqa: PLC0415
@@ -123,7 +122,9 @@ def _run(args: argparse.Namespace) -> int:
     outcome = asyncio.run(run())
     (plan.out / "report.html").write_text(report.as_html(outcome), "utf-8")
     (plan.out / "report.json").write_text(json.dumps(report.as_row(outcome), indent=1) + "\n", "utf-8")
-    write_params(plan.out / "serve_params.json", [one.changes for one in outcome.trials if not one.round])
+    write_params(
+        plan.out / "serve_params.json", [trial.changes for trial in outcome.trials if not trial.round]
+    )
     if args.json:
         sys.stdout.write(json.dumps(report.as_row(outcome), indent=2) + "\n")
     else:
@@ -155,7 +156,6 @@ def _plan(
 
 def _choice(args: argparse.Namespace, script: "AutoTuneVariables | None") -> "SearchChoice":
     from flettner.performance_model.step_law import read_law  # noqa: PLC0415
-    from flettner.tools.cli.tune import read_params  # noqa: PLC0415
     from flettner.tools.tuning.run import SearchChoice  # noqa: PLC0415
 
     given = read_params(args.serve_params, "--serve-params") if args.serve_params else ()
@@ -221,10 +221,10 @@ def _goals(args: argparse.Namespace, script: "AutoTuneVariables | None") -> "Goa
 
 
 def _seconds(text: str) -> float:
-    found = _BUDGET.fullmatch(text)
-    if not found or not float(found[1]):
+    match = _BUDGET.fullmatch(text)
+    if not match or not float(match[1]):
         raise ConfigError(f"--budget {text}: not a time; write it as in 60m or 1.5h")
-    return float(found[1]) * _SECONDS[found[2]]
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 _NAME = "_benchmark_name"
@@ -237,10 +237,10 @@ def read_params(path: Path, option: str) -> list[Point]:
     It is a list of objects, or an object of them by name; each object names flags and values.
     """
     try:
-        found = json.loads(read_file(path, _MAX_FILE))
+        params = json.loads(read_file(path, _MAX_FILE))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{option} {path}: cannot be read as JSON: {error}") from error
-    rows = list(found.values()) if isinstance(found, dict) else found
+    rows = list(params.values()) if isinstance(params, dict) else params
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise ConfigError(f"{option} {path}: must be a list of objects, or an object of them by name")
     return [_point(row, option, path) for row in rows]

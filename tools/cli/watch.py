@@ -31,7 +31,7 @@ def show_resources(
 ) -> int:
     """Show the resource of this name, or all that match the query: once, or with --watch as they change.
 
-    `text` formats all of them for a screen, `line` formats the one whose name is under `key`.
+    `text` formats all of them for a screen, `line` formats the resource whose name is under `key`.
     """
     filters = f"?{urlencode(query)}" if query else ""
 

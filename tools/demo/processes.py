@@ -73,7 +73,7 @@ class DemoTraffic:
         return counts
 
     def count_answered(self, since: float) -> int:
-        """Number of requests sent since then (monotonic seconds) that were answered."""
+        """Return the number of requests sent since then (monotonic seconds) that were answered."""
         return len(self._ttfts(since))
 
     def _ttfts(self, since: float) -> list[float]:
@@ -81,7 +81,7 @@ class DemoTraffic:
         return sorted(r["ttft_s"] for r in sent if r["outcome"] == "ok" and r["ttft_s"] is not None)
 
     def measure(self, since: float, ttft_s: float) -> Json:
-        """TTFT p95 and goodput (per second) of the requests sent since then (monotonic seconds)."""
+        """Return TTFT p95 and goodput (per second) of the requests sent since then (monotonic seconds)."""
         ttfts = self._ttfts(since)
         good = sum(1 for value in ttfts if value <= ttft_s)
         p95 = ttfts[min(len(ttfts) - 1, int(0.95 * len(ttfts)))] if ttfts else None

@@ -107,8 +107,8 @@ class DemoScenario:
         )
 
     def _rollout_of(self, suggestion: Json) -> Json:
-        found = self.processes.api.get("/v1/rollouts")["rollouts"]
-        return next((r for r in found if r["suggestion"] == suggestion["id"]), {"ended_at": None})
+        rollouts = self.processes.api.get("/v1/rollouts")["rollouts"]
+        return next((r for r in rollouts if r["suggestion"] == suggestion["id"]), {"ended_at": None})
 
     def _suggestion(self, name: str) -> Json:
         return self.processes.api.get(f"/v1/suggestions/{name}")

@@ -26,7 +26,7 @@ class DemoSetup:
 
 
 def setup_for(engine: str) -> DemoSetup:
-    """The setup for `sim` or `vllm`. Raises ConfigError if vLLM is not installed."""
+    """Return the setup for `sim` or `vllm`. Raises ConfigError if vLLM is not installed."""
     return _simulated() if engine == "sim" else _real()
 
 

@@ -13,12 +13,12 @@ def is_terminal() -> bool:
 
 
 def has_screen() -> bool:
-    """Whether the screen can be redrawn."""
+    """Return whether the screen can be redrawn."""
     return is_terminal() and not _is_dumb()
 
 
 def terminal_width(stream: TextIO | None = None) -> int | None:
-    """Width of the terminal of the stream, by default stdout; None if the stream is not a terminal."""
+    """Return the width of the terminal of the stream, by default stdout; None if it is not a terminal."""
     return shutil.get_terminal_size().columns if (stream or sys.stdout).isatty() else None
 
 

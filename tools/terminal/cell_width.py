@@ -12,7 +12,7 @@ SECOND = "\uffff"  # stands for the second cell of a wide character; not printab
 
 
 def count_cells(text: str) -> int:
-    """Number of cells of a text without control characters."""
+    """Return the number of cells of a text without control characters."""
     return len(text) if text.isascii() else sum(map(_cells, text))
 
 
@@ -21,7 +21,7 @@ def pad(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int, indent: str, *, at_hyphens: bool) -> list[str]:
-    """Lines of at most this width; all but the first start with the indent."""
+    """Return the lines of at most this width; all but the first start with the indent."""
     spread = "".join(char + SECOND * (_cells(char) - 1) for char in text)
     width -= SECOND in spread  # a line may end between the two cells
     lines = textwrap.wrap(spread, width, subsequent_indent=indent, break_on_hyphens=at_hyphens)
@@ -29,29 +29,29 @@ def wrap(text: str, width: int, indent: str, *, at_hyphens: bool) -> list[str]:
 
 
 def wrap_sentence(sentence: str, width: int | None, indent: str = "  ") -> list[str]:
-    """The lines of the sentence, broken between words. Width None: unlimited."""
+    """Return the lines of the sentence, broken between words. Width None: unlimited."""
     if width is None or count_cells(sentence) <= width:
         return [sentence]
     return wrap(sentence, max(width, NARROW), indent, at_hyphens=False)
 
 
 def clip(line: str, width: int) -> str:
-    """The start of the line that fits, with all of its colours."""
+    """Return the start of the line that fits, with all of its colours."""
     if count_cells(COLOUR.sub("", line)) <= width:
         return line
-    kept, left = "", width - 1
+    text_kept, left = "", width - 1
     for part in COLOUR.split(line):
         if COLOUR.fullmatch(part):
-            kept += part
+            text_kept += part
         elif left >= 0:
             prefix = _prefix(part, left)
-            kept += prefix if prefix == part else f"{prefix}…"
+            text_kept += prefix if prefix == part else f"{prefix}…"
             left = left - count_cells(part)
-    return kept
+    return text_kept
 
 
 def _prefix(text: str, width: int) -> str:
-    """The longest prefix that fits."""
+    """Return the longest prefix that fits."""
     used = list(accumulate(map(_cells, text)))
     return text[: bisect_right(used, width)]
 

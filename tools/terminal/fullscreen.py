@@ -87,7 +87,7 @@ class Screen:
 
 @contextmanager
 def open_screen() -> Iterator[Screen]:
-    """A full screen, left at the end and before SIGTERM or SIGHUP ends the process."""
+    """Yield a full screen, left at the end and before SIGTERM or SIGHUP ends the process."""
     keyboard = sys.stdin.fileno() if sys.stdin.isatty() else None
     screen = Screen(keyboard, [] if keyboard is None else termios.tcgetattr(keyboard))
     handlers = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGINT, signal.SIGTSTP)}
@@ -120,7 +120,7 @@ def _ignore_signals() -> None:
 
 
 def _write(text: str) -> None:
-    """Unbuffered, so that a signal handler can write at any time."""
+    """Write without a buffer, so that a signal handler can write at any time."""
     rest = text.encode(sys.stdout.encoding, errors="replace")
     try:
         while rest:

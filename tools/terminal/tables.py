@@ -12,7 +12,7 @@ READABLE = 20  # minimum cells of a prose column while other columns can still s
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns as wide as their content, or narrower and wrapped to fit the terminal."""
+    """Format columns as wide as their content, or narrower and wrapped to fit the terminal."""
     lines = [tuple(head), *(tuple(escape_text(cell) for cell in row) for row in rows)]
     widths = _fit_widths(list(zip(*lines, strict=True)), terminal_width())
     first, *rest = (_row(line, widths) for line in lines)
@@ -20,7 +20,7 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def _fit_widths(shown: Sequence[Sequence[str]], available: int | None) -> list[int]:
-    """Widths of the columns. The widest columns shrink until all fit: prose first, then names."""
+    """Return the widths of the columns. The widest columns shrink until all fit: prose first, then names."""
     widths = [max(map(count_cells, column)) for column in shown]
     prose = [at for at, column in enumerate(shown) if any(" " in cell.strip() for cell in column[1:])]
     for shrinking, minimum in ((prose, READABLE), (range(len(shown)), NARROW)):
@@ -44,6 +44,6 @@ def _row(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def format_sentence(sentence: str, code: int | None = None) -> str:
-    """The sentence wrapped to the terminal, or in one line elsewhere."""
+    """Return the sentence wrapped to the terminal, or in one line elsewhere."""
     lines = wrap_sentence(sentence, terminal_width())
     return "".join(f"{line if code is None else add_colour(line, code)}\n" for line in lines)

@@ -4,21 +4,21 @@ SECONDS = 10  # shorter latencies are shown in milliseconds
 
 
 def escape_text(text: object) -> str:
-    """One line of printable characters; every other character is escaped."""
+    """Return one line of printable characters; every other character is escaped."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in str(text)
     )
 
 
 def format_value(given: object) -> str:
-    """A knob's value in command-line notation; null is vLLM's default."""
+    """Return a knob's value in command-line notation; null is vLLM's default."""
     if given is None:
         return "default"
     return str(given).lower() if isinstance(given, bool) else escape_text(given)
 
 
 def format_time(stamp: str | None) -> str:
-    """2026-11-20 12:00:00 UTC, from an ISO 8601 timestamp of the API."""
+    """Return a text such as 2026-11-20 12:00:00 UTC, from an ISO 8601 timestamp of the API."""
     return "never" if stamp is None else escape_text(stamp)[:19].replace("T", " ") + " UTC"
 
 
@@ -29,7 +29,7 @@ def format_latency(seconds: float | None) -> str:
 
 
 def format_prediction(name: str, value: float) -> str:
-    """A number of the performance model; its name gives the unit: per second, seconds, else a share."""
+    """Format a number of the performance model; the name gives the unit: per second, seconds, or a share."""
     if name.endswith("_per_s"):
         return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"  # noqa: PLR2004 - three digits
     if name.endswith("_s"):

@@ -1,26 +1,32 @@
 """Fixtures of the tests of commands."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
-from flettner.agent.config.listen import Role
+from flettner.agent.api.tokens import Tokens
 from flettner.tools.cli.dispatch import main
-from tests.support.fake_daemon_view import NOON, FakeDaemonView
+from tests.support.api_tokens import store_roles
+from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.served_api import served
-from tests.unit.cli.advising import Advise
+from tests.unit.sensors.pages import LATER, PAGE, with_values
 
 Run = Callable[..., tuple[int, str, str]]
+Advise = Run
+Options = tuple[str, ...]
+Scrapes = Callable[[bytes, bytes], Options]
+QUEUE = {"num_requests_running": 2.0, "num_requests_waiting": 14.0, "kv_cache_usage_perc": 0.01}
+"""A queue behind a cap of 2, on a page of real vLLM."""
+FLAGS = "vllm serve tiny --max-num-seqs 2"
 
 
-def runs(command: str, capsys: pytest.CaptureFixture[str]) -> Advise:
-    """Run the command: (exit status, stdout, stderr)."""
+def runs(capsys: pytest.CaptureFixture[str], *command: str, options: Sequence[str] = ()) -> Run:
+    """Run the command with further words, and the options after them: (exit status, stdout, stderr)."""
 
     def run(*argv: str) -> tuple[int, str, str]:
         try:
-            status = main((command, *argv))
+            status = main((*command, *argv, *options))
         except SystemExit as end:  # argparse
             status = int(end.code or 0)
         captured = capsys.readouterr()
@@ -31,24 +37,30 @@ def runs(command: str, capsys: pytest.CaptureFixture[str]) -> Advise:
 
 @pytest.fixture
 def advise(capsys: pytest.CaptureFixture[str]) -> Advise:
-    return runs("advise", capsys)
+    return runs(capsys, "advise")
 
 
 @pytest.fixture
 def lint(capsys: pytest.CaptureFixture[str]) -> Advise:
-    return runs("lint", capsys)
+    return runs(capsys, "lint")
 
 
 @pytest.fixture
-def scrapes(tmp_path: Path) -> Callable[[bytes, bytes], tuple[str, ...]]:
+def scrapes(tmp_path: Path) -> Scrapes:
     """Save two metrics pages and return the options that name them."""
 
-    def save(first: bytes, second: bytes) -> tuple[str, ...]:
+    def save(first: bytes, second: bytes) -> Options:
         (tmp_path / "a.prom").write_bytes(first)
         (tmp_path / "b.prom").write_bytes(second)
         return "--scrape", str(tmp_path / "a.prom"), "--scrape", str(tmp_path / "b.prom")
 
     return save
+
+
+@pytest.fixture
+def queued(scrapes: Scrapes) -> Options:
+    """The options that name two pages of a server with QUEUE."""
+    return scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
 
 
 @pytest.fixture
@@ -58,14 +70,9 @@ def daemon() -> FakeDaemonView:
 
 @pytest.fixture
 def tokens(tmp_path: Path, daemon: FakeDaemonView) -> Tokens:
-    """Write `tokens` and a token file for each of two roles to tmp_path."""
-    kept = []
-    roles: tuple[Role, ...] = ("viewer", "operator")
-    for role in roles:
-        text, token = mint_token(role=role, principal="ann", made_at=NOON, expires=None)
+    """Write `tokens` and a token file for each role to tmp_path."""
+    for role, text in store_roles(tmp_path / "tokens", principal="ann").items():
         (tmp_path / role).write_text(f"{text}\n")
-        kept.append(token)
-    store_tokens(tmp_path / "tokens", kept)
     return Tokens(tmp_path / "tokens", daemon.now)
 
 
@@ -82,13 +89,4 @@ def run(
         monkeypatch.setenv("FLETTNER_URL", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("FLETTNER_TOKEN_FILE", str(tmp_path / "operator"))
         monkeypatch.delenv("FLETTNER_TOKEN", raising=False)
-
-        def run(*argv: str) -> tuple[int, str, str]:
-            try:
-                status = main(argv)
-            except SystemExit as end:  # argparse
-                status = int(end.code or 0)
-            captured = capsys.readouterr()
-            return status, captured.out, captured.err
-
-        yield run
+        yield runs(capsys)

@@ -48,7 +48,7 @@ def commands() -> list[Command]:
 
 
 def _below(command: argparse.ArgumentParser) -> Iterator[Command]:
-    groups = [one for one in command._actions if isinstance(one, argparse._SubParsersAction)]
+    groups = [action for action in command._actions if isinstance(action, argparse._SubParsersAction)]
     for group in groups:
         for inner in group.choices.values():
             yield from _below(inner)
@@ -57,14 +57,14 @@ def _below(command: argparse.ArgumentParser) -> Iterator[Command]:
 
 
 def _command(command: argparse.ArgumentParser) -> Command:
-    actions = [one for one in command._actions if not isinstance(one, argparse._HelpAction)]
-    needed = [_written(one) for one in actions if one.option_strings and one.required]
-    places = [_place(one) for one in actions if not one.option_strings]
+    actions = [action for action in command._actions if not isinstance(action, argparse._HelpAction)]
+    needed = [_written(action) for action in actions if action.option_strings and action.required]
+    places = [_place(action) for action in actions if not action.option_strings]
     return Command(
         name=command.prog,
         about=command.description or "",
         usage=command.usage or " ".join([command.prog, "[options]", *needed, *places]),
-        options=tuple((_written(one), _help(one, command.prog)) for one in actions),
+        options=tuple((_written(action), _help(action, command.prog)) for action in actions),
     )
 
 
@@ -105,10 +105,10 @@ def markdown() -> str:
         "## Completion",
         f"```text\n{INSTALLATION.rstrip()}\n```",
     ]
-    for one in commands():
-        parts += [f"## {one.name}", one.about, f"```text\n{one.usage}\n```"]
-        if one.options:
-            rows = ((f"`{name}`", about) for name, about in one.options)
+    for command in commands():
+        parts += [f"## {command.name}", command.about, f"```text\n{command.usage}\n```"]
+        if command.options:
+            rows = ((f"`{name}`", about) for name, about in command.options)
             parts.append(table(("argument", "is"), rows).rstrip())
     return "\n\n".join(parts) + "\n"
 
@@ -123,14 +123,14 @@ def man() -> str:
         "COMMAND [options]",
     ]
     lines += [".SH DESCRIPTION", _roff(LEAD), ".PP", _roff(SEEN.replace("`", "")), ".SH COMMANDS"]
-    for one in commands():
+    for command in commands():
         lines += [
-            f".SS {_roff(one.name.removeprefix('flettner '))}",
-            _roff(one.about),
+            f".SS {_roff(command.name.removeprefix('flettner '))}",
+            _roff(command.about),
             ".PP",
-            f".B {_roff(one.usage)}",
+            f".B {_roff(command.usage)}",
         ]
-        lines += _terms(dict(one.options))
+        lines += _terms(dict(command.options))
     lines += [".SH EXIT STATUS", *_terms({str(code): about for code, about in EXITS.items()})]
     lines += [".SH ENVIRONMENT", *_terms(ENVIRONMENT), ".SH FILES", *_terms(FILES)]
     lines += [".SH SEE ALSO", r"docs/cli.md, docs/runbook.md; \fBsystemctl\fR(1), \fBjournalctl\fR(1)"]

@@ -57,13 +57,15 @@ def terminal(
     """`through`: a command that runs this one, passed as its last arguments."""
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, columns))
-    kept = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR"}}
+    inherited = {
+        name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR"}
+    }
     process = subprocess.Popen(
         [*through, sys.executable, "-c", CODE, *argv],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env={**kept, "TERM": "xterm", **(env or {})},
+        env={**inherited, "TERM": "xterm", **(env or {})},
         start_new_session=True,
         preexec_fn=_control,  # noqa: PLW1509 - no thread of ours holds a lock here
     )

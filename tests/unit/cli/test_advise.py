@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flettner.primitives.sockets import find_free_port
-from tests.unit.cli.advising import FLAGS, QUEUE, Advise, Scrapes
+from tests.unit.cli.conftest import FLAGS, QUEUE, Advise, Options, Scrapes
 from tests.unit.sensors.pages import DISABLED_LOG_STATS, LATER, PAGE, with_values, without
 
 
@@ -45,11 +45,9 @@ def answering(*pages: bytes) -> Iterator[str]:
             thread.join()
 
 
-def test_queue_behind_a_low_cap_ranks_the_cap_first(advise: Advise, scrapes: Scrapes) -> None:
+def test_queue_behind_a_low_cap_ranks_the_cap_first(advise: Advise, queued: Options) -> None:
     """14 requests wait behind a cap of 2 with an empty KV cache."""
-    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
-
-    status, out, err = advise(*pages, "--seconds", "10", "--flags", FLAGS, "--json")
+    status, out, err = advise(*queued, "--seconds", "10", "--flags", FLAGS, "--json")
 
     document = json.loads(out)
     row = document["findings"][0]
@@ -68,7 +66,7 @@ def test_says_that_one_of_several_servers_behind_a_name_is_read(
 
     def resolve(host: str, *given: Any) -> Any:  # noqa: ANN401
         names = ("127.0.0.1", "127.0.0.2") if host == "vllm.chat.svc" else (host,)
-        return [one for name in names for one in plain(name, *given)]
+        return [info for name in names for info in plain(name, *given)]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     with answering(PAGE, LATER) as url:
@@ -120,10 +118,8 @@ def test_reads_the_flags_of_a_server_on_this_host(advise: Advise, tmp_path: Path
     assert "vllm serve tiny --max-num-seqs 16" in out
 
 
-def test_infers_the_cap_without_the_flags(advise: Advise, scrapes: Scrapes) -> None:
-    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
-
-    status, out, _ = advise(*pages)
+def test_infers_the_cap_without_the_flags(advise: Advise, queued: Options) -> None:
+    status, out, _ = advise(*queued)
 
     assert status == 1
     assert "Q1 queue-cap-too-low  max_num_seqs 2 -> 16  [auto]" in out
@@ -141,21 +137,18 @@ def test_does_not_raise_the_cap_of_a_stalled_server(advise: Advise, scrapes: Scr
     assert "Q1" not in out
 
 
-def test_advise_also_lints_the_flags(advise: Advise, scrapes: Scrapes) -> None:
-    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
-
-    _, out, _ = advise(*pages, "--flags", "--max-num-seqs 2 --enforce-eager", "--json")
+def test_advise_also_lints_the_flags(advise: Advise, queued: Options) -> None:
+    _, out, _ = advise(*queued, "--flags", "--max-num-seqs 2 --enforce-eager", "--json")
 
     document = json.loads(out)
     assert {"Q1", "G1"} <= {row["rule"] for row in document["findings"]}
     assert document["command"] == ["vllm", "serve", "tiny", "--max-num-seqs", "16", "--no-enforce-eager"]
 
 
-def test_reports_a_finding_of_flags_and_traffic_once(advise: Advise, scrapes: Scrapes) -> None:
-    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
+def test_reports_a_finding_of_flags_and_traffic_once(advise: Advise, queued: Options) -> None:
     options = ("--vllm-version", "0.32.0", "--flags", f"{FLAGS} --no-async-scheduling", "--json")
 
-    _, out, _ = advise(*pages, *options)
+    _, out, _ = advise(*queued, *options)
 
     document = json.loads(out)
     (row,) = [row for row in document["findings"] if row["rule"] == "A1"]

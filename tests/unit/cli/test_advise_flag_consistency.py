@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.unit.cli.advising import QUEUE, Advise, Scrapes
+from tests.unit.cli.conftest import Advise, Options, Scrapes
 from tests.unit.sensors.pages import LATER, PAGE, with_values
 
 
@@ -64,11 +64,9 @@ def test_compares_the_metrics_with_the_flags(
     assert bool(json.loads(out)["doubts"]) is doubted
 
 
-def test_trusts_the_metrics_over_doubted_flags(advise: Advise, scrapes: Scrapes) -> None:
+def test_trusts_the_metrics_over_doubted_flags(advise: Advise, queued: Options) -> None:
     """The flags of another model contain the actual cap of 2, which is inferred instead."""
-    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
-
-    _, out, _ = advise(*pages, "--flags", "vllm serve org/large --max-num-seqs 64", "--json")
+    _, out, _ = advise(*queued, "--flags", "vllm serve org/large --max-num-seqs 64", "--json")
 
     document = json.loads(out)
     (row,) = [row for row in document["findings"] if row["rule"] == "Q1"]

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.unit.cli.advising import FLAGS, QUEUE, Advise, Scrapes
+from tests.unit.cli.conftest import FLAGS, QUEUE, Advise, Scrapes
 from tests.unit.sensors.pages import LATER, PAGE, two_engines, with_values, without
 
 OK = '{handler="/v1/completions",method="POST",status="2xx"}'
@@ -15,12 +15,12 @@ BORN = 1795248910.69  # process_start_time_seconds of the pages
 def ended(page: bytes, **reasons: int) -> bytes:
     """Set how many requests ended, by finished_reason."""
     for reason, count in reasons.items():
-        page, found = re.subn(
+        page, changed = re.subn(
             rb'(?m)^(vllm:request_success_total\{.*finished_reason="%s".*\}) \S+$' % reason.encode(),
             rb"\1 %d" % count,
             page,
         )
-        assert found
+        assert changed
     return page
 
 
@@ -108,8 +108,8 @@ def test_pages_with_different_metrics_are_refused(advise: Advise, scrapes: Scrap
 
 
 def test_falling_counts_without_a_start_time_are_a_restart(advise: Advise, scrapes: Scrapes) -> None:
-    pages = [re.sub(rb"(?m)^(process_start_time_seconds|vllm:prompt_tokens_created).*\n", b"", one)
-             for one in (LAST, FIRST)]  # fmt: skip
+    pages = [re.sub(rb"(?m)^(process_start_time_seconds|vllm:prompt_tokens_created).*\n", b"", page)
+             for page in (LAST, FIRST)]  # fmt: skip
 
     status, out, _ = advise(*scrapes(*pages), "--json")
 

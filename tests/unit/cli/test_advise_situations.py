@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.unit.cli.advising import Advise, Scrapes
+from tests.unit.cli.conftest import Advise, Scrapes
 from tests.unit.sensors.pages import LATER, PAGE, two_engines, with_values
 
 TTFT, ITL = "time_to_first_token_seconds", "inter_token_latency_seconds"
@@ -54,11 +54,11 @@ class Seen:
 def observed(page: bytes, metric: str, value: float, times: int) -> bytes:
     """Return the page with further observations."""
 
-    def more(found: re.Match[bytes]) -> bytes:
-        le = re.search(rb'le="([^"]+)"', found[2])
+    def more(match: re.Match[bytes]) -> bytes:
+        le = re.search(rb'le="([^"]+)"', match[2])
         inside = le is None or le[1] == b"+Inf" or float(le[1]) >= value
-        grown = times * (value if found[1] == b"sum" else 1) if inside else 0
-        return b"vllm:%s_%s%s %f" % (metric.encode(), found[1], found[2], float(found[3]) + grown)
+        grown = times * (value if match[1] == b"sum" else 1) if inside else 0
+        return b"vllm:%s_%s%s %f" % (metric.encode(), match[1], match[2], float(match[3]) + grown)
 
     return re.sub(rb"(?m)^vllm:%s_(bucket|count|sum)(\{.*\}) (\S+)$" % metric.encode(), more, page)
 
@@ -225,5 +225,5 @@ def test_names_the_cap_of_each_engine(
 
     _, out, _ = advise(*pages, *(("--flags", f"vllm serve tiny {flags}") if flags else ()), "--json")
 
-    asked = [row["suggested"] for row in json.loads(out)["findings"] if row["knob"] == "max_num_seqs"]
-    assert asked == ([to] if to else [])
+    caps = [row["suggested"] for row in json.loads(out)["findings"] if row["knob"] == "max_num_seqs"]
+    assert caps == ([to] if to else [])

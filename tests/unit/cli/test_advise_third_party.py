@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.advising import FLAGS, QUEUE, Advise, Scrapes
-from tests.unit.sensors.pages import LATER, PAGE, with_values
+from tests.unit.cli.conftest import FLAGS, Advise, Options
 
 SOUND = """
 '''Says 1 thing.'''
@@ -57,13 +56,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
     ],
 )
 def test_names_and_skips_a_broken_third_party_policy(
-    advise: Advise, scrapes: Scrapes, installed: Callable[[str], None], text: str, expected: str
+    advise: Advise, queued: Options, installed: Callable[[str], None], text: str, expected: str
 ) -> None:
     installed(text)
-    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
-
-    status, out, err = advise(*pages, "--flags", FLAGS)
-    _, document, _ = advise(*pages, "--flags", FLAGS, "--json")
+    status, out, err = advise(*queued, "--flags", FLAGS)
+    _, document, _ = advise(*queued, "--flags", FLAGS, "--json")
 
     (broken,) = json.loads(document)["broken"]
     assert (status, err) == (1, "")
@@ -74,12 +71,10 @@ def test_names_and_skips_a_broken_third_party_policy(
 
 
 def test_evaluates_a_third_party_policy(
-    advise: Advise, scrapes: Scrapes, installed: Callable[[str], None]
+    advise: Advise, queued: Options, installed: Callable[[str], None]
 ) -> None:
     installed(SOUND.replace("BUILT", "pass").replace("TO", "{'watermark': 0.01}"))
-    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
-
-    _, out, _ = advise(*pages, "--flags", FLAGS, "--json")
+    _, out, _ = advise(*queued, "--flags", FLAGS, "--json")
 
     document = json.loads(out)
     assert document["broken"] == []
@@ -90,14 +85,12 @@ def test_evaluates_a_third_party_policy(
 
 
 def test_duplicate_policy_name_does_not_disable_the_shipped_policy(
-    advise: Advise, scrapes: Scrapes, installed: Callable[[str], None], tmp_path: Path
+    advise: Advise, queued: Options, installed: Callable[[str], None], tmp_path: Path
 ) -> None:
     installed(SOUND)
     names = tmp_path / "site" / "acme-1.2.dist-info" / "entry_points.txt"
     names.write_text("[flettner.policies]\nadmission = acme_theirs:Theirs\n")
-    pages = scrapes(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE))
-
-    _, out, _ = advise(*pages, "--flags", FLAGS, "--json")
+    _, out, _ = advise(*queued, "--flags", FLAGS, "--json")
 
     document = json.loads(out)
     assert "admission" in document["broken"][0]

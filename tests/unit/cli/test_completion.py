@@ -27,7 +27,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 
 @pytest.fixture
 def completion(capsys: pytest.CaptureFixture[str]) -> Run:
-    return runs("completion", capsys)
+    return runs(capsys, "completion")
 
 
 @pytest.fixture

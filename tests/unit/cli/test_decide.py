@@ -68,7 +68,7 @@ def test_a_suggestion_names_its_rule_by_id_and_slug(run: Run, daemon: FakeDaemon
     daemon.suggest({"max_num_seqs": 96}, rule="ACME-1")
 
     documents = json.loads(run("suggestions", "--json")[1])["suggestions"]
-    assert sorted((one["rule"], one["slug"]) for one in documents) == [
+    assert sorted((document["rule"], document["slug"]) for document in documents) == [
         ("ACME-1", ""),
         ("Q1", "queue-cap-too-low"),
     ]
@@ -79,11 +79,11 @@ def test_a_suggestion_names_its_rule_by_id_and_slug(run: Run, daemon: FakeDaemon
 def test_names_the_operator_who_may_not_approve_their_proposal(run: Run, daemon: FakeDaemonView) -> None:
     daemon.set(replace(daemon.targets()["chat"].state, approval="other"))
 
-    asked, out, _ = run("propose", "chat", "max_num_seqs=128", "--reason", "more")
+    proposed, out, _ = run("propose", "chat", "max_num_seqs=128", "--reason", "more")
     digest = daemon.suggestions()[0].digest
     status, _, err = run("approve", "chat-s1", "--digest", digest)
 
-    assert asked == 0
+    assert proposed == 0
     assert "  approval by another operator than ann\n" in out
     assert "It needs approval by another operator than ann: `flettner approve chat-s1`" in out
     assert (status, "ann proposed this change, so another operator must approve it" in err) == (1, True)

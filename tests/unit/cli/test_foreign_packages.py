@@ -24,7 +24,7 @@ def foreign(tmp_path: Path) -> Path:
 
 
 def installed(command: str, folder: Path) -> Path:
-    """The script of a command, as pip writes it from pyproject.toml."""
+    """Return the script of a command, as pip writes it from pyproject.toml."""
     with (REPOSITORY / "pyproject.toml").open("rb") as file:
         module, _, function = tomllib.load(file)["project"]["scripts"][command].partition(":")
     script = folder / command

@@ -40,7 +40,7 @@ print(json.dumps(sorted(set(sys.modules) - {"__main__"})))
 
 
 def imported(*words: str) -> list[str]:
-    """The modules that a command imports while no daemon answers; those of `site` are of this environment."""
+    """Return the modules that a command imports while no daemon answers, without those of `site`."""
     nowhere = {"FLETTNER_URL": "http://127.0.0.1:9"}
     done = subprocess.run(
         [sys.executable, "-S", "-c", "import sys; sys.path[:0] = " + repr(sys.path) + SCRIPT, *words],
@@ -49,19 +49,19 @@ def imported(*words: str) -> list[str]:
         check=True,
         env=nowhere,
     )
-    found: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    modules: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return modules
 
 
 @pytest.mark.parametrize("words", CALLS, ids=lambda words: words[0])
 def test_a_call_of_the_daemon_imports_no_library_and_no_part_of_the_daemon(words: tuple[str, ...]) -> None:
-    found = imported(*words)
+    modules = imported(*words)
 
-    packages = {name.partition(".")[0] for name in found} - set(sys.stdlib_module_names)
+    packages = {name.partition(".")[0] for name in modules} - set(sys.stdlib_module_names)
     assert packages <= {"flettner"}
-    assert {".".join(name.split(".")[:2]) for name in found if name.startswith("flettner.")} <= OWN
-    assert [name for name in found if name.startswith(NOT_OF_OWN)] == []
-    assert "asyncio" not in found
+    assert {".".join(name.split(".")[:2]) for name in modules if name.startswith("flettner.")} <= OWN
+    assert [name for name in modules if name.startswith(NOT_OF_OWN)] == []
+    assert "asyncio" not in modules
 
 
 def test_only_a_proposal_needs_the_tables_of_flags() -> None:

@@ -19,7 +19,7 @@ EAGER = (*SERVE, "--enforce-eager", "--max-num-seqs", "64")
 Lint = Callable[..., tuple[int, str, str]]
 
 
-def found(lint: Lint, *argv: str) -> dict[str, Any]:
+def lint_json(lint: Lint, *argv: str) -> dict[str, Any]:
     """Return the JSON of a lint run with findings."""
     status, out, err = lint("--json", *argv)
     document: dict[str, Any] = json.loads(out)
@@ -36,7 +36,7 @@ def test_finding_shows_change_reason_and_source(lint: Lint) -> None:
 
 
 def test_json_has_a_row_for_each_knob(lint: Lint) -> None:
-    (row,) = [row for row in found(lint, "--", *EAGER)["findings"] if row["rule"] == "G1"]
+    (row,) = [row for row in lint_json(lint, "--", *EAGER)["findings"] if row["rule"] == "G1"]
 
     assert (row["slug"], row["class"], row["severity"]) == ("eager-mode", "auto", "warning")
     assert row["knob"] == "enforce_eager"
@@ -52,7 +52,7 @@ def test_finding_with_several_knobs_has_several_rows(lint: Lint, tmp_path: Path)
         "RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests."
     )
 
-    rows = found(lint, "--log", str(log), "--", *SERVE, "--gpu-memory-utilization", "0.9")["findings"]
+    rows = lint_json(lint, "--log", str(log), "--", *SERVE, "--gpu-memory-utilization", "0.9")["findings"]
 
     expected = {row["knob"]: (row["current"], row["suggested"]) for row in rows if row["rule"] == "F5"}
     assert expected == {"max_num_seqs": (None, 64), "gpu_memory_utilization": (0.9, 0.85)}
@@ -73,24 +73,24 @@ def test_unknown_deployment_is_not_judged_and_names_each_missing_fact(lint: Lint
 
     assert (status, err) == (3, "")
     assert out.startswith("NOT JUDGED")
-    said = " ".join(out.split())
+    text = " ".join(out.split())
     for fact in ("the GPU (--gpu NAME)", "the model org/model (--model-config FILE)", "(--vllm-version V)"):
-        assert fact in said
+        assert fact in text
 
 
 def test_checked_rules_exclude_those_without_their_facts(lint: Lint) -> None:
-    unknown, known = found(lint, "--", *SERVE), found(lint, *KNOWN)
+    unknown, informed = lint_json(lint, "--", *SERVE), lint_json(lint, *KNOWN)
 
     lacking = {row["rule"]: row["lacks"] for row in unknown["not_judged"]}
     assert lacking["L1"] == ["gpu", "model"]
     assert "input-limit-too-large" in [row["slug"] for row in unknown["not_judged"]]
     assert not lacking.keys() & set(unknown["checked"])
-    assert "L1" in known["checked"]
-    assert {fact for row in known["not_judged"] for fact in row["lacks"]} == {"profile", "log"}
+    assert "L1" in informed["checked"]
+    assert {fact for row in informed["not_judged"] for fact in row["lacks"]} == {"profile", "log"}
 
 
 def test_number_of_gpus_is_needed_by_a_layout_of_several(lint: Lint) -> None:
-    lacking = {row["rule"]: row["lacks"] for row in found(lint, *KNOWN, "-tp", "4")["not_judged"]}
+    lacking = {row["rule"]: row["lacks"] for row in lint_json(lint, *KNOWN, "-tp", "4")["not_judged"]}
 
     assert lacking["D3"] == ["gpus"]
 
@@ -99,13 +99,15 @@ def test_flags_in_a_file_that_is_not_read_are_not_judged(lint: Lint, tmp_path: P
     file = tmp_path / "vllm.yaml"
     file.write_text("max-num-seqs: 64\n")
 
-    document = found(lint, *KNOWN, f"--config={file}")
+    document = lint_json(lint, *KNOWN, f"--config={file}")
 
     assert (document["verdict"], document["checked"]) == ("not judged", [])
 
 
 def test_only_the_wanted_flags_change(lint: Lint) -> None:
-    document = found(lint, "--", *SERVE, "--enforce-eager", "--served-model-name", "a b", "--max_num-seqs=64")
+    document = lint_json(
+        lint, "--", *SERVE, "--enforce-eager", "--served-model-name", "a b", "--max_num-seqs=64"
+    )
 
     assert document["command"] == [
         *SERVE,
@@ -138,10 +140,10 @@ def test_only_the_wanted_flags_change(lint: Lint) -> None:
 def test_improved_command_has_no_findings(
     lint: Lint, options: tuple[str, ...], command: tuple[str, ...]
 ) -> None:
-    before = found(lint, *options, "--", *command)
+    before = lint_json(lint, *options, "--", *command)
     assignments = [f"{name}={value}" for name, value in before["env"].items()]
 
-    after = found(lint, *options, "--", *assignments, *before["command"])
+    after = lint_json(lint, *options, "--", *assignments, *before["command"])
 
     fixed = {(row["rule"], row["knob"]) for row in before["findings"] if row["knob"]}
     assert fixed
@@ -151,7 +153,7 @@ def test_improved_command_has_no_findings(
 def test_printed_command_equals_the_json_command(lint: Lint, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("A=x y", *SERVE, "--enforce-eager", "--served-model-name", "it's", *["--max-num-seqs", "64"] * 3)
     monkeypatch.setenv("COLUMNS", "60")
-    document = found(lint, "--", *words)
+    document = lint_json(lint, "--", *words)
 
     _, out, _ = lint("--", *words)
 
@@ -186,7 +188,7 @@ def test_docker_run_keeps_its_arguments(lint: Lint) -> None:
         "vllm/vllm-openai",
     ]
 
-    document = found(lint, "--", *before, "--model", "org/model", "--enforce-eager")
+    document = lint_json(lint, "--", *before, "--model", "org/model", "--enforce-eager")
 
     assert document["command"] == [*before, "--model", "org/model", "--no-enforce-eager"]
 
@@ -249,7 +251,7 @@ def test_sets_a_variable_where_the_server_reads_it(command: str, changed: str) -
 
 
 def test_unexpanded_shell_variables_are_no_fault(lint: Lint) -> None:
-    document = found(lint, "--", "vllm serve $MODEL --port $PORT -tp $TP --enforce-eager")
+    document = lint_json(lint, "--", "vllm serve $MODEL --port $PORT -tp $TP --enforce-eager")
 
     errors = [row for row in document["findings"] if row["severity"] == "error"]
     assert not errors
@@ -290,7 +292,7 @@ def test_reads_the_flags_of_a_config_file(lint: Lint, tmp_path: Path) -> None:
     file = tmp_path / "vllm.yaml"
     file.write_text("enforce-eager: true\nmax-num-seqs: 64\n")
 
-    document = found(lint, "--", *SERVE, "--config", str(file))
+    document = lint_json(lint, "--", *SERVE, "--config", str(file))
 
     assert "G1" in {row["rule"] for row in document["findings"]}
     assert document["command"][-1] == "--no-enforce-eager"
@@ -299,11 +301,11 @@ def test_reads_the_flags_of_a_config_file(lint: Lint, tmp_path: Path) -> None:
 def test_reports_a_flag_that_only_the_config_file_can_unset(lint: Lint, tmp_path: Path) -> None:
     file = tmp_path / "vllm.yaml"
     file.write_text("swap-space: 16\nmax-num-seqs: 64\nserved-model-name: [a, b]\n")
-    asked = ("--vllm-version", "0.32.0", "--", *SERVE, "--config", str(file))
+    argv = ("--vllm-version", "0.32.0", "--", *SERVE, "--config", str(file))
 
-    document, (_, out, _) = found(lint, *asked), lint(*asked)
+    document, (_, out, _) = lint_json(lint, *argv), lint(*argv)
 
-    assert document["command"] == [*asked[3:]]
+    assert document["command"] == [*argv[3:]]
     assert document["in_file"] == [{"file": str(file), "key": "swap-space", "value": 16}]
     assert "remove `swap-space: 16`" in " ".join(out.split())
 
@@ -347,32 +349,32 @@ def test_ignores_a_config_file_that_vllm_ignores(lint: Lint, tmp_path: Path) -> 
     file = tmp_path / "vllm.yaml"
     file.write_text("enforce-eager: true\n")
 
-    document = found(lint, "--", *SERVE, f"--config={file}")
+    document = lint_json(lint, "--", *SERVE, f"--config={file}")
 
     assert not document["findings"]
     assert any("only as two words" in message for message in document["unknown"])
 
 
 def test_does_not_offer_a_command_that_still_fails_to_start(lint: Lint) -> None:
-    asked = ("--", *EAGER, "--speculative-config", "{bad")
+    argv = ("--", *EAGER, "--speculative-config", "{bad")
 
-    document, (_, out, _) = found(lint, *asked), lint(*asked)
+    document, (_, out, _) = lint_json(lint, *argv), lint(*argv)
 
     assert (document["still"], document["command"]) == (["V1"], None)
     assert "NO COMMAND: IT WOULD STILL NOT START: SEE V1 invalid-flag\n" in out
     assert "THE COMMAND WITH THESE CHANGES" not in out
-    assert found(lint, "--", *EAGER)["still"] == []
+    assert lint_json(lint, "--", *EAGER)["still"] == []
 
 
 def test_parses_a_quoted_command(lint: Lint) -> None:
-    assert found(lint, "--", shlex.join(EAGER)) == found(lint, "--", *EAGER)
+    assert lint_json(lint, "--", shlex.join(EAGER)) == lint_json(lint, "--", *EAGER)
 
 
 def test_reads_the_version_from_the_log(lint: Lint, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("INFO [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: …\n")
 
-    document = found(lint, "--log", str(log), "--", *SERVE)
+    document = lint_json(lint, "--log", str(log), "--", *SERVE)
 
     assert not any("--vllm-version" in message for message in document["unknown"])
 
@@ -452,7 +454,7 @@ def test_lint_imports_no_daemon_libraries() -> None:
 def test_reports_a_public_address_without_a_key_and_prints_no_key(lint: Lint) -> None:
     public = (*SERVE, "--host", "0.0.0.0")  # noqa: S104 - what is linted
 
-    open_, guarded = (found(lint, "--", *public, *key) for key in ((), ("--api-key", "s3cret-key")))
+    open_, guarded = (lint_json(lint, "--", *public, *key) for key in ((), ("--api-key", "s3cret-key")))
 
     assert "R1" in {row["rule"] for row in open_["findings"]}
     assert "R1" not in {row["rule"] for row in guarded["findings"]}

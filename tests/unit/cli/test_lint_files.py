@@ -28,8 +28,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def servers(lint: Lint, *argv: str) -> list[dict[str, Any]]:
     _, out, _ = lint("--json", *argv)
-    found: list[dict[str, Any]] = json.loads(out)["servers"]
-    return found
+    documents: list[dict[str, Any]] = json.loads(out)["servers"]
+    return documents
 
 
 @pytest.mark.usefixtures("folder")
@@ -44,9 +44,9 @@ def test_each_service_has_its_own_findings(lint: Lint) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_files_give_version_gpus_and_variables(lint: Lint) -> None:
-    (found,) = servers(lint, "--gpu", "H100", "-f", "deployment.yaml")
+    (server,) = servers(lint, "--gpu", "H100", "-f", "deployment.yaml")
 
-    lacking = {fact for row in found["not_judged"] for fact in row["lacks"]}
+    lacking = {fact for row in server["not_judged"] for fact in row["lacks"]}
     assert lacking == {"profile", "log"}
 
 
@@ -67,8 +67,8 @@ def test_fix_keeps_comments_and_all_other_lines(lint: Lint, folder: Path) -> Non
     lint(*VERSION, "--fix", "-f", "compose.yaml")
 
     before = [line for line in COMPOSE.splitlines() if "swap-space" not in line and '"4"' not in line]
-    kept = [line for line in before if "VLLM_USE_V1" not in line]
-    assert (folder / "compose.yaml").read_text().splitlines() == kept
+    after = [line for line in before if "VLLM_USE_V1" not in line]
+    assert (folder / "compose.yaml").read_text().splitlines() == after
 
 
 def test_fix_reports_what_remains_and_names_what_it_changed(lint: Lint, folder: Path) -> None:
@@ -101,9 +101,9 @@ def test_change_that_the_file_cannot_hold_is_named(lint: Lint, folder: Path) -> 
 
     _, _, err = lint("--diff", "-f", "values.yaml")
 
-    said = " ".join(err.split())
-    assert "values.yaml:3: llama3: not written" in said
-    assert "make the change by hand" in said
+    message = " ".join(err.split())
+    assert "values.yaml:3: llama3: not written" in message
+    assert "make the change by hand" in message
 
 
 @pytest.mark.usefixtures("folder")

@@ -135,10 +135,10 @@ def test_rollout_list_shortens_the_reason_and_a_single_rollout_shows_it_in_full(
     with terminal("rollouts", columns=80) as window:
         both = plain(window.end()[1]).splitlines()
     with terminal("rollouts", "chat-o1", columns=80) as window:
-        one = plain(window.end()[1]).splitlines()
+        single = plain(window.end()[1]).splitlines()
 
     assert both[-2:] == [f"{name}: {WHY}"[:79] + "…" for name in ("chat-o2", "chat-o1")]
-    assert " ".join(" ".join(one).split()).endswith(f" chat-o1: {WHY}")
+    assert " ".join(" ".join(single).split()).endswith(f" chat-o1: {WHY}")
 
 
 def test_interrupted_wait_reports_that_the_rollout_continues(run: Run, daemon: FakeDaemonView) -> None:

@@ -21,9 +21,12 @@ def test_a_page_is_the_same_in_a_narrow_terminal(name: str, monkeypatch: pytest.
 
 
 def test_every_command_and_argument_has_a_help_text() -> None:
-    silent = [one.name for one in commands() if len(one.about) < 5]
+    silent = [command.name for command in commands() if len(command.about) < 5]
     silent += [
-        f"{one.name} {name}" for one in commands() for name, about in one.options if not about.strip("; ")
+        f"{command.name} {name}"
+        for command in commands()
+        for name, about in command.options
+        if not about.strip("; ")
     ]
 
     assert not silent

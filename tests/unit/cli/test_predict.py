@@ -22,7 +22,7 @@ LAW = StepLaw(step_us=18_000, knee=111, token_us=88.0, sequence_us=40.0, kv_read
 
 @pytest.fixture
 def predict(capsys: pytest.CaptureFixture[str]) -> Predict:
-    return runs("predict", capsys)
+    return runs(capsys, "predict")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def law(tmp_path: Path) -> str:
     return str(path)
 
 
-def found(predict: Predict, *argv: str) -> dict[str, Any]:
+def predict_json(predict: Predict, *argv: str) -> dict[str, Any]:
     status, out, err = predict("--json", *argv)
     assert (status, err) == (0, "")
     document: dict[str, Any] = json.loads(out)
@@ -80,7 +80,7 @@ def test_steps_far_beyond_those_of_the_law_are_named(predict: Predict, trace: st
 
 def test_objectives_add_the_headroom(predict: Predict, trace: str, law: str) -> None:
     argv = ("--trace", trace, "--law", law, "--gpu", "RTX 4090", "--ttft", "1s", "--itl", "50ms")
-    small, large = (found(predict, *argv, "--", *SERVE, seqs) for seqs in ("8", "64"))
+    small, large = (predict_json(predict, *argv, "--", *SERVE, seqs) for seqs in ("8", "64"))
 
     assert small["law"]["source"] == "measured here"
     assert small["headroom"]["rate_per_s"] < large["headroom"]["rate_per_s"]
@@ -90,7 +90,7 @@ def test_objectives_add_the_headroom(predict: Predict, trace: str, law: str) -> 
 def test_the_search_prints_a_command(predict: Predict, trace: str, law: str) -> None:
     argv = search_from("4", trace, law)
     status, out, _ = predict(*argv)
-    changes = found(predict, *argv)["search"]["changes"]
+    changes = predict_json(predict, *argv)["search"]["changes"]
 
     assert status == 0
     assert list(changes) == ["max_num_seqs"]
@@ -106,7 +106,7 @@ def test_the_search_says_when_there_is_nothing_to_gain(predict: Predict, trace: 
 def test_a_faster_load_takes_longer(predict: Predict, trace: str, law: str) -> None:
     argv = ("--trace", trace, "--law", law, "--hardware", "RTX 4090")
     slow, fast, long = (
-        found(predict, *argv, *more, "--", *SERVE, "16")["predicted"]["e2e_p50_s"]["value"]
+        predict_json(predict, *argv, *more, "--", *SERVE, "16")["predicted"]["e2e_p50_s"]["value"]
         for more in ((), ("--rate", "2"), ("--prompt", "x3"))
     )
 
@@ -131,7 +131,7 @@ def test_the_law_and_the_kv_cache_come_from_the_log(predict: Predict, trace: str
     log.write_text("\n".join(lines))
 
     windows = len(list(windows_of_steps(parse_iterations(lines), 40_000)))
-    row = found(predict, "--trace", trace, "--log", str(log), "--gpu", "RTX 4090", "--", *SERVE, "64")
+    row = predict_json(predict, "--trace", trace, "--log", str(log), "--gpu", "RTX 4090", "--", *SERVE, "64")
 
     assert row["limits"]["kv_blocks"] == 2500
     assert row["law"]["source"] == f"{windows} windows of steps in the log"
@@ -190,8 +190,8 @@ def test_a_command_that_vllm_refuses_is_not_predicted(
 def test_what_vllm_may_refuse_is_a_warning(predict: Predict, trace: str, law: str) -> None:
     argv = ("--trace", trace, "--law", law, "--gpu", "RTX 4090", "--kv-tokens", "9000", "--", *SERVE, "8")
     _, out, _ = predict(*argv, "--max-num-sequences-of-a-later-release", "3")
-    long = found(predict, *argv, "--max-model-len", "131072")["warnings"]
-    well = found(predict, *argv)["warnings"]
+    long = predict_json(predict, *argv, "--max-model-len", "131072")["warnings"]
+    well = predict_json(predict, *argv)["warnings"]
 
     assert "vLLM may refuse this: --max-num-sequences-of-a-later-release is no flag of" in out
     assert len(long) == 1
@@ -200,7 +200,7 @@ def test_what_vllm_may_refuse_is_a_warning(predict: Predict, trace: str, law: st
 
 def test_the_search_proposes_nothing_that_the_data_sheet_cannot_tell(predict: Predict, trace: str) -> None:
     argv = ("--trace", trace, "--gpu", "RTX 4090", "--ttft", "1s", "--search", "--", *SERVE, "12")
-    search = found(predict, *argv)["search"]
+    search = predict_json(predict, *argv)["search"]
 
     assert search["changes"] is None
     assert search["gain"] > 0.02

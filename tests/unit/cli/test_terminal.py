@@ -34,12 +34,12 @@ def commands(
     if not inner:
         yield path, parser
     for action in inner:
-        for name, one in action.choices.items():
-            yield from commands(one, f"{path} {name}".strip())
+        for name, inner in action.choices.items():
+            yield from commands(inner, f"{path} {name}".strip())
 
 
 def test_every_command_with_output_has_json() -> None:
-    lacking = {name for name, one in commands(parser()) if "--json" not in one._option_string_actions}
+    lacking = {name for name, command in commands(parser()) if "--json" not in command._option_string_actions}
 
     assert lacking == set(NO_JSON)
 

@@ -1,7 +1,6 @@
 """Creating, listing and revoking tokens, and loading the file in the daemon."""
 
 import json
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,10 +9,10 @@ import pytest
 
 from flettner.agent.api.tokens import Tokens, load_tokens
 from flettner.tools.cli.dispatch import main
+from tests.unit.cli.conftest import Run, runs
 
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
 FAR_AHEAD = datetime(2999, 1, 1, tzinfo=UTC)
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -23,15 +22,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*argv: str) -> tuple[int, str, str]:
-        try:
-            status = main(["token", *argv, "--tokens-file", str(path)])
-        except SystemExit as end:  # argparse
-            status = int(end.code or 0)
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
+    return runs(capsys, "token", options=("--tokens-file", str(path)))
 
 
 def test_creates_lists_and_revokes_a_token(run: Run, path: Path) -> None:

@@ -22,7 +22,7 @@ FAST = ("--sim-start-s", "0.1", "--sim-speed", "20", "--sim-hardware", "4090-8b"
 
 @pytest.fixture
 def tune(capsys: pytest.CaptureFixture[str]) -> Tune:
-    return runs("tune", capsys)
+    return runs(capsys, "tune")
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def test_the_model_finds_the_larger_batch_and_the_report_says_it(
     tune: Tune, command: tuple[str, ...], load: tuple[str, ...], tmp_path: Path
 ) -> None:
     status, out, err = tune(*load, "--json", "--", *command)
-    found = json.loads(out)
+    report = json.loads(out)
 
     assert status == 0, err
-    assert found["better"]
-    assert found["verdict"]["changes"]["max_num_seqs"] > 1
-    assert found["law"]["law"]["step_us"] > 0
+    assert report["better"]
+    assert report["verdict"]["changes"]["max_num_seqs"] > 1
+    assert report["law"]["law"]["step_us"] > 0
     page = (tmp_path / "out" / "report.html").read_text()
     assert "<svg" in page
     assert "Better:" in page
