@@ -21,7 +21,7 @@ SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
 def english() -> Iterator[str]:
-    """Something to learn words from that is on every machine: the prose in Python's own library."""
+    """Return a text to learn words from that is on every machine: the prose in Python's own library."""
     library = Path(sysconfig.get_path("stdlib"))
     for name in (
         "argparse",

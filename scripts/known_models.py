@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 - run by hand, never imported by the product
-"""Adds models to vllm_facts/models/known_models.csv, the well-known ones, from their config.json files.
+"""Adds models to the table vllm_facts/models/known_models.csv, from their config.json files.
 
     .venv/bin/python scripts/known_models.py --source "model card" FOLDER...
 
@@ -99,7 +99,7 @@ def _text(value: object) -> str:
 
 
 def _indexed_billions(folder: Path, config: dict[str, Any]) -> float | None:
-    """From the index of the weights, for a checkpoint in 16 bit."""
+    """Read the size from the index of the weights, for a checkpoint in 16 bit."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file() or "quantization_config" in config:
         return None

@@ -95,7 +95,7 @@ class Reader(ast.NodeVisitor):
 
     def __init__(self, file: str, release: Release) -> None:
         self.file, self.release = file, release
-        self.found: list[Found] = []
+        self.errors: list[Found] = []
         self._conditions: list[ast.expr] = []
         self._texts: dict[str, ast.expr] = {}  # variables that hold a text
 
@@ -136,9 +136,9 @@ class Reader(ast.NodeVisitor):
         template = shorten(_template(message))
         if template:
             inner = (*conditions, message, *reversed(self._conditions))
-            named = [*_spelled(message), *(flag for one in inner for flag in _attributes(one, self.file))]
+            named = [*_spelled(message), *(flag for node in inner for flag in _attributes(node, self.file))]
             flags = tuple(dict.fromkeys(named))[:MOST_FLAGS]
-            self.found.append(Found(template, self.file, flags, self.release, self.release))
+            self.errors.append(Found(template, self.file, flags, self.release, self.release))
 
 
 def _last_name(node: ast.expr) -> str:
@@ -146,7 +146,7 @@ def _last_name(node: ast.expr) -> str:
 
 
 def _template(node: ast.expr) -> str:
-    """The constant parts of a text, with GAP for each of its values."""
+    """Return the constant parts of a text, with GAP for each of its values."""
     match node:
         case ast.Constant(value=str(text)):
             return text.replace(GAP, " ")
@@ -165,7 +165,7 @@ def _template(node: ast.expr) -> str:
 
 
 def shorten(template: str) -> str:
-    """The line of the template that identifies it, without what follows LONGEST; "" if none does."""
+    """Return the line of the template that identifies it, without what follows LONGEST; "" if none does."""
     for line in template.replace("\t", " ").splitlines():
         text = re.sub(r"\s+", " ", re.sub(rf"{GAP}(?:\s*{GAP})*", GAP, line)).strip(f" {GAP}")
         if len(text) > LONGEST:
@@ -178,7 +178,7 @@ def shorten(template: str) -> str:
 
 
 def _spelled(message: ast.expr) -> Iterator[str]:
-    """The flags that the text of a message names."""
+    """Yield the flags that the text of a message names."""
     for word in re.findall(r"--[a-z][\w-]+|\b[a-z]+(?:_[a-z]+)+\b", _template(message)):
         name = word.removeprefix("--").replace("-", "_")
         if name in KNOWN:
@@ -186,7 +186,7 @@ def _spelled(message: ast.expr) -> Iterator[str]:
 
 
 def _attributes(node: ast.expr, file: str) -> Iterator[str]:
-    """The flags among the attributes of configurations, and among the variables, in an expression."""
+    """Yield the flags among the attributes of configurations, and among the variables, in an expression."""
     own = file.startswith(("vllm/config", "vllm/engine/arg_utils"))
     for part in ast.walk(node):
         if isinstance(part, ast.Attribute):
@@ -213,11 +213,11 @@ def read_source(source: str, file: str, release: Release) -> list[Found]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)
         reader.visit(ast.parse(source))
-    return reader.found
+    return reader.errors
 
 
 def read_archive(archive: Path) -> Iterator[Found]:
-    """The errors of one release, from the .py files of its source archive."""
+    """Yield the errors of one release, from the .py files of its source archive."""
     release = release_of_name(archive.name)
     with tarfile.open(archive) as tar:
         for member in tar:
@@ -236,18 +236,18 @@ def release_of_name(name: str) -> Release:
     return int(match[1]), int(match[2])
 
 
-def merge(found: list[Found]) -> list[Found]:
-    """One row for each message: file and flags of its newest release, flags of older ones after them."""
+def merge(errors: list[Found]) -> list[Found]:
+    """Merge the errors to one row for each message, with the file and the flags of its newest release."""
     rows: dict[str, Found] = {}
-    for one in sorted(found, key=lambda one: (one.last, one.file, one.flags)):
-        old = rows.get(one.template, one)
-        flags = one.flags or old.flags
-        rows[one.template] = replace(one, flags=flags, first=min(one.first, old.first))
+    for row in sorted(errors, key=lambda row: (row.last, row.file, row.flags)):
+        old = rows.get(row.template, row)
+        flags = row.flags or old.flags
+        rows[row.template] = replace(row, flags=flags, first=min(row.first, old.first))
     return sorted(rows.values(), key=lambda row: (row.file, row.template))
 
 
 def _runs_of(template: str) -> tuple[Run, ...]:
-    """The runs of a template, in which GAP stands for each value.
+    """Return the runs of a template, in which GAP stands for each value.
 
     A word beside a GAP without a space is left out: the value may be its other half.
     """
@@ -263,7 +263,7 @@ def _line(row: Found) -> str:
 
 def main(folder: Path) -> int:
     archives = sorted(folder.glob("vllm-*.tar.gz"), key=lambda archive: release_of_name(archive.name))
-    rows = merge([one for archive in archives for one in read_archive(archive)])
+    rows = merge([error for archive in archives for error in read_archive(archive)])
     releases = " ".join(dict.fromkeys(format_release(release_of_name(archive.name)) for archive in archives))
     lines = [f"# {releases}"]
     for file, group in groupby(rows, key=lambda row: row.file):

@@ -30,15 +30,15 @@ JSON_TYPES = {"loads": "json", "parse_dataclass": "json", "union_dict_and_str": 
 
 
 def flags() -> dict[str, dict[str, Any]]:
-    """All flags by their canonical names, each with the group of the config class that it belongs to."""
+    """Return all flags by their canonical names, each with the group of its config class."""
     parser = make_arg_parser(FlexibleArgumentParser())
-    found: dict[str, dict[str, Any]] = {}
+    described: dict[str, dict[str, Any]] = {}
     for group in parser._action_groups:  # noqa: SLF001 - argparse has no public list
         for action in group._group_actions:  # noqa: SLF001
             names = [name for name in action.option_strings if name.startswith("--")]
             if names and "--help" not in names:
-                found[_canonical(names[0])] = {"group": group.title, **_described(action, names)}
-    return dict(sorted(found.items()))
+                described[_canonical(names[0])] = {"group": group.title, **_described(action, names)}
+    return dict(sorted(described.items()))
 
 
 def _described(action: argparse.Action, names: list[str]) -> dict[str, Any]:
@@ -70,14 +70,14 @@ def _type(action: argparse.Action) -> str:
     if action.nargs == 0:
         return "bool"
     names = {function.__name__ for function in _functions(action.type)}
-    for known, kind in (JSON_TYPES | TYPES).items():
-        if known in names:
+    for function, kind in (JSON_TYPES | TYPES).items():
+        if function in names:
             return kind
     return "int" if isinstance(action.default, int) else "text"  # an enum of levels
 
 
 def _functions(function: object) -> Iterator[Callable[[str], Any]]:
-    """The function that reads the value, out of vLLM's wrappers `optional_type` and `parse_type`."""
+    """Yield the function that reads the value, out of vLLM's wrappers `optional_type` and `parse_type`."""
     if callable(function):
         yield function
         for cell in getattr(function, "__closure__", None) or ():
@@ -90,7 +90,7 @@ def _default(action: argparse.Action) -> bool | float | str | None:
 
 
 def _config_of(name: str) -> type | None:
-    """The dataclass that the JSON of a flag is read into."""
+    """Return the dataclass that the JSON of a flag is read into."""
     for owner in _config_classes():
         for field in dataclasses.fields(owner):
             if field.name == name:
@@ -99,7 +99,7 @@ def _config_of(name: str) -> type | None:
 
 
 def _config_classes() -> tuple[type, ...]:
-    """EngineArgs, VllmConfig, its parts and the parts of its ModelConfig."""
+    """Return EngineArgs, VllmConfig, its parts and the parts of its ModelConfig."""
     parts = [part for owner in (VllmConfig, ModelConfig) for part in _parts(owner)]
     return (VllmConfig, *parts, EngineArgs)
 
@@ -126,14 +126,14 @@ def _keys(name: str) -> list[str]:
 
 
 def _is_object(action: argparse.Action) -> bool:
-    """Whether the JSON is keys and values, by the annotation of the field."""
+    """Return whether the JSON is keys and values, by the annotation of the field."""
     owners = (EngineArgs, *FrontendArgs.__mro__)
     hints = (inspect.get_annotations(owner).get(action.dest, "") for owner in owners)
     return _config_of(action.dest) is not None or any("dict" in str(hint).lower() for hint in hints)
 
 
 def sources(groups: set[str]) -> dict[str, str]:
-    """The file of vLLM's source that defines each group of flags."""
+    """Return the file of vLLM's source that defines each group of flags."""
     owners = {owner.__name__: owner for owner in _config_classes()} | {"Frontend": FrontendArgs}
     return {group: _file_of(owners.get(group, EngineArgs)) for group in sorted(groups)}
 

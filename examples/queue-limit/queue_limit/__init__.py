@@ -24,9 +24,9 @@ class QueueLimit:
             raise ValueError(f"queue_at_least must be a number from 1, not {self.queue_at_least}")
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        has_the_flag = KNOBS[KNOB].in_version(reading.facts.get("version"))
-        known = context.setting.get(KNOB) is not None or not has_the_flag
-        if known or reading.coverage < COVERAGE or reading.waiting.low < self.queue_at_least:
+        if context.setting.get(KNOB) is not None or not KNOBS[KNOB].in_version(reading.facts.get("version")):
+            return ()
+        if reading.coverage < COVERAGE or reading.waiting.low < self.queue_at_least:
             return ()
         limit = ceil(reading.running.high + reading.waiting.high)
         if not context.bound(KNOB).allows(limit):

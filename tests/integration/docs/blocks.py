@@ -29,11 +29,11 @@ class Block:
 
 def blocks(kind: str) -> list[Block]:
     return [
-        Block(where=_where(page, text, found.start()), kind=kind, text=dedent(found[3]))
+        Block(where=_where(page, text, match.start()), kind=kind, text=dedent(match[3]))
         for page in PAGES
         for text in [page.read_text()]
-        for found in FENCE.finditer(text)
-        if found[2] == kind
+        for match in FENCE.finditer(text)
+        if match[2] == kind
     ]
 
 
@@ -42,7 +42,7 @@ def _where(page: Path, text: str, at: int) -> str:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words of each simple command, also inside $(…), without `sudo`, `export`, assignments and `>`.
+    """Yield the words of each simple command, also in $(…), without `sudo`, `export`, assignments and `>`.
 
     ValueError if a quote is not closed.
     """

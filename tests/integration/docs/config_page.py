@@ -57,7 +57,7 @@ Row = tuple[str, str, str, str]
 
 
 def shape(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:  # noqa: ANN401 - a type form
-    """A type with its bounds, in the wording of the page."""
+    """Return a type with its bounds, in the wording of the page."""
     for check in reversed(metadata):
         if word := SHAPES.get(getattr(getattr(check, "func", None), "__name__", "")):
             return word
@@ -65,9 +65,9 @@ def shape(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:  # noqa: ANN4
         return shape(annotation.__origin__, (*annotation.__metadata__, *metadata))
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
-        return " or ".join(shape(one, metadata) for one in inner if one is not type(None))
+        return " or ".join(shape(choice, metadata) for choice in inner if choice is not type(None))
     if origin is Literal:
-        return ", ".join(code(one) for one in inner)
+        return ", ".join(code(choice) for choice in inner)
     if origin is tuple:
         return f"list: {shape(inner[0])}"
     if origin in (dict, Mapping):
@@ -79,11 +79,11 @@ def shape(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:  # noqa: ANN4
 
 
 def _bounds(metadata: tuple[Any, ...]) -> Iterator[str]:
-    for one in metadata:
-        yield from _bounds(tuple(one.metadata)) if isinstance(one, FieldInfo) else ()
-        if isinstance(one, Ge | Gt | Le | Lt):
-            sign = type(one).__name__.lower()
-            yield SIGNS[sign].format(f"{getattr(one, sign):,}")
+    for check in metadata:
+        yield from _bounds(tuple(check.metadata)) if isinstance(check, FieldInfo) else ()
+        if isinstance(check, Ge | Gt | Le | Lt):
+            sign = type(check).__name__.lower()
+            yield SIGNS[sign].format(f"{getattr(check, sign):,}")
 
 
 def default(field: FieldInfo, kind: str) -> str:
@@ -93,7 +93,7 @@ def default(field: FieldInfo, kind: str) -> str:
 
 
 def _many(value: object) -> bool:
-    return isinstance(value, tuple) and any(isinstance(one, BaseModel) for one in value)
+    return isinstance(value, tuple) and any(isinstance(item, BaseModel) for item in value)
 
 
 def _lasts(kind: str) -> bool:
@@ -101,7 +101,7 @@ def _lasts(kind: str) -> bool:
 
 
 def written(value: object, *, duration: bool = False) -> str:
-    """The value as in the file; empty for None and for a table with its own defaults."""
+    """Return the value as in the file; empty for None and for a table with its own defaults."""
     match value:
         case None | BaseModel():
             return ""
@@ -123,7 +123,7 @@ def written(value: object, *, duration: bool = False) -> str:
 
 
 def tables(model: type[BaseModel], name: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
-    """Every table of the file with the path to it; the objectives of an SLO share one."""
+    """Yield every table of the file with the path to it; the objectives of an SLO share one."""
     yield name, model
     for key, field in model.model_fields.items():
         path = f"{name}.{key}".lstrip(".")
@@ -139,11 +139,11 @@ def _models(annotation: Any) -> list[type[BaseModel]]:  # noqa: ANN401 - a type 
         return _models(annotation.__origin__)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [model for one in get_args(annotation) for model in _models(one)]
+    return [model for inner in get_args(annotation) for model in _models(inner)]
 
 
 def rows(model: type[BaseModel], name: str) -> Iterator[Row]:
-    """KeyError if MEANINGS lacks a key."""
+    """Raises KeyError if MEANINGS lacks a key."""
     for key, field in model.model_fields.items():
         path = f"{name}.{key}".lstrip(".")
         leads_on = _models(field.annotation) and path not in MEANINGS
@@ -153,17 +153,19 @@ def rows(model: type[BaseModel], name: str) -> Iterator[Row]:
 
 
 def document() -> str:
-    said = [HEAD]
+    sections = [HEAD]
     for name, model in tables(FileTable):
         title = f"`[{name or 'policies'}]`"
         title = title.replace("[targets]", "[[targets]]").replace("[notify]", "[[notify]]")
-        if found := list(rows(model, name)):
-            said.append(f"## {title}\n\n{table(('key', 'type', 'default', ''), found)}")
+        if keys := list(rows(model, name)):
+            sections.append(f"## {title}\n\n{table(('key', 'type', 'default', ''), keys)}")
         if name == "targets.rollout":
-            said[-1] += f"\nThe default steps:\n\n```toml\n[targets.rollout]\n{_default_steps(model)}\n```\n"
+            sections[-1] += (
+                f"\nThe default steps:\n\n```toml\n[targets.rollout]\n{_default_steps(model)}\n```\n"
+            )
     for kind, path, names in PLUGINS:
-        said += (_plugin(kind, path, name) for name in names or loader.list_plugins(kind))
-    return "\n".join(said)
+        sections += (_plugin(kind, path, name) for name in names or loader.list_plugins(kind))
+    return "\n".join(sections)
 
 
 def _default_steps(model: type[BaseModel]) -> str:
@@ -177,24 +179,26 @@ def _step(step: BaseModel) -> str:
 
 
 def _plugin(kind: str, path: str, name: str) -> str:
-    found = loader.load_plugin(kind, name)
-    source = "\n".join(loader.read_source(base.__module__) for base in found.__mro__ if base is not object)
+    plugin = loader.load_plugin(kind, name)
+    source = "\n".join(loader.read_source(base.__module__) for base in plugin.__mro__ if base is not object)
     table_name = "[[notify]]" if kind == "notifiers" else f"[{path}]"
     head = (
         f"`[{path}.{name}]`"
         if kind in {"sensors", "authenticators"}
         else f'`{table_name}`, `kind = "{name}"`'
     )
-    hints = get_type_hints(found)
-    does = (inspect.getdoc(sys.modules[found.__module__]) or "").split("\n\n")[0]
-    options = [_option(option, source) for option in loader.options_of(found).values()]
+    hints = get_type_hints(plugin)
+    does = (inspect.getdoc(sys.modules[plugin.__module__]) or "").split("\n\n")[0]
+    options = [_option(option, source) for option in loader.options_of(plugin).values()]
     given = [
         (
-            code(one["name"]),
-            shape(hints[one["name"]]),
-            "required" if one["required"] else code(written(one["default"])),
-            one["meaning"] or OPTIONS.get(f"{name}.{one['name']}") or OPTIONS[one["name"]],
+            code(option_row["name"]),
+            shape(hints[option_row["name"]]),
+            "required" if option_row["required"] else code(written(option_row["default"])),
+            option_row["meaning"]
+            or OPTIONS.get(f"{name}.{option_row['name']}")
+            or OPTIONS[option_row["name"]],
         )
-        for one in options
+        for option_row in options
     ]
     return f"## {head}\n\n{does}\n\n{table(('key', 'type', 'default', ''), given)}"

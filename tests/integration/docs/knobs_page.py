@@ -5,7 +5,7 @@ from typing import Any
 
 from flettner.vllm_facts.catalogue.facts import Effects
 from tests.integration.docs.markdown import code, table
-from tests.integration.docs.rules_page import known
+from tests.integration.docs.rules_page import listed
 
 HEAD = """\
 # Knobs
@@ -28,15 +28,15 @@ This page is generated: `python -m tests.integration.docs.reference`.
 def document() -> str:
     rows = (
         (
-            code(one["name"]),
-            _accepted(one),
-            f"{one['meaning']}{''.join(_versions(one))}",
-            one["default"],
-            str(Effects(**one["effects"])),
-            f"{one['klass']}, {one['start']}{'' if one['tunable'] else ', not tunable'}",
-            one["source"],
+            code(knob["name"]),
+            _accepted(knob),
+            f"{knob['meaning']}{''.join(_versions(knob))}",
+            knob["default"],
+            str(Effects(**knob["effects"])),
+            f"{knob['klass']}, {knob['start']}{'' if knob['tunable'] else ', not tunable'}",
+            knob["source"],
         )
-        for one in known("knobs")
+        for knob in listed("knobs")
     )
     head = ("knob", "takes", "meaning", "default", "raising it", "class, start", "source")
     return HEAD + table(head, rows)

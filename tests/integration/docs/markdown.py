@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 
 def cell(text: object) -> str:
-    """One line, safe inside a table, without HTML tags."""
+    """Return one line, safe inside a table, without HTML tags."""
     plain = " ".join(str(text).split())
     return (
         plain.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")
@@ -14,7 +14,7 @@ def cell(text: object) -> str:
 
 
 def code_safe(text: str) -> str:
-    """The same for a text with code in it: only the bar needs an escape."""
+    """Escape a text with code in it: only the bar needs it."""
     return text.replace("|", "\\|")
 
 

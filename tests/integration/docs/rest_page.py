@@ -39,23 +39,24 @@ This page is generated: `python -m tests.integration.docs.reference`.
 def document() -> str:
     api = described(OPERATIONS)
     every = table(("status", ""), [(status, says) for status, says in EVERY.items()])
-    said = [HEAD.format(every=every)]
+    sections = [HEAD.format(every=every)]
     for path, methods in api["paths"].items():
-        said += (_operation(method.upper(), path, operation) for method, operation in methods.items())
-    said.append("## Shapes\n\n`?` marks optional members.\n")
-    said += (_shape(name, schema) for name, schema in api["components"]["schemas"].items())
-    return "\n".join(said)
+        sections += (_operation(method.upper(), path, operation) for method, operation in methods.items())
+    sections.append("## Shapes\n\n`?` marks optional members.\n")
+    sections += (_shape(name, schema) for name, schema in api["components"]["schemas"].items())
+    return "\n".join(sections)
 
 
 def _operation(method: str, path: str, operation: Json) -> str:
     role = operation.get("x-role")
     lines = [f"### `{method} {path}`\n", f"{operation['summary']}\n"]
     lines.append(f"- Role: {role}" if role else "- Role: none")
-    for one in operation["parameters"]:
-        if one["in"] != "path":
-            says = f": {one['description']}" if "description" in one else ""
-            need = "" if one["required"] else "?"
-            lines.append(f"- {one['in'].capitalize()} `{one['name']}`{need} ({kind(one['schema'])}){says}")
+    for parameter in operation["parameters"]:
+        if parameter["in"] != "path":
+            says = f": {parameter['description']}" if "description" in parameter else ""
+            need = "" if parameter["required"] else "?"
+            place, shape = parameter["in"].capitalize(), kind(parameter["schema"])
+            lines.append(f"- {place} `{parameter['name']}`{need} ({shape}){says}")
     if "requestBody" in operation:
         lines.append(f"- Body: {kind(operation['requestBody']['content']['application/json']['schema'])}")
     for status, answer in operation["responses"].items():
@@ -74,21 +75,21 @@ def _shape(name: str, schema: Json) -> str:
         return f"{head}\n{kind(schema)}\n"
     needed = schema.get("required", [])
     rows = (
-        (code(key) + ("" if key in needed else "?"), kind(one), one.get("description", ""))
-        for key, one in schema["properties"].items()
+        (code(key) + ("" if key in needed else "?"), kind(member), member.get("description", ""))
+        for key, member in schema["properties"].items()
     )
     return f"{head}\n{table(('name', 'type', ''), rows)}"
 
 
 def kind(schema: Json) -> str:
-    """A JSON schema in a few words."""
+    """Return a JSON schema in a few words."""
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[1]
         return f"[{name}](#{name.lower()})"
     if choices := schema.get("anyOf") or schema.get("oneOf"):
         return " or ".join(dict.fromkeys(map(kind, choices)))
     if "enum" in schema:
-        return ", ".join(code(one) for one in schema["enum"])
+        return ", ".join(code(choice) for choice in schema["enum"])
     if "const" in schema:
         return code(schema["const"])
     match schema.get("type"):
@@ -99,8 +100,8 @@ def kind(schema: Json) -> str:
             return f"object of {kind(inner)}" if isinstance(inner, dict) and inner else "object"
         case None:
             return "any value"
-        case found:
-            return ", ".join((schema.get("format") or found, *_limits(schema)))
+        case value_type:
+            return ", ".join((schema.get("format") or value_type, *_limits(schema)))
 
 
 def _limits(schema: Json) -> Iterator[str]:

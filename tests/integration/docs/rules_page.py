@@ -49,28 +49,29 @@ def document() -> str:
             for rank in ORDER
         ],
     )
-    said = [
+    sections = [
         f"{HEAD}{order}",
         "## Policies of the daemon\n\nEach but `model` is on unless `[policies]` has `NAME = false`.\n",
     ]
-    said += map(_policy, known("policies"))
-    said.append(LINT_HEAD)
-    said += _rules()
-    return "\n".join(said)
+    sections += map(_policy, listed("policies"))
+    sections.append(LINT_HEAD)
+    sections += _rules()
+    return "\n".join(sections)
 
 
-def known(what: str) -> list[dict[str, Any]]:
-    """The output of `flettner policies --json` or `flettner knobs --json`, without third-party policies."""
+def listed(what: str) -> list[dict[str, Any]]:
+    """Return the rows of `flettner policies --json` or `flettner knobs --json` that flettner itself ships."""
     command = [sys.executable, "-m", "flettner", what, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return [one for one in found if one.get("origin", "flettner") == "flettner"]
+    documents: list[dict[str, Any]] = json.loads(done.stdout)
+    return [document for document in documents if document.get("origin", "flettner") == "flettner"]
 
 
 def _policy(policy: dict[str, Any]) -> str:
     parts = [f"### {code(policy['name'])}\n", f"{policy['does']}\n", f"{policy['details']}\n"]
     rows = [
-        (code(one["name"]), code(json.dumps(one["default"])), one["meaning"]) for one in policy["options"]
+        (code(option["name"]), code(json.dumps(option["default"])), option["meaning"])
+        for option in policy["options"]
     ]
     if rows:
         parts.append(table((f"option of `[policies.{policy['name']}]`", "default", ""), rows))
@@ -80,7 +81,7 @@ def _policy(policy: dict[str, Any]) -> str:
 
 
 def _rules() -> Iterator[str]:
-    """A section for each rule, with a list of its checks in the order of the modules."""
+    """Yield a section for each rule, with a list of its checks in the order of the modules."""
     lints = documented_checks()
     letters_first = sorted({rule for lint in lints for rule in lint.rules}, key=lambda rule: (rule[0], rule))
     for rule in letters_first:
@@ -89,7 +90,7 @@ def _rules() -> Iterator[str]:
 
 
 def _check(lint: DeploymentCheck) -> str:
-    """One check: what it reports, and what speaks for and against its change."""
+    """Describe one check: what it reports, and what speaks for and against its change."""
     parts = (
         ("evidence", lint.evidence_for),
         ("against", lint.evidence_against),
@@ -100,7 +101,7 @@ def _check(lint: DeploymentCheck) -> str:
 
 
 def _with_links(text: str) -> str:
-    """References as links: pages by their host, files of vLLM at the tag of their release."""
+    """Write references as links: pages by their host, files of vLLM at the tag of their release."""
     text = re.sub(r"https://([\w.-]+)/[^\s;,()]*", _link_page, text)
     text = re.sub(r"([\w.-]+/[\w.-]+)#(\d+)", r"[\g<0>](https://github.com/\1/issues/\2)", text)
     recipe = r"(vllm-project/recipes) ([\w./-]+\.(?:md|yaml))"
@@ -109,8 +110,8 @@ def _with_links(text: str) -> str:
     return re.sub(file, r"[\g<0>](https://github.com/vllm-project/vllm/blob/v\1.0/\2)", text)
 
 
-def _link_page(found: re.Match[str]) -> str:
-    """A link named `vLLM docs serving/parallelism_scaling`, or by the host of another site."""
-    address, host = found.group(0, 1)
+def _link_page(match: re.Match[str]) -> str:
+    """Return a link named `vLLM docs serving/parallelism_scaling`, or by the host of another site."""
+    address, host = match.group(0, 1)
     name = f"vLLM docs {address.removeprefix(DOCS).strip('/')}" if address.startswith(DOCS) else host
     return f"[{name}]({address})"

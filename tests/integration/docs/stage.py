@@ -84,7 +84,7 @@ class Stage:
             await self._shell(await self._with_ids(self.filled(command)))
 
     def filled(self, command: str) -> str:
-        """The command with the names of this environment, except ids."""
+        """Return the command with the names of this environment, except ids."""
         for written, here in PLACEHOLDERS.items():
             command = re.sub(written, here, command)
         for port, own in ((8000, self.vllm), (8080, self.rig.listen), (8090, self.rig.api)):
@@ -106,7 +106,7 @@ class Stage:
         )
         url = f"http://127.0.0.1:{self.vllm}"
         await until(lambda: _answers(url), bool, "the server to answer")
-        assert await self._said(f"curl -fsS {url}/metrics | tee before.prom > after.prom") == (0, "")
+        assert await self._run_script(f"curl -fsS {url}/metrics | tee before.prom > after.prom") == (0, "")
 
     async def _daemon(self) -> None:
         """Start or restart the daemon; it must see the server and serve the console."""
@@ -141,7 +141,7 @@ class Stage:
         return await until(self.rig.target, at_rest, "the target to rest")
 
     async def _with_ids(self, command: str) -> str:
-        """The command with the id of an open suggestion and of an existing token."""
+        """Return the command with the id of an open suggestion and of an existing token."""
         if f"{TARGET}-s1" in command:
             waits = (await self._rested())["suggestion"]
             made = await self.rig.suggestion(waits) if waits else {}
@@ -149,7 +149,7 @@ class Stage:
                 made = await self.rig.propose(max_num_seqs=32)
             command = command.replace(f"{TARGET}-s1", str(made["id"])).replace("DIGEST-OF-IT", made["digest"])
         if "token revoke" in command:
-            listing = await self._said("flettner token list --tokens-file tokens --json")
+            listing = await self._run_script("flettner token list --tokens-file tokens --json")
             last = json.loads(listing[1])["tokens"][-1]["id"]
             command = re.sub(r"\b[0-9a-f]{8}$", last, command)
         return command
@@ -160,13 +160,15 @@ class Stage:
         script = command
         if program == "flettner" and words[0] == "approve":
             script = f"script -qec {shlex.quote(command)} /dev/null <<< y"
-        status, said = await self._said(f"set -euo pipefail\n{script}\nexport -p > exported")
+        status, output = await self._run_script(f"set -euo pipefail\n{script}\nexport -p > exported")
         allowed = {0, 1} if words[:1] and words[0] in FINDS else {0}
-        assert status in allowed, f"{command}\nexit status {status}\n{said}"
-        listing = await self._said("set -a; . ./exported; env -0")
-        self.environment = dict(one.split("=", 1) for one in listing[1].split("\0") if "=" in one)
+        assert status in allowed, f"{command}\nexit status {status}\n{output}"
+        listing = await self._run_script("set -a; . ./exported; env -0")
+        self.environment = dict(
+            variable.split("=", 1) for variable in listing[1].split("\0") if "=" in variable
+        )
 
-    async def _said(self, script: str) -> tuple[int, str]:
+    async def _run_script(self, script: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
             *("bash", "-c", script),
             cwd=self.rig.home,
@@ -176,8 +178,8 @@ class Stage:
             stderr=asyncio.subprocess.STDOUT,
         )
         async with asyncio.timeout(PATIENCE_S):
-            said, _ = await process.communicate()
-        return process.returncode or 0, said.decode(errors="replace")
+            output, _ = await process.communicate()
+        return process.returncode or 0, output.decode(errors="replace")
 
 
 @asynccontextmanager
@@ -188,9 +190,11 @@ async def stage(home: Path, page: str) -> AsyncIterator[Stage]:
     (home / "bin" / "vllm").chmod(0o755)
     for folder in ("deploy", "docs", "examples"):
         (home / folder).symlink_to(REPOSITORY / folder)
-    found = blocks("toml")
-    configs = {one.page: one.text for one in found if "[[targets]]" in one.text}
-    bounds = [one.text for one in found if one.page == page and one.text.startswith("[targets.bounds.")]
+    tables = blocks("toml")
+    configs = {block.page: block.text for block in tables if "[[targets]]" in block.text}
+    bounds = [
+        block.text for block in tables if block.page == page and block.text.startswith("[targets.bounds.")
+    ]
     vllm = free_port()
     async with receiving() as receiver:
         site_config = PageConfig(
@@ -201,14 +205,14 @@ async def stage(home: Path, page: str) -> AsyncIterator[Stage]:
         rig = Rig(home=home, site_config=site_config)
         rig.prepare()
         path = f"{home / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        environment = {name: said for name, said in os.environ.items() if not name.startswith("FLETTNER_")}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("FLETTNER_")}
         environment |= {"PATH": path, "PYTHONPATH": str(REPOSITORY), "FLETTNER_TOKEN": rig.token}
-        one = Stage(rig, vllm, {**environment, "FLETTNER_URL": f"http://127.0.0.1:{rig.api}"})
+        here = Stage(rig, vllm, {**environment, "FLETTNER_URL": f"http://127.0.0.1:{rig.api}"})
         try:
-            yield one
+            yield here
         finally:
             await rig.tear_down()
-            for process in one.started:
+            for process in here.started:
                 if process.returncode is None:
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()

@@ -19,8 +19,8 @@ from tests.integration.docs.blocks import PAGES, REPOSITORY, Block, blocks, comm
 from tests.integration.docs.stage import stage
 
 WALKED = "docs/writing-a-policy.md"  # tests/unit/test_writing_a_policy.py runs its commands
-BLOCKS = [one for kind in ("sh", "console") for one in blocks(kind) if one.page != WALKED]
-COMMAND_PAGES = list(dict.fromkeys(one.page for one in BLOCKS))
+BLOCKS = [block for kind in ("sh", "console") for block in blocks(kind) if block.page != WALKED]
+COMMAND_PAGES = list(dict.fromkeys(block.page for block in BLOCKS))
 
 RUN = frozenset(["flettner", "vllm", "curl", "jq", "promtool", "sed", "seq", "tail", "xargs"])
 """Programs that run here. Any other program that is not in NOT_RUN is an error."""
@@ -49,7 +49,7 @@ UNITS = {unit.name.removesuffix(".service") for unit in (REPOSITORY / "systemd")
 
 
 def lines(block: Block) -> Iterator[str]:
-    """The commands as typed, without comments; in a session, those after the prompt."""
+    """Yield the commands as typed, without comments; in a session, those after the prompt."""
     for line in re.sub(r" *\\\n *", " ", block.text).splitlines():
         typed = re.sub(r"(^|\s{2,})#.*", "", line).strip()
         if block.kind == "console":
@@ -71,7 +71,7 @@ def is_exempt(words: list[str]) -> bool:
 
 
 def check(words: list[str]) -> None:
-    """AssertionError, or a parser's SystemExit, if the command names a missing file, unit or option."""
+    """Raises AssertionError, or a parser's SystemExit, if the command names no existing file or option."""
     for word in words:
         if word.startswith(tuple(f"{folder}/" for folder in OURS)):
             assert list(REPOSITORY.glob(word)), f"there is no {word} here"
@@ -99,10 +99,12 @@ def check(words: list[str]) -> None:
 
 def serve(words: list[str]) -> None:
     """Raises AssertionError if vLLM does not know a flag of the command."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         main(("lint", "--json", "--", *words))
-    assert not [one["why"] for one in json.loads(said.getvalue())["findings"] if one["rule"] == "V1"]
+    assert not [
+        finding["why"] for finding in json.loads(output.getvalue())["findings"] if finding["rule"] == "V1"
+    ]
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.where)
@@ -120,9 +122,9 @@ def test_documented_command_exists(block: Block) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", COMMAND_PAGES)
 async def test_documented_commands_work(page: str, tmp_path: Path) -> None:
-    said = [line for block in BLOCKS if block.page == page for line in lines(block)]
+    typed = [line for block in BLOCKS if block.page == page for line in lines(block)]
     async with stage(tmp_path, page) as here:
-        for line in filter(is_run, said):
+        for line in filter(is_run, typed):
             await here.run(line)
 
 
@@ -134,28 +136,30 @@ def test_checks_every_block() -> None:
 
 def test_each_exception_is_used_by_a_page() -> None:
     typed = [line for block in BLOCKS for line in lines(block)]
-    said = [" ".join(words) for line in typed for words in commands(line)]
-    assert [start for start in NOT_RUN if not any(re.match(start, one) for one in said)] == []
+    written = [" ".join(words) for line in typed for words in commands(line)]
+    assert [start for start in NOT_RUN if not any(re.match(start, command) for command in written)] == []
 
 
 def test_documented_journal_fields_exist_in_the_log() -> None:
-    asked = {
+    documented = {
         name
         for block in BLOCKS
         for line in lines(block)
         if line.startswith("journalctl")
         for name in re.findall(r"\bFLETTNER_\w+", line)
     }
-    told = encode_log(
+    entry = encode_log(
         {"event": "x", "target": "chat", "rollout": "chat-o3", **Head(seq=7, hash="0").log_fields()}
     )
-    assert asked == {name for name in asked if f"\n{name}=".encode() in told} != set()
+    assert documented == {name for name in documented if f"\n{name}=".encode() in entry} != set()
 
 
 def test_commands_named_in_sentences_exist() -> None:
-    said = {one for page in PAGES for one in re.findall(r"`(?:sudo )?flettner ([^`>]+)", page.read_text())}
-    assert len(said) > 20
-    for words in map(shlex.split, said):
+    written = {
+        command for page in PAGES for command in re.findall(r"`(?:sudo )?flettner ([^`>]+)", page.read_text())
+    }
+    assert len(written) > 20
+    for words in map(shlex.split, written):
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 parser().parse_args([*words, "--help"] if all(map(str.isalpha, words)) else words)

@@ -21,7 +21,7 @@ PROMETHEUS_PAGES = ("docs/metrics.md", "docs/how-to/grafana-and-alerts.md")
 
 
 def complete(fragment: str) -> str:
-    """The block, completed to a valid config."""
+    """Return the block, completed to a valid config."""
     document = tomllib.loads(fragment)
     targets = document.get("targets")
     if isinstance(targets, list):
@@ -35,12 +35,12 @@ def complete(fragment: str) -> str:
 
 
 def is_package(block: Block) -> bool:
-    """The pyproject.toml of a policy package, which tests/unit/test_writing_a_policy.py installs."""
+    """Return the pyproject.toml of a policy package, which tests/unit/test_writing_a_policy.py installs."""
     return "project" in tomllib.loads(block.text)
 
 
 @pytest.mark.parametrize(
-    "block", [one for one in BLOCKS if not is_package(one)], ids=lambda block: block.where
+    "block", [block for block in BLOCKS if not is_package(block)], ids=lambda block: block.where
 )
 def test_config_block_is_accepted(block: Block, tmp_path: Path) -> None:
     (tmp_path / "policies.d").mkdir()
@@ -55,7 +55,7 @@ def test_checks_every_block() -> None:
         line.lstrip().startswith("```toml") for page in PAGES for line in page.read_text().splitlines()
     )
     assert len(BLOCKS) == fences
-    assert [one.page for one in BLOCKS if is_package(one)] == ["docs/writing-a-policy.md"]
+    assert [block.page for block in BLOCKS if is_package(block)] == ["docs/writing-a-policy.md"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_rejects_a_wrong_block(wrong: str, tmp_path: Path) -> None:
 
 def test_prometheus_accepts_the_documented_config(tmp_path: Path) -> None:
     config = tmp_path / "prometheus.yml"
-    documented = "".join(one.text for one in blocks("yaml") if one.page in PROMETHEUS_PAGES)
+    documented = "".join(block.text for block in blocks("yaml") if block.page in PROMETHEUS_PAGES)
     config.write_text(documented.replace("/etc/prometheus", str(tmp_path)))
     (tmp_path / "flettner.token").touch()
     (tmp_path / "flettner.rules.yml").symlink_to(REPOSITORY / "deploy" / "prometheus" / "flettner.rules.yml")

@@ -48,20 +48,20 @@ def test_every_command_of_the_guide_works_and_produces_the_example(short: Path) 
     packages = own / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     environment = {**os.environ, "PATH": tools, "VIRTUAL_ENV": str(own), "PYTHONPATH": str(packages)}
     run(f"uv venv -q --python {sys.executable} {own}", short, environment)
-    at, said = short, ""
+    at, output = short, ""
 
     for file, kind, text in BLOCK.findall(GUIDE.read_text()):
         if file:
             (at / file).write_text(text)
         elif kind == "sh":
             for command in text.splitlines():
-                said += run(command, at, environment)
+                output += run(command, at, environment)
                 at = at / command.removeprefix("cd ") if command.startswith("cd ") else at
 
-    assert "queue_limit (of " in said
-    assert "queue_limit (of the package acme-queue-limit 1.0.0): Answers 503 early" in said
-    assert "flettner.toml: ready to run" in said
-    assert " passed" in said
+    assert "queue_limit (of " in output
+    assert "queue_limit (of the package acme-queue-limit 1.0.0): Answers 503 early" in output
+    assert "flettner.toml: ready to run" in output
+    assert " passed" in output
     for name in ("pyproject.toml", "test_queue_limit.py", "queue_limit/__init__.py"):
         example = (EXAMPLE / name).read_text().replace("  # noqa: INP001", "")  # a matter of this repository
         assert (at / name).read_text() == example, f"{name} of the example is another"
