@@ -5,13 +5,13 @@ import pty
 import re
 import select
 import subprocess
-import sys
 import termios
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-CODE = "import sys; from flettner.tools.cli.dispatch import main; sys.exit(main(sys.argv[1:]))"
+from tests.support.rig import FLETTNER
+
 PATIENCE_S = 60.0
 
 
@@ -61,7 +61,7 @@ def terminal(
         name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES", "NO_COLOR"}
     }
     process = subprocess.Popen(
-        [*through, sys.executable, "-c", CODE, *argv],
+        [*through, *FLETTNER, *argv],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

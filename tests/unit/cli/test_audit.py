@@ -1,8 +1,8 @@
 """`flettner audit`, `policies` and `knobs` at a terminal and in a script, without a daemon."""
 
 import json
+import shlex
 import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from flettner.agent.audit.segments import RetentionLimits
 from flettner.agent.domain.model import Evidence
 from flettner.agent.telemetry.journald import encode_record
 from flettner.tools.cli.dispatch import main
+from tests.support.rig import FLETTNER
 from tests.unit.cli.conftest import Run, runs
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -197,22 +198,16 @@ def test_names_an_invalid_line_and_shows_the_rest(run: Run, journal: Path) -> No
 
 
 def test_export_can_be_verified_on_another_host(journal: Path, tmp_path: Path) -> None:
-    argv = [
-        sys.executable,
-        "-c",
-        "import sys; from flettner.tools.cli.dispatch import main; sys.exit(main())",
-    ]
-    argv += ["audit", "export", "--format", "jsonl", "--state-dir", str(journal.parent)]
+    argv = ["audit", "export", "--format", "jsonl", "--state-dir", str(journal.parent)]
 
-    exported = subprocess.run(argv, capture_output=True, check=True)
+    exported = subprocess.run([*FLETTNER, *argv], capture_output=True, check=True)
 
     (tmp_path / "copy.jsonl").write_bytes(exported.stdout)
     assert verify(tmp_path / "copy.jsonl") == verify(journal)
 
 
 def test_closed_output_pipe_is_no_error(journal: Path) -> None:
-    program = "import sys; from flettner.tools.cli.dispatch import main; sys.exit(main())"
-    command = f"'{sys.executable}' -c '{program}' audit show --state-dir '{journal.parent}' | true"
+    command = f"{shlex.join(FLETTNER)} audit show --state-dir '{journal.parent}' | true"
 
     ended = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False)
 

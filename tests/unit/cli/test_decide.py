@@ -1,11 +1,7 @@
 """The commands against a real API on a real socket, backed by an in-memory daemon."""
 
 import json
-import os
-import pty
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +23,7 @@ from flettner.agent.domain.statuses import SuggestionStatus
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.served_api import served
 from tests.unit.cli.conftest import Run
+from tests.unit.cli.terminals import terminal
 
 ZEROS = "sha256:" + "0" * 64
 
@@ -170,21 +167,11 @@ def test_approval_at_a_terminal_asks_for_confirmation(
     daemon: FakeDaemonView, typed: str, expected: int
 ) -> None:
     made = daemon.suggest({"max_num_seqs": 128}, why="3 requests wait \x1b[2J")
-    ours, theirs = pty.openpty()
-    code = "import sys; from flettner.tools.cli.dispatch import main; sys.exit(main(sys.argv[1:]))"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "approve", made.id],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    shown = ""
-    while "[y/N]" not in shown:
-        shown += os.read(ours, 4096).decode()
-    os.write(ours, typed.encode())
-    status = process.wait(timeout=60)
-    os.close(ours)
+
+    with terminal("approve", made.id, columns=200) as window:
+        shown = window.until("[y/N]")
+        window.type(typed)
+        status, _ = window.end()
 
     assert status == expected
     for text in ("max_num_seqs 64 -> 128", "3 requests wait \\x1b[2J", "auto", made.digest, "more KV cache"):

@@ -1,4 +1,4 @@
-"""A command that calls the daemon imports nothing of the daemon: it would take seconds of CPU."""
+"""A command imports only what it needs: the parts of the daemon would take seconds of CPU."""
 
 import json
 import subprocess
@@ -68,3 +68,10 @@ def test_only_a_proposal_needs_the_tables_of_flags() -> None:
     needs = {words[0] for words in CALLS if "flettner.vllm_facts.flag_parser" in imported(*words)}
 
     assert needs == {"propose"}
+
+
+def test_lint_of_a_command_imports_no_library_of_the_daemon_and_no_parser_of_files() -> None:
+    modules = imported("lint", "--", "vllm", "serve", "m")
+
+    assert not {"aiohttp", "asyncio", "pydantic", "structlog", "docker", "yaml"} & set(modules)
+    assert [name for name in modules if "launch_files" in name] == []

@@ -227,15 +227,3 @@ def test_unrelated_files_are_passed_over_on_demand(lint: Lint, folder: Path) -> 
     (folder / "web.yaml").write_text("{{ a template }}\n")
 
     assert lint("--skip-unrelated", "web.yaml") == (0, "", "")
-
-
-def test_files_are_imported_only_where_they_are_given() -> None:
-    script = (
-        "import sys; from flettner.tools.cli.dispatch import main; "
-        "main(['lint', '--', 'vllm', 'serve', 'm']);"
-        "print([name for name in sys.modules if name == 'yaml' or 'launch_files' in name])"
-    )
-
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-
-    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,15 +1,15 @@
 """Typing errors, missing options, pipes and interrupts."""
 
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.fake_daemon_view import FakeDaemonView
+from tests.support.rig import FLETTNER
 from tests.unit.cli.conftest import Run
-from tests.unit.cli.terminals import CODE, plain, terminal
+from tests.unit.cli.terminals import plain, terminal
 from tests.unit.cli.test_watch import line_of, piped
 
 WHY = "100 % passed: green is not worse after 82 requests in 10 s, and better at requests that miss the SLO"
@@ -115,11 +115,7 @@ def test_watch_ends_if_its_pipe_closes_without_changes() -> None:
 def test_reports_a_full_disk() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-c", CODE, "status"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
+            [*FLETTNER, "status"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
 
     assert done.returncode == 2

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,9 +13,10 @@ import pytest
 
 from flettner.agent.api.tokens import Tokens
 from tests.support.fake_daemon_view import FakeDaemonView
+from tests.support.rig import FLETTNER
 from tests.support.served_api import served
 from tests.unit.cli.conftest import Run
-from tests.unit.cli.terminals import CODE, plain, terminal
+from tests.unit.cli.terminals import plain, terminal
 
 IN_TERMINAL = pytest.mark.parametrize("key", ["q", "\x03"])
 
@@ -24,7 +24,7 @@ IN_TERMINAL = pytest.mark.parametrize("key", ["q", "\x03"])
 @contextmanager
 def piped(*argv: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", CODE, *argv],
+        [*FLETTNER, *argv],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
