@@ -17,7 +17,6 @@ from typing import Any
 from bench.capacity.site import (
     API,
     LISTEN,
-    SERVER,
     SERVERS,
     CapacityConfig,
     CapacitySite,
@@ -28,10 +27,11 @@ from bench.capacity.site import (
 )
 from bench.results import new_parser, write
 from flettner.simulator.workload import Shape, lengths
+from tests.support.config_builder import SERVER
 
 SHAPE = Shape(prompt=lengths("lognormal:300:0.6:16:2000"), output=lengths("lognormal:60:0.6:4:400"))
 FLAGS = (
-    *(*SERVER[:-4], "--sim-hardware", "4090-8b", "--max-num-seqs", "64"),
+    *(*SERVER, "--sim-hardware", "4090-8b", "--max-num-seqs", "64"),
     *("--max-num-batched-tokens", "2048", "--enable-logging-iteration-details"),
 )
 LAW_S = 1_500.0  # the longest wait for an accepted law

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -19,7 +18,7 @@ from bench.usage import Usage, usage_of
 from flettner.actuators.host import procfs
 from flettner.simulator.traffic import Load, TrafficGenerator
 from flettner.simulator.workload import Shape
-from tests.support.config_builder import SiteConfig
+from tests.support.config_builder import SERVER, SiteConfig
 from tests.support.rig import SHAPE, Rig, at_rest, until
 
 API, LISTEN, SERVERS = 32_700, 32_000, 30_200  # below the ephemeral range
@@ -28,10 +27,7 @@ LAG = "flettner_loop_lag_seconds_"
 NOTHING = Usage()
 WORKER = "flettner.agent.prediction.worker_process"
 READY_S = 900.0  # fifty servers start at once
-SERVER = (
-    *(sys.executable, "-m", "flettner.simulator.server", "--model", "tiny", "--host", "127.0.0.1"),
-    *("--sim-speed", "3", "--max-num-seqs", "64"),
-)
+LARGE_SERVER = (*SERVER, "--sim-speed", "3", "--max-num-seqs", "64")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +38,7 @@ class CapacityConfig(SiteConfig):
     """
 
     targets: int = 1
-    server: tuple[str, ...] = SERVER
+    server: tuple[str, ...] = LARGE_SERVER
     first_port: int = SERVERS
     model: bool | None = None
 

@@ -4,7 +4,6 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from flettner.performance_model.trace import TraceRequest, write_trace
+from tests.support.config_builder import SERVER
 from tests.support.ports import free_port
+from tests.support.rig import FLETTNER
 from tests.unit.cli.conftest import runs
 
 Tune = Callable[..., tuple[int, str, str]]
-SERVE = (sys.executable, "-m", "flettner.simulator.server", "--model", "tiny", "--host", "127.0.0.1")
 FAST = ("--sim-start-s", "0.1", "--sim-speed", "20", "--sim-hardware", "4090-8b")
 
 
@@ -29,7 +29,7 @@ def tune(capsys: pytest.CaptureFixture[str]) -> Tune:
 def command() -> tuple[str, ...]:
     """One sequence at a time: all others wait."""
     port = str(free_port())
-    return (*SERVE, "--port", port, *FAST, "--max-num-seqs", "1", "--max-num-batched-tokens", "2048")
+    return (*SERVER, "--port", port, *FAST, "--max-num-seqs", "1", "--max-num-batched-tokens", "2048")
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_setting_that_does_not_start_is_told_and_not_chosen(
 def test_a_server_that_runs_already_is_left_alone(
     tune: Tune, load: tuple[str, ...], unused_server: str
 ) -> None:
-    status, _, err = tune(*load, "--", *SERVE, "--port", unused_server)
+    status, _, err = tune(*load, "--", *SERVER, "--port", unused_server)
 
     assert status == 2
     assert "answers at" in err
@@ -143,7 +143,7 @@ def test_a_missing_input_is_named(tune: Tune, given: tuple[str, ...], says: str)
 
 
 def test_a_run_that_is_terminated_stops_its_server(command: tuple[str, ...], load: tuple[str, ...]) -> None:
-    argv = (sys.executable, "-m", "flettner", "tune", *load, "--", *command)
+    argv = (*FLETTNER, "tune", *load, "--", *command)
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
         port = int(command[command.index("--port") + 1])
         until(lambda: answers(port))
