@@ -3,12 +3,10 @@
 import asyncio
 
 import pytest
-import structlog
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.simulation.__main__ import quiet
 from tests.simulation.clock import in_virtual_time
 from tests.simulation.history import History
 from tests.simulation.scenario import ASLEEP, FLEETS, GREENS, POINTS, TIMED, WORDS, Act, Scenario
@@ -31,7 +29,6 @@ class FaultSchedule(RuleBasedStateMachine):
         sleeps=st.booleans(),
     )
     def begin(self, fleet: tuple[int, str], green: str, ours: bool, exam: bool, sleeps: bool) -> None:
-        quiet()
         servers, strategy = fleet
         scenario = Scenario(
             seed=1,
@@ -68,10 +65,7 @@ class FaultSchedule(RuleBasedStateMachine):
             assert self.history.observer.violations == []
 
     def teardown(self) -> None:
-        try:
-            self.end()
-        finally:
-            structlog.reset_defaults()
+        self.end()
 
     def end(self) -> None:
         if self.history is not None:

@@ -1,11 +1,7 @@
 """Regression scenarios of found faults; `python -m tests.simulation --seeds 0-599` plays many seeds."""
 
-from collections.abc import Iterator
-
 import pytest
-import structlog
 
-from tests.simulation.__main__ import quiet
 from tests.simulation.history import play
 from tests.simulation.scenario import KINDS, Act, Scenario, scenario_of
 from tests.simulation.shrink import pasted, shrunk
@@ -80,13 +76,6 @@ FOUND = {
         ),
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    quiet()
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize("what", FOUND)

@@ -1,11 +1,7 @@
 """Histories on Kubernetes; `python -m tests.simulation --on kubernetes --seeds 0-199` plays more."""
 
-from collections.abc import Iterator
-
 import pytest
-import structlog
 
-from tests.simulation.__main__ import quiet
 from tests.simulation.kubernetes.history import KubernetesHistory, play
 from tests.simulation.kubernetes.mutants import CAUGHT, MUTANTS
 from tests.simulation.kubernetes.scenario import KINDS, ClusterScenario, scenario_of
@@ -65,13 +61,6 @@ FOUND = {
         acts=(Act(what="flags edited by hand", at_s=138.2),),
     ),
 }
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    quiet()
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize("what", FOUND)

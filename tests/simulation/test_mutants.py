@@ -1,22 +1,11 @@
 """The simulation detects seeded bugs; without them the same histories have no violation."""
 
-from collections.abc import Iterator
-
 import pytest
-import structlog
 
-from tests.simulation.__main__ import quiet
 from tests.simulation.history import play
 from tests.simulation.mutants import CAUGHT, MUTANTS, mutated
 
 pytestmark = [pytest.mark.smoke, pytest.mark.timeout(600)]
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    quiet()
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)

@@ -1,13 +1,10 @@
 """Every kind of effect has fault points, and a history reaches each of them."""
 
-from collections.abc import Iterator
 from typing import get_args
 
 import pytest
-import structlog
 
 from flettner.agent.domain.effects import Effect
-from tests.simulation.__main__ import quiet
 from tests.simulation.history import play
 from tests.simulation.scenario import POINTS, Act, Scenario
 
@@ -20,13 +17,6 @@ def test_every_effect_has_fault_points_before_after_and_in_its_reply() -> None:
 
     assert set(POINTS) == kinds
     assert all(set(hows) >= MUST for hows in POINTS.values())
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    quiet()
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize(("kind", "how"), [(kind, how) for kind, hows in POINTS.items() for how in hows])

@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
-import structlog
 
 from flettner.agent.domain import effects as fx
 from flettner.agent.domain import events as e
 from flettner.agent.machine.step import numbered_effects, state_without_counts
-from tests.simulation.__main__ import quiet
 from tests.simulation.history import History, play
 from tests.simulation.scenario import POINTS, Act, Scenario
 from tests.support.machine_stories import World
@@ -57,13 +55,6 @@ def cut(story: World) -> Iterator[tuple[Cut, list[fx.Effect]]]:
     world.cutting = True
     world.start().until("proposed").approve().tick(60)
     yield from world.cuts
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    quiet()
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize("performed", [False, True], ids=["effects lost", "effects done, reply lost"])

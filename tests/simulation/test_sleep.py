@@ -1,22 +1,11 @@
 """A swap in which the old server sleeps: it fails asleep, or the daemon does, at every point."""
 
-from collections.abc import Iterator
-
 import pytest
-import structlog
 
-from tests.simulation.__main__ import quiet
 from tests.simulation.history import HistoryResult, play
 from tests.simulation.scenario import ASLEEP, POINTS, Act, Scenario
 
 KINDS = ("stop", "launch", "warm_up", "route", "retire")
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    quiet()
-    yield
-    structlog.reset_defaults()
 
 
 def swapped(act: Act, green: str = "failing") -> HistoryResult:

@@ -2,12 +2,10 @@
 
 import asyncio
 import io
-import logging
 from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
 import pytest
-import structlog
 from aiohttp import web
 
 from flettner.agent.api.app import build_app
@@ -15,8 +13,8 @@ from flettner.agent.api.problems import MEDIA, Problem
 from flettner.agent.api.server import serve
 from flettner.agent.api.tokens import Tokens
 from flettner.agent.config.listen import Role
-from flettner.agent.telemetry import logging as logs
 from flettner.primitives.address import Address
+from tests.support.daemon_log import daemon_log
 from tests.support.fake_daemon_view import FakeDaemonView
 
 HEAD = "GET /v1/targets HTTP/1.1\r\nHost: localhost\r\nAuthorization: {bearer}\r\n"
@@ -41,15 +39,8 @@ async def runner(daemon: FakeDaemonView, tokens: Tokens) -> AsyncIterator[web.Ap
 
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
-    """The log of the daemon and its libraries."""
-    root = logging.getLogger()
-    before, level = list(root.handlers), root.level
-    stream = io.StringIO()
-    logs.configure("info", stream)
-    yield stream
-    structlog.reset_defaults()
-    root.handlers[:] = before
-    root.setLevel(level)
+    with daemon_log() as log:
+        yield log
 
 
 async def answered(runner: web.AppRunner, text: str) -> tuple[str, bytes]:

@@ -1,17 +1,15 @@
 """Tokens appear in no log and no response, even if a request fails."""
 
 import io
-import logging
 from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from flettner.agent.api.app import OPERATIONS
 from flettner.agent.api.tokens import Tokens, mint_token
 from flettner.agent.config.listen import Role
-from flettner.agent.telemetry import logging as logs
 from flettner.redaction import mask
+from tests.support.daemon_log import daemon_log
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.unit.api.conftest import Client
 from tests.unit.api.test_roles import BODIES
@@ -19,15 +17,8 @@ from tests.unit.api.test_roles import BODIES
 
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
-    """The log of the daemon and its libraries at debug level."""
-    root = logging.getLogger()
-    before, level = list(root.handlers), root.level
-    stream = io.StringIO()
-    logs.configure("debug", stream)
-    yield stream
-    structlog.reset_defaults()
-    root.handlers[:] = before
-    root.setLevel(level)
+    with daemon_log("debug") as log:
+        yield log
 
 
 async def test_tokens_never_appear_in_logs_or_responses(

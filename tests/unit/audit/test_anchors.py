@@ -3,7 +3,6 @@
 import asyncio
 import io
 import json
-import logging
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import structlog
 
 from flettner.agent.audit.anchors import AnchorOptions, anchor_text, find_anchors
 from flettner.agent.audit.chain import Head, verify
@@ -27,6 +25,7 @@ from flettner.agent.runtime.anchor_schedule import AnchorSchedule, send_syslog
 from flettner.agent.telemetry.journald import encode_log
 from flettner.agent.telemetry.logging import configure
 from flettner.notifiers.webhook import Webhook
+from tests.support.daemon_log import daemon_log
 from tests.support.fast_time import in_no_time
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -42,14 +41,9 @@ command = ["vllm", "serve", "m"]
 
 
 @pytest.fixture
-def _logs() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    root.handlers.clear()
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
+def _log() -> Iterator[None]:
+    with daemon_log():
+        yield
 
 
 class Terminal(io.StringIO):
@@ -57,7 +51,7 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.usefixtures("_logs")
+@pytest.mark.usefixtures("_log")
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["json", "terminal"])
 def test_the_daemons_log_holds_anchors(stream: io.StringIO) -> None:
     configure("info", stream)

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from flettner.agent.domain.events import Paused
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.state import Phase
-from flettner.agent.telemetry import logging as logs
+from tests.support.daemon_log import daemon_log
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import in_virtual_time, loop_now
@@ -22,14 +21,8 @@ from tests.unit.scenarios.test_loop import approve, reach, running
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level, stream = root.handlers[:], root.level, io.StringIO()
-    root.handlers.clear()  # pytest's own: `configure` would close them
-    logs.configure("info", stream)
-    yield stream
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
+    with daemon_log() as stream:
+        yield stream
 
 
 class Talking(FakeEngine):

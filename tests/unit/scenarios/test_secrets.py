@@ -1,15 +1,12 @@
 """Secrets are planted in every input and searched for in every output."""
 
 import asyncio
-import io
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import structlog
 
 from flettner.agent.api.documents import rollout_of, suggestion_of, target_of
 from flettner.agent.api.problems import RequestRefusedError
@@ -19,8 +16,8 @@ from flettner.agent.config.loader import parse_config
 from flettner.agent.domain import events as e
 from flettner.agent.domain.errors import ActError, ConfigError
 from flettner.agent.domain.state import Phase
-from flettner.agent.telemetry import logging
 from flettner.agent.telemetry.journald import encode_record
+from tests.support.daemon_log import daemon_log
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.fake_engine import FakeEngine
 from tests.support.fast_time import in_no_time, loop_now
@@ -56,16 +53,6 @@ class FailingEngine(FakeEngine):
         super().__init__(replace(BLUE, setting=SETTING), takes_s=3)
 
 
-@contextmanager
-def logged() -> Iterator[io.StringIO]:
-    stream = io.StringIO()
-    logging.configure("debug", stream)
-    try:
-        yield stream
-    finally:
-        structlog.reset_defaults()
-
-
 @pytest.mark.parametrize("line", LOG)
 def test_no_secret_of_an_engine_gets_into_journal_log_or_api(tmp_path: Path, line: str) -> None:
     place = Place(tmp_path, engine=FailingEngine())
@@ -86,7 +73,7 @@ def test_no_secret_of_an_engine_gets_into_journal_log_or_api(tmp_path: Path, lin
             shown.append(rollout_of(loop.state, "chat", loop.state.rollout).model_dump_json())
             assert "exited with 1" in shown[-1]
 
-    with logged() as stream:
+    with daemon_log("debug") as stream:
         in_no_time(scenario())
 
     assert "exited with 1" in stream.getvalue()
@@ -103,7 +90,7 @@ def test_each_logged_transition_pins_the_head_of_the_audit(tmp_path: Path) -> No
         async with place.running() as loop:
             await reach(loop, Phase.PROPOSED)
 
-    with logged() as stream:
+    with daemon_log("debug") as stream:
         in_no_time(scenario())
 
     pins = [json.loads(line) for line in stream.getvalue().splitlines() if "audit_head" in line]
@@ -140,7 +127,7 @@ def test_texts_of_people_are_recorded_with_masked_secrets(tmp_path: Path) -> Non
             await asyncio.sleep(30)
             return list(loop.journal.after(0, 1000))
 
-    with logged() as stream:
+    with daemon_log("debug") as stream:
         records = in_no_time(scenario())
 
     assert any("is out" in record["why"] for record in records)

@@ -14,6 +14,7 @@ import pytest
 import structlog
 
 from flettner.agent.telemetry.logging import configure
+from tests.support.daemon_log import daemon_log
 
 
 class Terminal(io.StringIO):
@@ -22,14 +23,9 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    root.handlers.clear()  # pytest's own: `configure` would close them
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
+def _log() -> Iterator[None]:
+    with daemon_log():
+        yield
 
 
 def test_a_collector_gets_json_without_secrets() -> None:
