@@ -51,6 +51,8 @@ class Model:
     architecture: str = ""  # "LlamaForCausalLM"
     model_type: str = ""  # "llama"; of a multimodal model the outer one, as vLLM checks it: "gemma3"
     vocab: int | None = None
+    vocabulary_parameters: float | None = None  # of the embedding, and as many of an output of its own
+    tied: bool = False  # embedding and output are one matrix
     intermediate: int | None = None  # width of a dense MLP
     moe_intermediate: int | None = None  # width of one routed expert
     weight_block: tuple[int, int] | None = None  # block-quantized FP8: weight_block_size, (128, 128)

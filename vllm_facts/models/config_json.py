@@ -11,7 +11,9 @@ from typing import Any
 from flettner.vllm_facts.models.parameters import (
     count_active_parameters,
     count_parameters,
+    is_tied,
     unquantized_parameters,
+    vocabulary_parameters,
 )
 from flettner.vllm_facts.serve_config import Model
 from flettner.vllm_facts.weight_formats import MXFP4, format_from_config, stored_size
@@ -84,6 +86,8 @@ def read_config(
         architecture=_architecture(config),
         model_type=_model_type(config),
         vocab=_int_entry(text, "vocab_size", "padded_vocab_size"),
+        vocabulary_parameters=vocabulary_parameters(text),
+        tied=is_tied(text),
         intermediate=_int_entry(text, *_WIDTHS),
         moe_intermediate=_expert_width(text) if experts else None,
         weight_block=_weight_block(quantization),

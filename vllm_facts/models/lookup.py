@@ -179,6 +179,8 @@ def _build_model(row: ModelRow, plain: str, name: str) -> Model:
         intermediate=row.intermediate,
         moe_intermediate=row.moe_intermediate,
         vocab=row.vocab if _begins_with_key(row, name) else None,  # a fine-tune may add tokens
+        vocabulary_parameters=float(row.vocab * row.hidden) if row.vocab and row.hidden else None,
+        tied=row.tied,
         dtype=row.dtype,
         weight_block=_weight_block(row, weights, name),
         source=row.source,

@@ -43,11 +43,18 @@ def count_active_parameters(text: Mapping[str, Any], count: float | None) -> flo
 
 def unquantized_parameters(text: Mapping[str, Any]) -> float:
     """Parameters of embedding and output; 0 if the config lacks the sizes."""
+    return (vocabulary_parameters(text) or 0.0) * (1 if is_tied(text) else 2)
+
+
+def vocabulary_parameters(text: Mapping[str, Any]) -> float | None:
+    """Parameters of the embedding; None if the config lacks the sizes."""
     vocab, hidden = _positive_int(text, "vocab_size"), _positive_int(text, "hidden_size")
-    if not vocab or not hidden:
-        return 0.0
-    tied = text.get("tie_word_embeddings", str(text.get("model_type")) in _TIED_BY_DEFAULT)
-    return float(vocab * hidden * (1 if tied else 2))
+    return float(vocab * hidden) if vocab and hidden else None
+
+
+def is_tied(text: Mapping[str, Any]) -> bool:
+    """Whether embedding and output are one matrix."""
+    return bool(text.get("tie_word_embeddings", str(text.get("model_type")) in _TIED_BY_DEFAULT))
 
 
 def _layer_sizes(text: Mapping[str, Any]) -> tuple[int, int, int, int] | None:
