@@ -6,31 +6,43 @@ the rows with a residual above REJECT robust standard deviations are left out on
 another process on the GPU.
 
 A prior counts as further rows, one for each coefficient and one for the knee. It decides what the windows do
-not tell: those of histograms hold sums over a second, in which a token, a sequence and the knee look alike.
+not tell: those of histograms hold sums over a second, in which a token, a sequence and the knee look alike,
+and a server that never runs more than eight sequences does not show what a sequence costs. Each draw has
+another prior, as far off as priors are: what the windows do not tell stays as uncertain as it was, so the
+band of a setting grows with its distance from them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import inf, sqrt
+from math import exp, log, sqrt
 from random import Random
 from statistics import median
 
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.extrapolation import LargestStep
 from flettner.performance_model.least_squares import solve_non_negative
-from flettner.performance_model.step_law import COEFFICIENTS, StepLaw, UncertainLaw
+from flettner.performance_model.step_law import COEFFICIENTS, GRAPH_TOKENS, StepLaw, UncertainLaw, with_launch
 from flettner.performance_model.work_windows import WorkWindow
 
-KNEES = (0, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192)
+KNEES = (0, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 192, 224, 256, 320, 384)
 """Tokens. Kernel profiles of ten pairs of GPU and model in 16 bits have their knee between 50 and 140
 (microsoft/vidur, data/profiling/compute; casys-kaist/LLMServingSim, profiler/perf); weights of 4 bits are
-read four times as fast, which puts it at a quarter."""
+read four times as fast, which puts it at a quarter. GPUs with more FLOP for a byte (L40S, H100 with PCIe)
+have it at twice as many."""
 
 LEAST_WINDOWS = 8  # twice the columns
 REJECT = 3.5  # robust standard deviations: 1 row in 2,000 of a normal distribution
+MOST_REJECTED = 0.2  # more are no outliers: of a few windows of another setting they are all that is known
 _MAD_TO_SD = 1.4826
 PRIOR_SIGMA = 0.36  # relative, of one coefficient: hardware_prior.COMMON and EACH together
-PRIOR_KNEE = 0.4  # relative; measured knees are 0.35 to 0.65 of the prior's ratio, its middle is 0.5
+PRIOR_KNEE = 0.4  # relative; measured knees are 0.44 to 0.93 of the ratio of which the prior's is 0.6
+SEQUENCE_SHARE = 0.03
+"""Of a step: sigma of the cost of a sequence, which is the host's and the sampler's. On four GPUs it is 0.03
+to 0.5 %, of an 8B model in 4 bits on a T4 2.8 %."""
+SEQUENCE_SIGMA = 1.0  # the same for a draw, of its logarithm
+LAUNCHES = (0.4, 0.6, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2)
+"""Times as long as expected, of the launch of a step without a CUDA graph."""
+LAUNCH_SIGMA = 0.8  # of its logarithm: hardware_prior.LAUNCH_LAYER_US
 COUNTED_WEIGHT, LOGGED_WEIGHT = 10.0, 3.0
 """Of a prior, in residuals of a window of histograms or of the iteration log. Errors of histograms do not
 average out: a bucket misplaces steps in all windows alike. In a world of bench.tuning 3 left the knee at 0
@@ -38,6 +50,8 @@ average out: a bucket misplaces steps in all windows alike. In a world of bench.
 show the knee: without a prior, steps of other sizes were predicted with a mean error of 6 %, with 1 of 4 %,
 with 3 of 1 %, with 10 of 2 % (bench.prediction.truth, rag, T4). On the H100, whose knee of 50 the data sheet
 puts at 138, 3 makes 1 % into 3 %."""
+LEAST_ERROR = 0.005
+"""Relative, of a window: a law of six numbers is no better, however well a few windows fit it."""
 DRAWS = 16
 
 
@@ -50,10 +64,12 @@ def fit_law(
     source: str = "",
     prior: StepLaw | None = None,
     prior_weight: float = COUNTED_WEIGHT,
+    launch_us: float = 0.0,
 ) -> UncertainLaw:
     """The law, with `draws` refits of resampled windows as its uncertainty.
 
-    `prior`: what is expected before any window, such as `hardware_prior.scaled_prior`.
+    `prior`: what is expected before any window, such as `hardware_prior.scaled_prior`. `launch_us`: the same
+    of the time to launch a step without a CUDA graph; 0: it is not sought.
     `attention_us` is used where neither the windows nor a prior tell their prompts' attention. Raises
     PredictionInputError if the windows are too few or cannot tell a step from a token.
     """
@@ -62,14 +78,18 @@ def fit_law(
             f"{len(windows)} windows of steps: a fit needs at least {LEAST_WINDOWS}; record for longer"
         )
     is_known = any(window.attention for window in windows)
-    law = _fit(windows, prior, prior_weight)
+    known = _Prior(law=prior, weight=prior_weight, launch_us=launch_us) if prior else None
+    law = _fit(windows, known)
     if law.step_us <= 0:
         raise PredictionInputError(
             "the recorded steps are too alike to tell what a step and what a token costs; record traffic "
             "with prompts and with different numbers of running requests"
         )
     random = Random(f"fit:{seed}")  # noqa: S311 - statistics, not cryptography
-    refits = (_fit(random.choices(windows, k=len(windows)), prior, prior_weight) for _ in range(draws))
+    refits = (
+        _fit(random.choices(windows, k=len(windows)), known.draw(windows, random) if known else None)
+        for _ in range(draws)
+    )
     kept = {} if is_known or prior else {"attention_us": attention_us}
     return UncertainLaw(
         law=replace(law, **kept),
@@ -87,8 +107,53 @@ def _largest_step(windows: Sequence[WorkWindow]) -> LargestStep:
     )
 
 
-def _fit(windows: Sequence[WorkWindow], prior: StepLaw | None, prior_weight: float) -> StepLaw:
-    law = _fit_once(windows, prior, prior_weight)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prior:
+    """`weight` in residuals of a window."""
+
+    law: StepLaw
+    weight: float
+    launch_us: float
+
+    def draw(self, windows: Sequence[WorkWindow], random: Random) -> "_Prior":
+        """Another one, with other ratios to the cost of a step, as fast over the windows."""
+
+        def off(sigma: float) -> float:
+            return exp(random.gauss(0.0, sigma))
+
+        sigmas = dict.fromkeys(COEFFICIENTS, PRIOR_SIGMA) | {"step_us": 0.0, "sequence_us": SEQUENCE_SIGMA}
+        factors = {name: off(sigma) for name, sigma in sigmas.items()}
+        law = replace(
+            self.law,
+            knee=self.law.knee * off(PRIOR_KNEE),
+            **{name: getattr(self.law, name) * factor for name, factor in factors.items()},
+        )
+        law = law.scaled(total_s(self.law, windows) / total_s(law, windows))
+        return replace(self, law=law, launch_us=self.launch_us * off(LAUNCH_SIGMA))
+
+    def rows(self) -> list[tuple[list[float], float]]:
+        """A row for each coefficient, with what physics expects of it."""
+        rows = []
+        for at, name in enumerate(COEFFICIENTS):
+            value = getattr(self.law, name)
+            sigma = SEQUENCE_SHARE * self.law.step_us if name == "sequence_us" else PRIOR_SIGMA * value
+            if value > 0:
+                row = [0.0] * len(COEFFICIENTS)
+                row[at] = self.weight / sigma
+                rows.append((row, self.weight * value / sigma))
+        return rows
+
+    def cost(self, knee: float, times: float) -> float:
+        """Of this knee, and of a launch that takes `times` as long as expected."""
+        off = (knee - self.law.knee) / (PRIOR_KNEE * self.law.knee) if self.law.knee else 0.0
+        return self.weight**2 * (off**2 + (log(times) / LAUNCH_SIGMA) ** 2)
+
+    def launch_tokens(self, times: float) -> float:
+        return with_launch(self.law, times * self.launch_us).launch_tokens
+
+
+def _fit(windows: Sequence[WorkWindow], prior: _Prior | None) -> StepLaw:
+    law = _fit_once(windows, prior)
     errors = [(window.seconds - expected_s(law, window)) / sqrt(window.seconds) for window in windows]
     middle = median(errors)
     spread = _MAD_TO_SD * median(abs(error - middle) for error in errors)
@@ -97,73 +162,69 @@ def _fit(windows: Sequence[WorkWindow], prior: StepLaw | None, prior_weight: flo
         for window, error in zip(windows, errors, strict=True)
         if abs(error - middle) <= REJECT * spread or spread == 0
     ]
-    return _fit_once(kept, prior, prior_weight) if LEAST_WINDOWS <= len(kept) < len(windows) else law
+    least = max(LEAST_WINDOWS, (1 - MOST_REJECTED) * len(windows))
+    return _fit_once(kept, prior) if least <= len(kept) < len(windows) else law
 
 
-def _fit_once(windows: Sequence[WorkWindow], prior: StepLaw | None, prior_weight: float) -> StepLaw:
-    law, left = _solve(windows, (), None)
+def _fit_once(windows: Sequence[WorkWindow], prior: _Prior | None) -> StepLaw:
+    law, left = _solve(windows, None)
     if prior is None:
         return law
-    weight = prior_weight * sqrt(left / len(windows))
-    return _solve(windows, _prior_rows(prior, weight), _KneePrior(prior.knee, weight))[0]
+    free = max(1, len(windows) - len(COEFFICIENTS) - 1)
+    least = LEAST_ERROR * 1e6 * sqrt(total_s(None, windows) / len(windows))
+    return _solve(windows, replace(prior, weight=prior.weight * max(least, sqrt(left / free))))[0]
 
 
-def _prior_rows(prior: StepLaw, weight: float) -> list[tuple[list[float], float]]:
-    """A row for each coefficient that physics tells, with what it expects of it.
+def _solve(windows: Sequence[WorkWindow], prior: _Prior | None) -> tuple[StepLaw, float]:
+    """The law with the smallest sum of squared residuals, and that sum.
 
-    The cost of a sequence is the host's: 40 us on the machines of two recorded runs, 650 on that of a T4.
+    First the knee is sought, then the launch with it, and then again the knee.
     """
-    rows = []
-    for at, name in enumerate(COEFFICIENTS):
-        value = getattr(prior, name)
-        if value > 0 and name != "sequence_us":
-            row = [0.0] * len(COEFFICIENTS)
-            row[at] = weight / (PRIOR_SIGMA * value)
-            rows.append((row, weight / PRIOR_SIGMA))
-    return rows
-
-
-@dataclass(frozen=True, slots=True)
-class _KneePrior:
-    knee: float
-    weight: float
-
-    def cost(self, knee: float) -> float:
-        if not self.knee:
-            return 0.0
-        return (self.weight * (knee - self.knee) / (PRIOR_KNEE * self.knee)) ** 2
-
-
-def _solve(
-    windows: Sequence[WorkWindow], more: Sequence[tuple[list[float], float]], knees: _KneePrior | None
-) -> tuple[StepLaw, float]:
-    """The law with the smallest sum of squared residuals, and that sum."""
+    more = prior.rows() if prior else []
     weights = [1 / sqrt(window.seconds) for window in windows]
     wanted = [window.seconds * 1e6 * weight for window, weight in zip(windows, weights, strict=True)]
     wanted += [value for _, value in more]
-    least, best = inf, StepLaw(step_us=0.0, token_us=0.0)
-    for knee in KNEES:
+
+    def solve(knee: float, times: float) -> tuple[float, float, StepLaw]:
+        launch = prior.launch_tokens(times) if prior else 0.0
         rows = [
-            [value * weight for value in _columns(window, knee)]
+            [value * weight for value in _columns(window, knee, launch)]
             for window, weight in zip(windows, weights, strict=True)
         ]
-        (a, b, c, d, e), left = solve_non_negative([*rows, *(row for row, _ in more)], wanted)
-        left += knees.cost(knee) if knees else 0.0
-        if left < least:
-            least = left
-            best = StepLaw(step_us=a, knee=knee, token_us=b, sequence_us=c, kv_read_us=d, attention_us=e)
-    return best, least
+        found, left = solve_non_negative([*rows, *(row for row, _ in more)], wanted)
+        law = StepLaw(knee=knee, launch_tokens=launch, **dict(zip(COEFFICIENTS, found, strict=True)))
+        return left + (prior.cost(knee, times) if prior else 0.0), times, law
+
+    best = min((solve(knee, 1.0) for knee in KNEES), key=_first)
+    if prior and prior.launch_us and any(_is_large(window) for window in windows):
+        best = min((solve(best[2].knee, times) for times in LAUNCHES), key=_first)
+        best = min((solve(knee, best[1]) for knee in KNEES), key=_first)
+    return best[2], best[0]
 
 
-def _columns(window: WorkWindow, knee: float) -> tuple[float, ...]:
-    return window.steps, window.excess(knee), window.sequences, window.kv_read, window.attention
+def _first(tried: tuple[float, float, StepLaw]) -> float:
+    return tried[0]
+
+
+def _is_large(window: WorkWindow) -> bool:
+    return any(tokens > GRAPH_TOKENS for tokens, _ in window.sizes)
+
+
+def _columns(window: WorkWindow, knee: float, launch_tokens: float) -> tuple[float, ...]:
+    tokens = window.excess(knee, launch_tokens)
+    return window.steps, tokens, window.sequences, window.kv_read, window.attention
+
+
+def total_s(law: StepLaw | None, windows: Iterable[WorkWindow]) -> float:
+    """The seconds of all windows, as measured or by a law."""
+    return sum(window.seconds if law is None else expected_s(law, window) for window in windows)
 
 
 def expected_s(law: StepLaw, window: WorkWindow) -> float:
     """The seconds that the law gives for the work of a window."""
     return 1e-6 * (
         law.step_us * window.steps
-        + law.token_us * window.excess(law.knee)
+        + law.token_us * window.excess(law.knee, law.launch_tokens)
         + law.sequence_us * window.sequences
         + law.kv_read_us * window.kv_read
         + law.attention_us * window.attention

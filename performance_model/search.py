@@ -21,7 +21,7 @@ from flettner.performance_model.outcome import Goals, attainment
 from flettner.performance_model.replayed_scheduler import EngineRun, ReplayedScheduler
 from flettner.performance_model.resample import window
 from flettner.performance_model.step_law import StepLaw, UncertainLaw
-from flettner.performance_model.trace import Trace, duration_s
+from flettner.performance_model.trace import Trace, duration_s, mean_context
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.values import Knob, Value
@@ -202,10 +202,9 @@ def _caps_to_fit(trace: Trace, base: EngineLimits, run: EngineRun) -> Iterator[C
 
     A running request holds its prompt and on average half of its output, for as long as it has output.
     """
-    outputs = sum(one.output_tokens for one in trace)
-    if not run.preemptions or not outputs:
+    held = mean_context(trace)
+    if not run.preemptions or not held:
         return
-    held = sum((one.prompt_tokens + one.output_tokens / 2) * one.output_tokens for one in trace) / outputs
     for share in FIT_SHARES:
         seqs = max(1, int(share * base.kv_tokens / held))
         if seqs < base.sequences:

@@ -4,6 +4,9 @@
 
 Below the knee a step costs the reading of the weights, whatever its size; above it each token costs
 compute. A law without the knee charges both and gets the sign of max_num_batched_tokens wrong.
+
+A step of more tokens than the largest CUDA graph is launched kernel by kernel: it takes as long as the host
+needs for that, if its tokens take less. `launch_tokens` is how many tokens would take as long.
 """
 
 import json
@@ -19,7 +22,12 @@ from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.extrapolation import LargestStep
 
 FORMAT, VERSION = "flettner_step_law", 1
+GRAPH_TOKENS = 512
+"""The largest CUDA graph of vLLM: cudagraph_capture_sizes end at 512, or at twice max_num_seqs."""
 COEFFICIENTS = ("step_us", "token_us", "sequence_us", "kv_read_us", "attention_us")
+
+
+_FIELDS = ("knee", "launch_tokens", *COEFFICIENTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +36,17 @@ class StepLaw:
 
     step_us: float  # a: of each step
     knee: float = 0.0  # tokens of a step that cost nothing beside the reading of the weights
+    launch_tokens: float = 0.0  # the least that a step of more than GRAPH_TOKENS counts as
     token_us: float  # b: of each token above the knee
     sequence_us: float = 0.0  # c: of each sequence
     kv_read_us: float = 0.0  # d: of each token of KV cache that decoding sequences read
     attention_us: float = 0.0  # e: of each prompt token and token of context that it attends to
 
     def seconds(self, tokens: int, sequences: int, kv_read: int, attention: float = 0.0) -> float:
+        counted = tokens if tokens <= GRAPH_TOKENS else max(tokens, self.launch_tokens)
         return 1e-6 * (
             self.step_us
-            + self.token_us * max(0.0, tokens - self.knee)
+            + self.token_us * max(0.0, counted - self.knee)
             + self.sequence_us * sequences
             + self.kv_read_us * kv_read
             + self.attention_us * attention
@@ -45,6 +55,17 @@ class StepLaw:
     def scaled(self, factor: float) -> "StepLaw":
         """On an engine that is slower by the factor."""
         return replace(self, **{name: getattr(self, name) * factor for name in COEFFICIENTS})
+
+
+def with_launch(law: StepLaw, launch_us: float) -> StepLaw:
+    """With steps of more than GRAPH_TOKENS that take so long at least."""
+    tokens = law.knee + (launch_us - law.step_us) / law.token_us if law.token_us else 0.0
+    return replace(law, launch_tokens=tokens if tokens > GRAPH_TOKENS else 0.0)
+
+
+def counted_tokens(tokens: float, launch_tokens: float) -> float:
+    """What a step of so many tokens counts as."""
+    return max(tokens, launch_tokens) if tokens > GRAPH_TOKENS else tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +175,7 @@ def _read_wait_error(value: object, name: str) -> float:
 
 
 def _as_row(law: StepLaw) -> dict[str, float]:
-    return {name: _shorten(getattr(law, name)) for name in ("knee", *COEFFICIENTS)}
+    return {name: _shorten(getattr(law, name)) for name in _FIELDS}
 
 
 def _shorten(value: float) -> float:
@@ -165,7 +186,7 @@ def _from_row(row: object, where: str) -> StepLaw:
     if not isinstance(row, dict):
         raise PredictionInputError(f"{where}: must be an object with {', '.join(('knee', *COEFFICIENTS))}")
     fields: Mapping[str, Any] = row
-    known: Sequence[str] = ("knee", *COEFFICIENTS)
+    known: Sequence[str] = _FIELDS
     unknown = sorted(set(fields) - set(known))
     if unknown:
         raise PredictionInputError(f"{where}: unknown coefficient {unknown[0]}; known: {', '.join(known)}")

@@ -82,6 +82,16 @@ def mean_rate(trace: Trace) -> float | None:
     return len(trace) / seconds if seconds else None
 
 
+def mean_context(trace: Trace) -> float:
+    """Tokens of KV cache that a decoding sequence reads, on average over the steps.
+
+    Its prompt and half of its output, for as long as it has output.
+    """
+    outputs = sum(one.output_tokens for one in trace)
+    read = sum((one.prompt_tokens + one.output_tokens / 2) * one.output_tokens for one in trace)
+    return read / outputs if outputs else 0.0
+
+
 def _parse_object(line: str, where: str) -> dict[str, object]:
     try:
         row = json.loads(line)

@@ -5,11 +5,13 @@ ms on the CPU build of 0.32). So a row ends between two steps without prompts, w
 which of both a time belongs.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
 from flettner.performance_model.iteration_log import StepRecord
+from flettner.performance_model.step_law import counted_tokens
 from flettner.vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
 
 LEAST_STEPS, MOST_STEPS = 4, 30  # of a row; few, so that a chunk of a prompt stands out
@@ -26,9 +28,11 @@ class WorkWindow:
     kv_read: float  # tokens of KV cache that decoding read
     attention: float = 0.0  # pairs of prompt token and token that it attends to, where known
 
-    def excess(self, knee: float) -> float:
-        """Tokens above the knee, summed over the steps."""
-        return sum(count * max(0.0, tokens - knee) for tokens, count in self.sizes)
+    def excess(self, knee: float, launch_tokens: float = 0.0) -> float:
+        """Tokens above the knee, summed over the steps; `launch_tokens` as in `step_law.StepLaw`."""
+        return sum(
+            count * max(0.0, counted_tokens(tokens, launch_tokens) - knee) for tokens, count in self.sizes
+        )
 
 
 def windows_of_steps(records: Iterable[StepRecord], kv_tokens: int) -> Iterator[WorkWindow]:
@@ -52,7 +56,7 @@ def timed_windows(
         batch.append(record)
         is_quiet = len(batch) > 1 and not batch[-1].prefills and not batch[-2].prefills
         if (is_quiet and len(batch) >= LEAST_STEPS) or len(batch) == MOST_STEPS:
-            yield at_s, _sum_steps(batch, areas, kv_tokens)
+            yield at_s, sum_steps(batch, kv_tokens, sum(areas))
             batch, areas = [], []
 
 
@@ -118,8 +122,19 @@ def _attention(record: StepRecord, context: float) -> float:
     return record.prefill_tokens * each / 2 + each * context
 
 
-def _sum_steps(batch: Sequence[StepRecord], areas: Sequence[float], kv_tokens: int) -> WorkWindow:
-    """The tokens that decoding reads are those in use less those of the prompts that are being computed."""
+def with_kv_read(windows: Sequence[WorkWindow], context: float) -> Sequence[WorkWindow]:
+    """With `context` tokens for each sequence, where the log does not show the KV cache's use (vLLM 0.25)."""
+    if any(one.kv_read for one in windows):
+        return windows
+    return [replace(one, kv_read=context * one.sequences) for one in windows]
+
+
+def sum_steps(batch: Sequence[StepRecord], kv_tokens: int, attention: float | None = None) -> WorkWindow:
+    """The window of these steps. `attention`: where it is known how their prompts are divided.
+
+    The tokens that decoding reads are those in use less those of the prompts that are being computed.
+    """
+    sizes = Counter(record.tokens for record in batch)
     read = (
         max(0.0, (record.kv_share or 0.0) * kv_tokens - record.prefill_tokens) if record.decodes else 0.0
         for record in batch
@@ -127,10 +142,10 @@ def _sum_steps(batch: Sequence[StepRecord], areas: Sequence[float], kv_tokens: i
     return WorkWindow(
         seconds=sum(record.seconds for record in batch),
         steps=len(batch),
-        sizes=tuple((record.tokens, 1) for record in batch),
+        sizes=tuple((float(size), float(count)) for size, count in sizes.items()),
         sequences=sum(record.sequences for record in batch),
         kv_read=sum(read),
-        attention=sum(areas),
+        attention=sum(_attention(record, 0.0) for record in batch) if attention is None else attention,
     )
 
 

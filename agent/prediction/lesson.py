@@ -27,15 +27,15 @@ from flettner.performance_model.acceptance import (
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.engine_settings import limits_of
 from flettner.performance_model.errors import PredictionInputError
-from flettner.performance_model.hardware_prior import fit_with_prior
-from flettner.performance_model.log_clock import add_unlogged, unlogged
+from flettner.performance_model.hardware_prior import WindowKind, fit_with_prior, rows_of_log
+from flettner.performance_model.trace import mean_context
 from flettner.performance_model.work_windows import WorkWindow
 from flettner.primitives.quantiles import histogram_quantile
 from flettner.vllm_facts.serve_config import ServeConfig
 
 LEAST_LOGGED = 60  # windows of logged steps, one minute's; with fewer the histograms tell more
 LEAST_REQUESTS = 10  # in a window that a prediction is compared with
-MOST_ROWS = 400  # of a fit; with DRAWS refits some 0.7 s of CPU
+MOST_ROWS = 400  # of a fit; with DRAWS refits 1 to 2 s of CPU
 MOST_SPANS = 900  # of the log's clock, the latest: one a second for as long as a trace
 DRAWS = 8
 SPANNED = 3  # minutes that a window and its tail may lie in
@@ -82,7 +82,8 @@ def learn(lesson: Lesson) -> Learned:
         if (errors := _check(lesson, load, outside_s)) is not None:
             acceptance = acceptance.add(errors)
         _limits(lesson)  # a setting that is not modelled needs no law
-        fitted = _fit(lesson, draws=DRAWS if acceptance.is_accepted else 0)
+        context = mean_context(load.trace)
+        fitted = _fit(lesson, context, draws=DRAWS if acceptance.is_accepted else 0)
     except PredictionInputError as error:
         why = str(error)
     laws = (*lesson.laws, *((fitted,) if fitted else ()))[-LAWS:]
@@ -105,19 +106,13 @@ def learn(lesson: Lesson) -> Learned:
     return Learned(model=model, law=fitted, acceptance=acceptance, saved=encode(saved))
 
 
-def _fit(lesson: Lesson, draws: int) -> FittedLaw:
-    steps = _steps(lesson)
-    found, source = choose_rows(steps)
+def _fit(lesson: Lesson, context: float, draws: int) -> FittedLaw:
+    found, kind = choose_rows(lesson.config, _steps(lesson), context)
+    source: LawSource = "histograms" if kind == "histograms" else "iteration log"
     rows = thin(found, MOST_ROWS)
     if not rows:
         raise PredictionInputError("no second with running requests was seen yet")
-    law = fit_with_prior(
-        lesson.config,
-        rows,
-        is_logged=source == "iteration log",
-        draws=draws,
-        source=f"{source}, {len(rows)} windows",
-    )
+    law = fit_with_prior(lesson.config, rows, kind=kind, draws=draws, source=f"{source}, {len(rows)} windows")
     return FittedLaw(law=law, source=source, rows=len(rows), until_s=lesson.recording.minutes[-1].end_s)
 
 
@@ -134,11 +129,13 @@ def _steps(lesson: Lesson) -> PastSteps:
     )
 
 
-def choose_rows(steps: PastSteps) -> tuple[Sequence[WorkWindow], LawSource]:
-    """Those of the iteration log where there are enough."""
+def choose_rows(
+    config: ServeConfig, steps: PastSteps, context: float
+) -> tuple[Sequence[WorkWindow], WindowKind]:
+    """Those of the iteration log where there are enough. `context`: as in `rows_of_log`."""
     if len(steps.logged) < LEAST_LOGGED:
         return steps.counted, "histograms"
-    return add_unlogged(steps.logged, unlogged(steps.busy)), "iteration log"
+    return rows_of_log(config, steps.logged, steps.busy, context)
 
 
 def _check(lesson: Lesson, load: RecordedLoad, outside_s: float) -> tuple[float, float] | None:

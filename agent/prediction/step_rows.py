@@ -62,7 +62,7 @@ def read_steps(lines: Sequence[str], last: int, kv_tokens: int) -> LoggedSteps:
     new = records[known + 1 :]
     return LoggedSteps(
         rows=pickle.dumps(thin(list(windows_of_steps(new, kv_tokens)), MOST_ROWS)),
-        busy=tuple(busy_spans(new)),
+        busy=tuple(busy_spans(new, kv_tokens)),
         last=new[-1].index if new else last,
     )
 

@@ -141,7 +141,7 @@ class Learner:
             self._laws.append(learned.law)
         self._set_model(learned.model)
         if self.file:
-            await asyncio.to_thread(self.file.write, learned.saved)  # about 0.5 MB
+            await asyncio.to_thread(self.file.write, learned.saved)  # up to 0.8 MB
         if recording.minutes[-1].end_s - recording.minutes[0].begin_s >= TRACE_S:
             self._past = None
 

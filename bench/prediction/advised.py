@@ -82,7 +82,9 @@ def learn(server: TrueServer, trace: Sequence[TraceRequest], *, logged: bool) ->
         trace=pack(trace),
         counts_from="records",
         kv_tokens=default.kv_tokens,
-        law=fit_with_prior(case, thin(rows, MOST_ROWS), is_logged=logged, draws=DRAWS),
+        law=fit_with_prior(
+            case, thin(rows, MOST_ROWS), kind="steps" if logged else "histograms", draws=DRAWS
+        ),
         law_source="iteration log" if logged else "histograms",
         acceptance=check_ahead(trace, recording.served(), steps, default),
     )

@@ -42,7 +42,7 @@ def run_world(gpu_name: str, load: Load, intensity: float, seed: int) -> Iterato
     recording = server.run(trace, default, 0)
     steps = recording.timed_windows(default)
     rows = thin([row for _, row in steps], MOST_ROWS)
-    fitted = fit_with_prior(case_of(gpu_name, default), rows, is_logged=True, draws=DRAWS)
+    fitted = fit_with_prior(case_of(gpu_name, default), rows, kind="steps", draws=DRAWS)
     some = steps[:: max(1, len(steps) // MOST_ROWS)]
     errors = check_ahead(trace, recording.served(), some, default)
     law = with_error(fitted, errors.itl, errors.ttft)

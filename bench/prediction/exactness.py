@@ -39,7 +39,7 @@ def run_world(gpu_name: str, load: Load, seed: int) -> dict[str, Any]:
     learn_s, try_s = max(LEARN_S, LEAST_REQUESTS / rate), max(SECONDS, LEAST_REQUESTS / rate)
     learnt = server.run(server.traffic(LEARN_RATE * rate, learn_s, 2), default, 0)
     rows = list(windows_of_steps(learnt.steps, default.kv_tokens))
-    law = fit_with_prior(case_of(gpu_name, default), rows, is_logged=True, draws=0).law
+    law = fit_with_prior(case_of(gpu_name, default), rows, kind="steps", draws=0).law
     trace = server.traffic(TRY_RATE * rate, try_s, 3)
     points = []
     for seqs, budget in product(SEQS, BUDGETS):

@@ -135,7 +135,7 @@ async def find_rate(server: RealServer) -> float:
 
 
 def fit(steps: Sequence[StepRecord], limits: EngineLimits) -> UncertainLaw:
-    missing = unlogged(busy_spans(steps))
+    missing = unlogged(busy_spans(steps, limits.kv_tokens))
     rows = add_unlogged(windows_of_steps(steps, limits.kv_tokens), missing)
     logged, total = (sum(step.seconds for step in part) for part in (steps, rows))
     return fit_law(rows, draws=0, source=f"iteration log, {1 - logged / total:.0%} of it by its clock")

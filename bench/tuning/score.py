@@ -110,10 +110,10 @@ def _laws(world: World, start: int, recording: Recording) -> dict[str, StepLaw |
     logged = list(windows_of_steps(recording.steps, limits.kv_tokens))
     pages = windows_of_pages(recording, limits, SCRAPES_S)
     fits: Mapping[str, Callable[[], UncertainLaw]] = {
-        "model": lambda: fit_with_prior(case, logged, is_logged=True, draws=0),
-        "model, log alone": lambda: fit_with_prior(unknown, logged, is_logged=True, draws=0),
-        "model, histograms and data sheet": lambda: fit_with_prior(case, pages, is_logged=False, draws=0),
-        "model, histograms alone": lambda: fit_with_prior(unknown, pages, is_logged=False, draws=0),
+        "model": lambda: fit_with_prior(case, logged, kind="steps", draws=0),
+        "model, log alone": lambda: fit_with_prior(unknown, logged, kind="steps", draws=0),
+        "model, histograms and data sheet": lambda: fit_with_prior(case, pages, kind="histograms", draws=0),
+        "model, histograms alone": lambda: fit_with_prior(unknown, pages, kind="histograms", draws=0),
     }
     laws: dict[str, StepLaw | str] = {"model, data sheet alone": sheet}
     for name, fit in fits.items():

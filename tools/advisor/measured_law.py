@@ -2,15 +2,26 @@
 
 import re
 from collections.abc import Sequence
+from math import hypot, sqrt
+from statistics import fmean
 
 from flettner.performance_model.engine_settings import limits_of
-from flettner.performance_model.hardware_prior import fit_with_prior
+from flettner.performance_model.fit import expected_s
+from flettner.performance_model.hardware_prior import fit_with_prior, rows_of_log
 from flettner.performance_model.iteration_log import parse_iterations
-from flettner.performance_model.log_clock import add_unlogged, busy_spans, unlogged
-from flettner.performance_model.step_law import UncertainLaw
-from flettner.performance_model.work_windows import windows_of_steps
+from flettner.performance_model.log_clock import busy_spans
+from flettner.performance_model.step_law import StepLaw, UncertainLaw, with_error
+from flettner.performance_model.trace import Trace, mean_context
+from flettner.performance_model.work_windows import WorkWindow, windows_of_steps
+from flettner.vllm_facts.catalogue.facts import release_of
 from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import layout
 
+FORM_ERROR = 0.025
+"""Relative, of the time between tokens at settings of an H100 that the law was fitted to: it leaves out that
+CUDA graphs are of a few sizes, and more."""
+ASYNC_SINCE = (0, 14)
+_ASYNC = re.compile(r"Asynchronous scheduling is (enabled|disabled)")
 _KV_SIZE = re.compile(r"KV cache size: ([\d,]{1,20}) tokens")
 
 
@@ -20,12 +31,37 @@ def find_kv_tokens(log: Sequence[str]) -> int | None:
     return int(sizes[-1].replace(",", "")) if sizes else None
 
 
-def law_of_log(config: ServeConfig, log: Sequence[str], kv_tokens: int | None) -> UncertainLaw | None:
-    """Fit the law; None without iteration lines. Raises PredictionInputError if they do not suffice."""
-    records = list(parse_iterations(log))
-    windows = list(windows_of_steps(records, limits_of(config, kv_tokens=kv_tokens).kv_tokens))
+def plans_ahead(config: ServeConfig) -> bool:
+    """Whether the next step is planned while one runs: vLLM's default since 0.14, except on a CPU and with
+    pipeline parallelism. A log tells what is in force."""
+    given, release = config.setting.get("async_scheduling"), release_of(config.version)
+    if given is not None:
+        return given is True
+    if logged := [match[1] for line in config.log if (match := _ASYNC.search(line[:4000]))]:
+        return logged[-1] == "enabled"
+    is_default = config.card is not None and layout(config).pp == 1
+    return is_default and (release is None or release >= ASYNC_SINCE)
+
+
+def law_of_log(
+    config: ServeConfig, log: Sequence[str], kv_tokens: int | None, trace: Trace
+) -> UncertainLaw | None:
+    """Fit the law; None without iteration lines. Raises PredictionInputError if they do not suffice.
+
+    `trace`: tells how much of the KV cache a sequence reads, where the log does not.
+    """
+    records, capacity = list(parse_iterations(log)), limits_of(config, kv_tokens=kv_tokens).kv_tokens
+    windows = list(windows_of_steps(records, capacity))
     if not windows:
         return None
-    source = f"{len(windows)} windows of steps in the log"
-    windows = add_unlogged(windows, unlogged(busy_spans(records)))
-    return fit_with_prior(config, windows, is_logged=True, source=source)
+    rows, kind = rows_of_log(config, windows, list(busy_spans(records, capacity)), mean_context(trace))
+    unit = "windows of steps in the log" if kind == "steps" else "spans of the log's clock"
+    law = fit_with_prior(config, rows, kind=kind, source=f"{len(rows)} {unit}")
+    unexplained = _error_of_seconds(law.law, rows) if kind == "clock" else 0.0
+    return with_error(law, (hypot(FORM_ERROR, unexplained),))
+
+
+def _error_of_seconds(law: StepLaw, rows: Sequence[WorkWindow]) -> float:
+    """Root mean square, relative: what differs from second to second in spite of the same work, such as other
+    processes on the host."""
+    return sqrt(fmean((expected_s(law, row) / row.seconds - 1) ** 2 for row in rows))

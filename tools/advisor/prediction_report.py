@@ -122,7 +122,7 @@ def build_report(
     measured = kv_tokens or find_kv_tokens(log)
     limits = limits_of(config, kv_tokens=measured)
     doubt = veto(config, limits)
-    law = _choose_law(config, limits, law_text, log)
+    law = _choose_law(config, limits, trace, law_text, log)
     return PredictionReport(
         trace=trace,
         law=law,
@@ -136,11 +136,11 @@ def build_report(
 
 
 def _choose_law(
-    config: ServeConfig, limits: EngineLimits, text: str | None, log: Sequence[str]
+    config: ServeConfig, limits: EngineLimits, trace: Trace, text: str | None, log: Sequence[str]
 ) -> UncertainLaw:
     if text is not None:
         return read_law(text, "--law")
-    return law_of_log(config, log, limits.kv_tokens) or prior_law(config)
+    return law_of_log(config, log, limits.kv_tokens, trace) or prior_law(config)
 
 
 def _band_row(name: str, title: str, band: Band) -> tuple[str, str, str]:

@@ -60,7 +60,7 @@ async def tune(
     session.place_base(space)
     law, forecasts = None, list[PointForecast]()
     if choice.search == "model":
-        raw = choice.law or law_of_log(config, log, kv_tokens) or prior_law(config)
+        raw = choice.law or law_of_log(config, log, kv_tokens, plan.trace) or prior_law(config)
         law, goals = await asyncio.to_thread(calibrate, raw, plan, space.limits[0], base.measured)
         forecasts = await asyncio.to_thread(forecast_all, space, plan.trace, law.law, goals)
     await session.search(space, _build_search(choice, space, forecasts), forecasts)

@@ -73,7 +73,7 @@ def test_the_data_sheet_tells_of_the_log_what_a_small_step_costs(seed: int) -> N
     truth_s = StepTime(hardware=gpu).seconds(small)
 
     informed, unknown = (
-        fit_with_prior(case, rows, is_logged=True, draws=0).law.seconds(260, 5, 3600, 256 * 128)
+        fit_with_prior(case, rows, kind="steps", draws=0).law.seconds(260, 5, 3600, 256 * 128)
         for case in (case_of("t4-8b-awq", limits), ServeConfig(setting={}))
     )
 

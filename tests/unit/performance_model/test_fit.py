@@ -181,6 +181,56 @@ def test_a_prior_decides_what_the_windows_do_not_tell() -> None:
     assert law.kv_read_us == pytest.approx(LAW.kv_read_us, rel=0.15)  # which the windows do tell
 
 
+def test_what_the_windows_do_not_tell_is_as_uncertain_as_the_prior() -> None:
+    """Eight sequences all the time: the cost of one is in that of a step."""
+    eight = [replace(one, decodes=8, decode_tokens=8, kv_share=0.1) for one in steps(3000)]
+    timed = [replace(one, seconds=LAW.seconds(one.tokens, one.sequences, KV_TOKENS // 10)) for one in eight]
+    windows = list(windows_of_steps(timed, KV_TOKENS))
+    near = replace(LAW, sequence_us=20.0, attention_us=0.005)
+
+    found = fit_law(windows, prior=near)
+
+    assert 15 < found.law.sequence_us < 60
+    low, high = found.interval("sequence_us")
+    assert high > 3 * low
+    seen, unseen = (sorted(one.seconds(size, size, 100 * size) for one in found.draws) for size in (8, 64))
+    assert seen[-1] < 1.05 * seen[0]
+    assert unseen[-1] > 1.1 * unseen[0]
+
+
+def test_the_launch_of_steps_beyond_the_graphs_is_found() -> None:
+    """All steps of more than 512 tokens take 120 ms at least, as long as those of 1,260."""
+    slow = replace(LAW, launch_tokens=1260.0)
+    timed = [
+        replace(
+            one,
+            seconds=slow.seconds(
+                one.tokens, one.sequences, round(max(0, (one.kv_share or 0) * KV_TOKENS - one.prefill_tokens))
+            ),
+        )
+        for one in steps(3000)
+    ]
+    windows = list(windows_of_steps(timed, KV_TOKENS))
+
+    found = fit_law(windows, prior=LAW, launch_us=60_000.0)
+
+    assert found.law.launch_tokens == pytest.approx(1260, rel=0.15)
+    assert found.law.seconds(600, 20, 20_000) == pytest.approx(slow.seconds(600, 20, 20_000), rel=0.1)
+    assert fit_law(windows, prior=LAW, draws=0).law.launch_tokens == 0.0
+    assert slow.seconds(512, 20, 20_000) == LAW.seconds(512, 20, 20_000)
+    assert slow.seconds(600, 20, 20_000) == slow.seconds(1260, 20, 20_000)
+
+
+def test_a_few_windows_of_another_setting_are_no_outliers() -> None:
+    alike = [one for one in steps(3000) if one.decodes <= 20]
+    other = [one for one in steps(6000, seed=2) if one.decodes > 50]
+    windows = list(windows_of_steps([*alike[:600], *other[:150]], KV_TOKENS))
+
+    law = fit_law(windows, draws=0, prior=replace(LAW, sequence_us=400.0)).law
+
+    assert law.seconds(55, 55, 20_000) == pytest.approx(LAW.seconds(55, 55, 20_000), rel=0.03)
+
+
 def test_histograms_of_an_unknown_gpu_tell_the_cost_of_a_long_prompt() -> None:
     """Sums over windows with alike mixes of steps: without any prior the knee is lost in them."""
     recorded = [replace(one, kv_share=0.5) for one in steps(6000, seed=2, noise=0.06)]

@@ -6,11 +6,15 @@ from dataclasses import replace
 import pytest
 
 from flettner.performance_model.fit import expected_s, fit_law
+from flettner.performance_model.hardware_prior import fit_with_prior, rows_of_log
 from flettner.performance_model.iteration_log import StepRecord, parse_iterations
 from flettner.performance_model.log_clock import LEAST_S, add_unlogged, busy_spans, unlogged
 from flettner.performance_model.step_law import StepLaw
-from flettner.performance_model.work_windows import windows_of_steps
-from tests.unit.performance_model.logged_steps import KV_TOKENS, as_line, steps
+from flettner.performance_model.work_windows import windows_of_steps, with_kv_read
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.sizing.gpus import find_gpu
+from tests.unit.performance_model.logged_steps import KV_TOKENS, LAW, as_line, steps
 
 HOST = StepLaw(step_us=1100.0, token_us=27.0, sequence_us=80.0)  # real vLLM 0.32, a tiny model on a CPU
 
@@ -44,7 +48,7 @@ def test_a_share_that_is_left_out_is_found(idle_s: float) -> None:
 
     read = read_log(recorded, lambda one: one.seconds, lambda one: 0.8 * one.seconds, idle_s)
     windows = list(windows_of_steps(read, KV_TOKENS))
-    missing = unlogged(busy_spans(read))
+    missing = unlogged(busy_spans(read, KV_TOKENS))
 
     assert sum(expected_s(missing, one) for one in windows) == pytest.approx(
         0.2 / 0.8 * sum(one.seconds for one in windows), rel=0.1
@@ -58,7 +62,7 @@ def test_a_log_that_shows_nothing_of_a_step_still_tells_the_law() -> None:
     read = read_log(
         recorded, lambda one: HOST.seconds(one.tokens, one.sequences, 0), lambda _: 9e-5, busy=1000
     )
-    windows = add_unlogged(windows_of_steps(read, KV_TOKENS), unlogged(busy_spans(read)))
+    windows = add_unlogged(windows_of_steps(read, KV_TOKENS), unlogged(busy_spans(read, KV_TOKENS)))
     law = fit_law(windows, draws=0).law
 
     assert law.token_us == pytest.approx(HOST.token_us, rel=0.1)
@@ -72,17 +76,58 @@ def test_what_all_steps_take_alike_is_not_laid_on_their_sequences(seed: int) -> 
     recorded, host_s = steps(3000, seed=seed, noise=0.03), 0.003
 
     read = read_log(recorded, lambda one: one.seconds + host_s, lambda one: one.seconds)
-    missing = unlogged(busy_spans(read))
+    missing = unlogged(busy_spans(read, KV_TOKENS))
 
     assert missing.token_us == missing.sequence_us == 0.0
     assert missing.step_us == pytest.approx(1e6 * host_s, rel=0.4)  # of steps of 22 ms: 5 %
+
+
+def test_elapsed_times_that_hide_much_of_a_step_are_not_used() -> None:
+    """Asynchronous scheduling: the wait for a step is short where the one before it was long."""
+    recorded = steps(3000)
+    case = ServeConfig(setting={}, card=find_gpu("RTX 4090"), model=find_model("meta-llama/Llama-3.1-8B"))
+
+    read = read_log(recorded, lambda one: one.seconds, lambda one: 2e-4 if one.prefills else 0.01)
+    spans = list(busy_spans(read, KV_TOKENS))
+    rows, kind = rows_of_log(case, list(windows_of_steps(read, KV_TOKENS)), spans, 0.0)
+    law = fit_with_prior(case, rows, kind=kind, draws=0).law
+
+    assert kind == "clock"
+    for tokens, sequences in ((30, 30), (1030, 30)):
+        expected = LAW.seconds(tokens, sequences, 20_000)
+        assert law.seconds(tokens, sequences, 20_000) == pytest.approx(expected, rel=0.1)
+    unknown = replace(case, card=None)
+    assert rows_of_log(unknown, list(windows_of_steps(read, KV_TOKENS)), spans, 0.0)[1] == "steps"
+
+
+def test_a_minute_in_which_the_server_stood_still_is_left_out() -> None:
+    case = ServeConfig(setting={}, card=find_gpu("RTX 4090"), model=find_model("meta-llama/Llama-3.1-8B"))
+    stalled = [replace(one, seconds=60.0) if at == 1500 else one for at, one in enumerate(steps(3000))]
+
+    rows = [
+        rows_of_log(case, [], list(busy_spans(read, KV_TOKENS)), 0.0)[0]
+        for read in (
+            read_log(recorded, lambda one: one.seconds, lambda _: 0.01) for recorded in (steps(3000), stalled)
+        )
+    ]
+
+    assert max(one.seconds for one in rows[1]) < 10
+    assert len(rows[1]) > 0.8 * len(rows[0])
+
+
+def test_a_log_without_the_kv_cache_has_what_the_trace_says_of_it() -> None:
+    silent = [replace(one, kv_share=None) for one in steps(300)]
+    windows, shown = (list(windows_of_steps(one, KV_TOKENS)) for one in (silent, steps(300)))
+
+    assert [one.kv_read for one in with_kv_read(windows, 500.0)] == [500.0 * one.sequences for one in windows]
+    assert with_kv_read(shown, 500.0) == shown
 
 
 def test_nothing_is_left_out_where_the_elapsed_times_fill_the_clock() -> None:
     read = read_log(steps(3000), lambda one: one.seconds, lambda one: one.seconds)
     windows = list(windows_of_steps(read, KV_TOKENS))
 
-    missing = unlogged(busy_spans(read))
+    missing = unlogged(busy_spans(read, KV_TOKENS))
 
     assert sum(expected_s(missing, one) for one in windows) < 0.005 * sum(one.seconds for one in windows)
 
@@ -90,7 +135,7 @@ def test_nothing_is_left_out_where_the_elapsed_times_fill_the_clock() -> None:
 def test_a_log_without_a_clock_leaves_nothing_out() -> None:
     lines = [as_line(i, one).partition("] ")[2] for i, one in enumerate(steps(1000))]
 
-    spans = list(busy_spans(list(parse_iterations(lines))))
+    spans = list(busy_spans(list(parse_iterations(lines)), KV_TOKENS))
 
     assert spans == []
     assert unlogged(spans).seconds(1, 1, 0) == 0.0
@@ -102,7 +147,7 @@ def test_a_few_seconds_of_clock_tell_nothing() -> None:
 
     read = read_log(recorded[:count], lambda one: one.seconds, lambda one: 0.8 * one.seconds)
 
-    assert unlogged(busy_spans(read)).seconds(1, 1, 0) == 0.0
+    assert unlogged(busy_spans(read, KV_TOKENS)).seconds(1, 1, 0) == 0.0
 
 
 def test_a_clock_that_is_set_back_is_left_out() -> None:
@@ -111,5 +156,5 @@ def test_a_clock_that_is_set_back_is_left_out() -> None:
     middle = len(read) // 2
     back = [*read[:middle], *(replace(one, logged_s=(one.logged_s or 0) - 3600) for one in read[middle:])]
 
-    assert all(one.wall_s >= 0 for one in busy_spans(back))
-    assert len(list(busy_spans(back))) > len(list(busy_spans(read))) - 3
+    assert all(one.wall_s >= 0 for one in busy_spans(back, KV_TOKENS))
+    assert len(list(busy_spans(back, KV_TOKENS))) > len(list(busy_spans(read, KV_TOKENS))) - 3

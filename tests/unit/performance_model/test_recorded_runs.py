@@ -71,6 +71,29 @@ def test_priors_are_near_kernel_profiles(gpu: str, model: str, step_ms: float, t
     assert law.token_us == pytest.approx(token_us, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "itl_ms"),
+    [  # one request at a time, Llama 3.1 8B in 16 bits; vLLM 0.21 and 0.23, sources in hardware_prior
+        ("H100 SXM", 6.48),
+        ("A100 40GB", 13.3),
+    ],
+)
+def test_priors_are_near_single_requests_of_real_vllm(gpu: str, itl_ms: float) -> None:
+    law = prior_law(case_of(gpu, LLAMA)).law
+
+    assert 1000 * law.seconds(1, 1, 1000) == pytest.approx(itl_ms, rel=0.10)
+
+
+def test_an_embedding_of_its_own_is_looked_up_and_not_read() -> None:
+    case = case_of("H100", LLAMA)
+    assert case.model is not None
+    tied = replace(case, model=replace(case.model, tied=True))
+
+    one, other = prior_law(case).law, prior_law(tied).law
+
+    assert other.step_us - one.step_us == pytest.approx(1e6 * 2 * 128_256 * 4096 / (0.83 * 3350e9), rel=0.01)
+
+
 def test_eager_mode_costs_what_launching_exceeds_the_gpu() -> None:
     fast, slow = (prior_law(case_of("H100", LLAMA, enforce_eager=eager)).law for eager in (False, True))
     t4 = [prior_law(case_of("T4", LLAMA, enforce_eager=eager)).law for eager in (False, True)]

@@ -50,7 +50,7 @@ async def taught(folder: Path, setting: Setting = SETTING) -> VirtualTarget:
 
 CASE = ServeConfig(setting=SETTING, card=find_gpu("RTX 4090"), version="0.32.0")
 STEP = WorkWindow(seconds=0.5, steps=20, sizes=((64.0, 19.0), (512.0, 1.0)), sequences=1300, kv_read=9e5)
-SPAN = BusySpan(wall_s=1.0, missing_s=0.03, error_s=0.01, steps=40, tokens=3000, sequences=2600)
+SPAN = BusySpan(wall_s=1.0, error_s=0.01, work=replace(STEP, seconds=0.97))
 SAVED = SavedModel(
     at=NOON,
     target="chat",
