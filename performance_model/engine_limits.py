@@ -22,6 +22,7 @@ class EngineLimits:
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     max_model_len: int | None = None
+    async_scheduling: bool = False  # a step is planned while the one before it runs
 
     @property
     def sequences(self) -> int:

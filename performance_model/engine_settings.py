@@ -74,6 +74,7 @@ def limits_of(config: ServeConfig, *, kv_tokens: int | None = None) -> EngineLim
         max_num_queued_reqs=positive_int(setting, "max_num_queued_reqs"),
         max_num_queued_tokens=positive_int(setting, "max_num_queued_tokens"),
         max_model_len=longest_request(config),
+        async_scheduling=setting.get("async_scheduling") is True,
     )
 
 

@@ -1,7 +1,7 @@
 """What a run means for the requests: latencies, and the share that met the objectives."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flettner.performance_model.replayed_scheduler import EngineRun
 from flettner.performance_model.request_state import RequestState
@@ -16,6 +16,14 @@ class Goals:
     itl_s: float | None = None  # mean gap between the tokens of a request
     e2e_s: float | None = None
     share: float = 0.95
+
+    def inside(self, outside_s: float) -> "Goals":
+        """What is left of them for the engine, of a request that passes `outside_s` outside of it."""
+        return replace(
+            self,
+            ttft_s=None if self.ttft_s is None else self.ttft_s - outside_s,
+            e2e_s=None if self.e2e_s is None else self.e2e_s - outside_s,
+        )
 
     def are_met_by(self, request: RequestState) -> bool:
         if request.first_s is None or request.last_s is None:

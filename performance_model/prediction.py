@@ -24,6 +24,7 @@ REPLICATES = 12
 LOW, HIGH = 0.1, 0.9
 _MOST_TIMES = 64.0  # the load that headroom looks for, relative to the recorded one
 _EXACT = 0.02  # relative error of the headroom
+_WITH_OUTSIDE = ("ttft", "e2e")  # latencies that the time outside the engine is part of
 MOST_REPLICAS = 64  # as _MOST_TIMES: the load of each is at least a 64th
 
 
@@ -68,6 +69,18 @@ def predict(
         low, high = draws_quantile(several, LOW), draws_quantile(several, HIGH)
         bands[name] = Band(value=value, low=min(value, low), high=max(value, high))
     return bands
+
+
+def add_outside(numbers: Mapping[str, Band], outside: Band) -> Mapping[str, Band]:
+    """TTFT and E2E as clients see them. `outside`: seconds of each request outside of the engine."""
+    return {
+        name: Band(
+            value=band.value + outside.value, low=band.low + outside.low, high=band.high + outside.high
+        )
+        if name.startswith(_WITH_OUTSIDE)
+        else band
+        for name, band in numbers.items()
+    }
 
 
 def stretch_waits(run: EngineRun, factor: float) -> None:

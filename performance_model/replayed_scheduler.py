@@ -136,6 +136,7 @@ class ReplayedScheduler:
         self._running: dict[RequestState, None] = {}  # in order of admission
         self._prefills: list[RequestState] = []  # the running requests outside the batch, in this order
         self._now = 0.0
+        self._planned_s = 0.0  # when the coming step is planned: requests that arrived until then are in it
         self._stuck = False  # the front of the queue cannot be admitted until a request ends
         self._admissions = 0
         self._steps = 0
@@ -171,14 +172,14 @@ class ReplayedScheduler:
         if not self._running and not self._waiting:
             if self._coming == len(self._requests):
                 return False
-            self._now = self._requests[self._coming].arrival_s
+            self._now = self._planned_s = max(self._now, self._requests[self._coming].arrival_s)
         elif not self._skip():
             self._step()
         return True
 
     def _arrive(self) -> None:
         requests, limits = self._requests, self._limits
-        while self._coming < len(requests) and requests[self._coming].arrival_s <= self._now:
+        while self._coming < len(requests) and requests[self._coming].arrival_s <= self._planned_s:
             request = requests[self._coming]
             self._coming += 1
             present = len(self._running) + len(self._waiting)
@@ -202,17 +203,28 @@ class ReplayedScheduler:
         steps = min(batch.steps_to_end(), batch.steps_within(self._pool.free))
         first, growth = self._decode_seconds()
         if not self._waiting and self._coming < len(self._requests):
-            wait = self._requests[self._coming].arrival_s - self._now
-            steps = min(steps, _steps_until(wait, first, growth))
+            steps = min(steps, self._steps_until_arrival(first, growth))
         if steps < 1:
             return False
         self._note_size(batch.size, batch.size)
         self._gaps.add_stretch(first, growth, steps, batch.size)
         self._pool.take(batch.blocks_for(steps))
-        self._now += steps * first + growth * steps * (steps - 1) / 2
+        self._pass(steps * first + growth * steps * (steps - 1) / 2, first + growth * (steps - 1))
         self._steps += steps
         self._end_step(steps)
         return True
+
+    def _steps_until_arrival(self, first: float, growth: float) -> int:
+        """How many steps are computed before the next request is in one."""
+        wait = self._requests[self._coming].arrival_s - self._now
+        if not self._limits.async_scheduling:
+            return _steps_until(wait, first, growth)
+        return 1 + _steps_until(wait, first, growth) if wait > 0 else 1
+
+    def _pass(self, seconds: float, last_s: float) -> None:
+        """Let the time of one or more steps pass; `last_s`: of the last one."""
+        self._now += seconds
+        self._planned_s = self._now - last_s if self._limits.async_scheduling else self._now
 
     def _decode_seconds(self) -> tuple[float, float]:
         """Of the next step if only the batch computes, and what each further one takes more."""
@@ -244,7 +256,7 @@ class ReplayedScheduler:
                 attention += count * (request.computed + count / 2)
         self._note_size(tokens, batch.size + len(chunks))
         took = self._law.seconds(tokens, batch.size + len(chunks), kv_read, attention)
-        self._now += took
+        self._pass(took, took)
         self._steps += 1
         self._stuck = bool(self._waiting) and not chunks and not preempted
         if batch.size:

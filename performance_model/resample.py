@@ -32,6 +32,16 @@ def scale_prompts(trace: Trace, factor: float) -> Trace:
     )
 
 
+def with_cached_share(trace: Trace, share: float) -> Trace:
+    """Each prompt with this share of it cached, where the trace does not tell what prompts have in common."""
+    if not share or any(request.cached_tokens for request in trace):
+        return trace
+    return tuple(
+        replace(request, cached_tokens=int(share * request.prompt_tokens), prefix_group="shared")
+        for request in trace
+    )
+
+
 def bootstrap(trace: Trace, seed: int, block_s: float = BLOCK_S) -> Trace:
     """As many blocks as the trace has, drawn with replacement (moving-block bootstrap).
 

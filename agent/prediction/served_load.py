@@ -1,7 +1,7 @@
 """The recorded load of one server, with the law and the objectives, and what a setting makes of it. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 from flettner.agent.domain.model import Slo
@@ -12,7 +12,7 @@ from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.engine_settings import limits_of
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.outcome import Goals
-from flettner.performance_model.prediction import find_headroom, predict
+from flettner.performance_model.prediction import add_outside, find_headroom, predict
 from flettner.performance_model.resample import window
 from flettner.performance_model.search import moved_limits
 from flettner.performance_model.step_law import UncertainLaw
@@ -23,7 +23,6 @@ from flettner.vllm_facts.values import Knob, Value
 MOST_REQUESTS = 3_000  # of the trace, the latest: 5 minutes at 10 requests/s
 LEAST_REQUESTS, LEAST_S = 50, 120.0  # fewer, or a shorter trace, show no load
 REPLICATES = 8  # draws behind each band
-SHIFTED = ("ttft", "e2e")  # latencies that the time outside the engine is part of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +58,8 @@ class ServedLoad:
             replicates=draws,
             is_load_known=is_load_known,
         )
-        shifted = {
-            name: _shift(band, self.outside_s) if name.startswith(SHIFTED) else band
-            for name, band in bands.items()
-        }
+        outside = Band(value=self.outside_s, low=self.outside_s, high=self.outside_s)
+        shifted = add_outside(bands, outside)
         if self.goals is None:
             return {
                 name: band for name, band in shifted.items() if name not in {"attainment", "goodput_per_s"}
@@ -110,12 +107,13 @@ def goals_of(slo: Slo, outside_s: float) -> Goals | None:
     promised = [one for one in (slo.ttft, slo.itl, slo.e2e) if one is not None]
     if not promised:
         return None
-    return Goals(
-        ttft_s=slo.ttft.under_s - outside_s if slo.ttft else None,
+    goals = Goals(
+        ttft_s=slo.ttft.under_s if slo.ttft else None,
         itl_s=slo.itl.under_s if slo.itl else None,
-        e2e_s=slo.e2e.under_s - outside_s if slo.e2e else None,
+        e2e_s=slo.e2e.under_s if slo.e2e else None,
         share=min(one.share for one in promised),
     )
+    return goals.inside(outside_s)
 
 
 def latest_part(trace: Trace, most: int = MOST_REQUESTS) -> Trace:
@@ -124,7 +122,3 @@ def latest_part(trace: Trace, most: int = MOST_REQUESTS) -> Trace:
         return trace
     since_s = trace[-most].arrival_s
     return window(trace, since_s, duration_s(trace) - since_s + 1e-6)
-
-
-def _shift(band: Band, seconds: float) -> Band:
-    return replace(band, value=band.value + seconds, low=band.low + seconds, high=band.high + seconds)

@@ -9,19 +9,29 @@ from flettner.agent.domain.errors import ConfigError
 from flettner.lint.rules.flags import LINTS
 from flettner.performance_model.band import Band
 from flettner.performance_model.engine_limits import EngineLimits
-from flettner.performance_model.engine_settings import limits_of, veto
+from flettner.performance_model.engine_settings import limits_of, veto, with_changes
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.extrapolation import describe_extrapolation
 from flettner.performance_model.hardware_prior import prior_law
 from flettner.performance_model.outcome import Goals
-from flettner.performance_model.prediction import MOST_REPLICAS, Headroom, find_headroom, largest_of, predict
+from flettner.performance_model.outside import OUTSIDE, cached_share, outside_of_page
+from flettner.performance_model.prediction import (
+    MOST_REPLICAS,
+    Headroom,
+    add_outside,
+    find_headroom,
+    largest_of,
+    predict,
+)
+from flettner.performance_model.resample import with_cached_share
 from flettner.performance_model.search import LEAST_GAIN, SearchResult, search
 from flettner.performance_model.step_law import COEFFICIENTS, UncertainLaw, read_law, write_law
 from flettner.performance_model.trace import Trace, duration_s, mean_rate
-from flettner.tools.advisor.measured_law import find_kv_tokens, law_of_log
+from flettner.tools.advisor.measured_law import find_kv_tokens, law_of_log, plans_ahead
 from flettner.tools.advisor.render import format_command
 from flettner.tools.terminal.tables import format_sentence, format_table
 from flettner.tools.terminal.values import format_prediction
+from flettner.vllm_facts.metrics.page_totals import PageTotals
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command
 from flettner.vllm_facts.validity.engine import find_problems
@@ -48,12 +58,13 @@ _OF_GOALS = (("attainment", "requests within the objectives"), ("goodput_per_s",
 class PredictionReport:
     """`goals`, `headroom` are None without an objective, `search` without a search.
 
-    `warnings`: why vLLM may refuse the command.
+    `warnings`: why vLLM may refuse the command. `outside`: seconds of each request outside of the engine.
     """
 
     trace: Trace
     law: UncertainLaw
     limits: EngineLimits
+    outside: Band
     warnings: Sequence[str]
     bands: Mapping[str, Band]
     goals: Goals | None
@@ -73,6 +84,7 @@ class PredictionReport:
             "warnings": list(self.warnings),
             "extrapolation": self.extrapolation,
             "limits": asdict(self.limits),
+            "outside_s": asdict(self.outside),
             "predicted": {name: asdict(band) for name, band in self.bands.items()},
             "objectives": asdict(self.goals) if self.goals else None,
             "headroom": asdict(self.headroom) if self.headroom else None,
@@ -112,26 +124,33 @@ def build_report(
     *,
     law_text: str | None,
     log: Sequence[str],
+    page: PageTotals | None,
     kv_tokens: int | None,
     search_settings: bool,
 ) -> PredictionReport:
-    """Raises PredictionInputError."""
+    """`page`: /metrics of a server with this load. Raises PredictionInputError."""
     if kv_tokens is not None and kv_tokens < 1:
         raise PredictionInputError(f"--kv-tokens {kv_tokens}: must be at least 1")
     warnings = check_flags(config)
     measured = kv_tokens or find_kv_tokens(log)
+    if plans_ahead(config):
+        config = with_changes(config, {"async_scheduling": True})
     limits = limits_of(config, kv_tokens=measured)
     doubt = veto(config, limits)
     law = _choose_law(config, limits, trace, law_text, log)
+    trace = with_cached_share(trace, cached_share(page)) if page else trace
+    outside = (outside_of_page(page) if page else None) or OUTSIDE
+    inside = goals.inside(outside.value) if goals else None
     return PredictionReport(
         trace=trace,
         law=law,
         limits=limits,
+        outside=outside,
         warnings=(*warnings, *((doubt,) if doubt else ())),
-        bands=predict(trace, law, limits, goals or Goals()),
+        bands=add_outside(predict(trace, law, limits, inside or Goals()), outside),
         goals=goals,
-        headroom=find_headroom(trace, law.law, limits, goals) if goals else None,
-        search=search(config, trace, law, goals, kv_tokens=measured) if goals and search_settings else None,
+        headroom=find_headroom(trace, law.law, limits, inside) if inside else None,
+        search=search(config, trace, law, inside, kv_tokens=measured) if inside and search_settings else None,
     )
 
 

@@ -13,11 +13,12 @@ from flettner.tools.advisor.option_files import LAW_HINT, TRACE_HINT, read_optio
 from flettner.tools.cli.dispatch import Subparsers, add_command
 from flettner.tools.cli.predict_target import parse_factor, predict_target
 from flettner.tools.cli.remote_command import add_remote_options
-from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.errors import FlagError, MetricsPageError
 from flettner.vllm_facts.shell_command.serve_command import parse_command
 
 if TYPE_CHECKING:
     from flettner.performance_model.outcome import Goals
+    from flettner.vllm_facts.metrics.page_totals import PageTotals
 
 
 def add_predict(subparsers: Subparsers) -> None:
@@ -36,6 +37,13 @@ def add_predict(subparsers: Subparsers) -> None:
     parser.add_argument("--law", type=Path, metavar="FILE", help="a measured law of step time, as JSON")
     parser.add_argument(
         "--kv-tokens", type=int, metavar="N", help="size of the KV cache; default: from --log, or estimated"
+    )
+    parser.add_argument(
+        "--metrics",
+        type=Path,
+        metavar="FILE",
+        help="a /metrics page of the server: what of a request passes outside of the engine, and which share "
+        "of the prompts is cached",
     )
     add_objectives(parser)
     parser.add_argument("--rate", metavar="X", help="multiply the request rate by X, such as 1.5")
@@ -86,6 +94,7 @@ def _predict_trace(args: argparse.Namespace) -> int:
         goals,
         law_text=read_option_file(args.law, "--law", LAW_HINT) if args.law else None,
         log=read_log(args.log) if args.log else (),
+        page=_read_page(args.metrics) if args.metrics else None,
         kv_tokens=args.kv_tokens,
         search_settings=args.search,
     )
@@ -94,6 +103,16 @@ def _predict_trace(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(report.as_text(command))
     return 0
+
+
+def _read_page(path: Path) -> "PageTotals":
+    from flettner.vllm_facts.metrics.totals import totals  # noqa: PLC0415
+
+    hint = "give the output of `curl http://SERVER/metrics`"
+    try:
+        return totals(read_option_file(path, "--metrics", hint).encode())
+    except MetricsPageError as error:
+        raise ConfigError(f"--metrics {path}: {error}; {hint}") from error
 
 
 def _goals(args: argparse.Namespace) -> "Goals | None":

@@ -36,11 +36,7 @@ def calibrate(
     outside_s = max(0.0, measured.get("ttft_p10_s", 0.0) - quantile(waits, 0.1)) if waits else 0.0
     return (
         replace(law, law=scaled, draws=tuple(draw.scaled(factor) for draw in law.draws)),
-        replace(
-            plan.goals,
-            ttft_s=_less(plan.goals.ttft_s, outside_s),
-            e2e_s=_less(plan.goals.e2e_s, outside_s),
-        ),
+        plan.goals.inside(outside_s),
     )
 
 
@@ -52,10 +48,6 @@ def _find_factor(law: StepLaw, plan: TuningPlan, limits: EngineLimits, gap_s: fl
         is_slower = _mean_gap_s(ReplayedScheduler(plan.trace, law.scaled(middle), limits).run()) > gap_s
         low, high = (low, middle) if is_slower else (middle, high)
     return sqrt(low * high)
-
-
-def _less(limit_s: float | None, outside_s: float) -> float | None:
-    return None if limit_s is None else max(0.0, limit_s - outside_s)
 
 
 def _mean_gap_s(run: EngineRun) -> float:

@@ -139,11 +139,25 @@ def test_the_law_and_the_kv_cache_come_from_the_log(predict: Predict, trace: str
     assert row["law"]["law"]["token_us"] == pytest.approx(LAW.token_us, rel=0.05)
 
 
+def test_a_page_of_metrics_tells_the_time_outside_and_what_is_cached(
+    predict: Predict, trace: str, law: str
+) -> None:
+    argv = ("--trace", trace, "--law", law, "--gpu", "RTX 4090")
+    plain, told = (
+        found(predict, *argv, *more, "--", *SERVE, "64")
+        for more in ((), ("--metrics", "tests/support/scrapes/vllm-0.32-later.txt"))
+    )
+
+    assert plain["outside_s"] == {"value": 0.008, "low": 0.004, "high": 0.016}
+    assert told["outside_s"]["low"] == told["outside_s"]["value"] == told["outside_s"]["high"] > 0
+
+
 @pytest.mark.parametrize(
     ("argv", "complaint"),
     [
         (("--trace", "gone.jsonl"), "--trace gone.jsonl: cannot be read"),
         (("--trace", "TRACE", "--search"), "--search: needs an objective"),
+        (("--trace", "TRACE", "--metrics", "TRACE", "--gpu", "L4"), "give the output of `curl http://SERVER/metrics`"),
         (("--trace", "TRACE", "--ttft", "soon"), "--ttft soon: not a duration"),
         (("--trace", "TRACE", "--ttft", "500"), "--ttft 500: not a duration with its unit"),
         (("--trace", "TRACE", "--rate", "0"), "--rate 0: must be a factor"),

@@ -189,3 +189,68 @@ def test_an_earlier_prompt_of_the_group_saves_the_next_one_its_prefix() -> None:
 
     assert ttft[1][0] == ttft[0][0]
     assert ttft[1][1] < ttft[0][1] / 5
+
+
+def test_a_step_that_is_planned_early_leaves_later_requests_to_the_next() -> None:
+    """Arrivals in an idle engine, in a step with prompts, in a stretch of decoding, and in the last step."""
+    law, limits = StepLaw(step_us=10_000, token_us=0.0), EngineLimits(kv_blocks=900)
+    arrivals_s = (0.0, 0.004, 0.1234, 0.6389, 1.5)
+    trace = [
+        TraceRequest(arrival_s=at_s, prompt_tokens=10, output_tokens=20 if at_s < 0.1 else 50)
+        for at_s in arrivals_s
+    ]
+
+    early, late = (
+        [
+            round(1000 * (one.first_s or 0.0))
+            for one in ReplayedScheduler(trace, law, replace(limits, async_scheduling=early)).run().requests
+        ]
+        for early in (True, False)
+    )
+
+    assert late == [10, 20, 140, 649, 1510]
+    assert early == [10, 30, 150, 650, 1510]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_planning_early_is_what_a_step_by_step_schedule_does(seed: int) -> None:
+    """Without limits all requests run: a request begins with the step after the one in whose time it came."""
+    random = Random(f"early:{seed}")  # noqa: S311 - reproducible, not secret
+    law = StepLaw(step_us=9_000, token_us=30.0, sequence_us=100.0, kv_read_us=0.4)
+    trace, at_s = [], 0.0
+    for _ in range(40):
+        at_s += random.expovariate(random.choice([2.0, 50.0]))
+        trace.append(
+            TraceRequest(
+                arrival_s=at_s, prompt_tokens=random.randint(1, 300), output_tokens=random.randint(1, 80)
+            )
+        )
+
+    run = ReplayedScheduler(trace, law, EngineLimits(kv_blocks=9000, async_scheduling=True)).run()
+
+    expected = step_early(trace, law)
+    assert [one.first_s for one in run.requests] == pytest.approx([first_s for first_s, _ in expected])
+    assert [one.last_s for one in run.requests] == pytest.approx([last_s for _, last_s in expected])
+
+
+def step_early(trace: list[TraceRequest], law: StepLaw) -> list[tuple[float, float]]:
+    """First and last token of each request."""
+    now = planned_s = 0.0
+    coming, running = list(range(len(trace))), dict[int, int]()  # tokens so far
+    first_s, last_s = dict[int, float](), dict[int, float]()
+    while coming or running:
+        if not running and trace[coming[0]].arrival_s > planned_s:
+            now = planned_s = max(now, trace[coming[0]].arrival_s)
+        while coming and trace[coming[0]].arrival_s <= planned_s:
+            running[coming.pop(0)] = 0
+        tokens = sum(1 if made else trace[at].prompt_tokens for at, made in running.items())
+        read = sum(trace[at].prompt_tokens + made for at, made in running.items() if made)
+        planned_s = now
+        now += law.seconds(tokens, len(running), read)
+        for at in list(running):
+            running[at] += 1
+            first_s.setdefault(at, now)
+            last_s[at] = now
+            if running[at] == trace[at].output_tokens:
+                del running[at]
+    return [(first_s[at], last_s[at]) for at in range(len(trace))]
