@@ -1,0 +1,146 @@
+"""What the model says of settings of a real GPU that its law has not seen."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import pytest
+
+from flettner.performance_model.band import Band
+from flettner.performance_model.hardware_prior import prior_law
+from flettner.performance_model.outcome import Goals
+from flettner.performance_model.step_law import UncertainLaw, write_law
+from flettner.tools.advisor.measured_law import find_kv_tokens, law_of_log
+from flettner.tools.advisor.prediction_report import build_report
+from tests.unit.performance_model.recorded_gpu import RecordedSetting, RecordedSweep, read_sweep
+
+GOALS = Goals(ttft_s=0.5, itl_s=0.05)
+H100 = read_sweep("h100-qwen3-8b-20rps")
+H200 = read_sweep("h200-qwen3-8b")
+"""Of five loads; the host needed 40 ms to launch a step without a CUDA graph, and stalled at times."""
+Forecasts = Sequence[tuple[RecordedSetting, Mapping[str, Band]]]
+
+
+def fit(sweep: RecordedSweep, seen: Sequence[RecordedSetting]) -> UncertainLaw:
+    log = sweep.log(seen)
+    law = law_of_log(seen[0].config(sweep.gpu), log, find_kv_tokens(log), seen[0].trace())
+    assert law is not None
+    return law
+
+
+def forecast(sweep: RecordedSweep, law: UncertainLaw, settings: Sequence[RecordedSetting]) -> Forecasts:
+    """As `flettner predict` prints it."""
+    return [
+        (
+            setting,
+            build_report(
+                setting.config(sweep.gpu),
+                setting.trace(),
+                GOALS,
+                law_text=write_law(law),
+                log=sweep.head,
+                page=None,
+                kv_tokens=None,
+                search_settings=False,
+            ).bands,
+        )
+        for setting in settings
+    ]
+
+
+def itl_errors(forecasts: Forecasts) -> list[float]:
+    return [
+        abs(1000 * bands["itl_mean_s"].value / setting.measured["itl_mean_ms"] - 1)
+        for setting, bands in forecasts
+    ]
+
+
+def count_inside(forecasts: Forecasts) -> int:
+    """How many times between tokens lie in their bands."""
+    return sum(
+        bands["itl_mean_s"].low <= setting.measured["itl_mean_ms"] / 1000 <= bands["itl_mean_s"].high
+        for setting, bands in forecasts
+    )
+
+
+def count_good(forecasts: Forecasts, points: float) -> int:
+    """How many shares of requests within the objectives are right within so many points."""
+    return sum(
+        abs(bands["attainment"].value - setting.measured["good_share"]) <= points / 100
+        for setting, bands in forecasts
+    )
+
+
+def test_the_data_sheet_tells_the_time_between_tokens() -> None:
+    law = prior_law(H100.settings[0].config(H100.gpu))
+
+    found = forecast(H100, law, H100.settings)
+
+    assert max(itl_errors(found)) < 0.10
+    assert count_inside(found) == len(found)
+
+
+def test_eight_sequences_tell_what_more_of_them_cost() -> None:
+    """The first setting has never more: what the log does not show stays as the data sheet has it."""
+    first, *others = H100.settings
+    law = fit(H100, [first])
+
+    found = forecast(H100, law, others)
+
+    assert max(itl_errors(found)) < 0.10
+    assert median(itl_errors(found)) < 0.05
+    assert count_inside(found) >= len(found) - 1
+    assert count_good(found, points=10) >= len(found) - 1
+
+
+def test_two_settings_tell_the_others() -> None:
+    first, second, *others = H100.settings
+
+    found = forecast(H100, fit(H100, [first, second]), others)
+
+    assert max(itl_errors(found)) < 0.06
+    assert count_inside(found) >= len(found) - 1
+    assert count_good(found, points=5) >= len(found) - 1
+
+
+def test_the_band_grows_with_the_distance_from_what_was_seen() -> None:
+    first, second = H100.settings[:2]
+    (_, near), (_, far) = forecast(H100, fit(H100, [first]), [first, second])
+
+    widths = [bands["itl_mean_s"].high / bands["itl_mean_s"].low for bands in (near, far)]
+
+    assert widths[0] < widths[1]
+
+
+def test_the_first_token_takes_the_time_outside_of_the_engine_too() -> None:
+    light = [one for one in H100.settings[1:] if one.row["max_num_seqs"] >= 32]
+
+    found = forecast(H100, fit(H100, H100.settings[:1]), light)
+
+    for setting, bands in found:
+        assert 1000 * bands["ttft_p50_s"].value == pytest.approx(setting.measured["ttft_p50_ms"], rel=0.2)
+
+
+def test_other_loads_of_another_gpu_lie_in_their_bands() -> None:
+    """The law is of eight sequences of a chat; the others are up to 250, and prompts of 2,000 tokens."""
+    found = forecast(H200, fit(H200, H200.settings[:1]), H200.settings[1:])
+
+    assert median(itl_errors(found)) < 0.10
+    assert count_inside(found) >= len(found) - 1
+
+
+def test_the_data_sheet_tells_most_loads_of_another_gpu() -> None:
+    found = forecast(H200, prior_law(H200.settings[0].config(H200.gpu)), H200.settings)
+
+    assert median(itl_errors(found)) < 0.10
+    assert count_inside(found) >= len(found) - 1
+
+
+def test_steps_beyond_the_largest_graph_take_as_long_as_their_launch() -> None:
+    """With a budget of 1,024 tokens and many waiting prompts each step has some 900 tokens."""
+    *_, crowded = H200.settings
+    law = fit(H200, H200.settings)
+
+    ((_, bands),) = forecast(H200, law, [crowded])
+
+    assert 0.02 < law.law.seconds(600, 200, 80_000) < 0.06
+    assert 1000 * bands["itl_mean_s"].value == pytest.approx(crowded.measured["itl_mean_ms"], rel=0.2)
