@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import isnan
+from statistics import fmean
 
 from flettner.agent.prediction.learned import FittedLaw, LawSource, LearnedModel, TokenCounts
 from flettner.agent.prediction.recording import Minute, Recording, sum_minutes
@@ -76,7 +77,7 @@ class Learned:
 
 def learn(lesson: Lesson) -> Learned:
     load = build_load(lesson.recording, servers=lesson.servers)
-    outside_s = _outside_s(lesson.recording, load.counts_from)
+    outside_s = time_outside(lesson.recording, load.counts_from)
     acceptance, fitted, why = lesson.acceptance, None, ""
     try:
         if (errors := _check(lesson, load, outside_s)) is not None:
@@ -135,7 +136,7 @@ def choose_rows(
     """Those of the iteration log where there are enough. `context`: as in `rows_of_log`."""
     if len(steps.logged) < LEAST_LOGGED:
         return steps.counted, "histograms"
-    return rows_of_log(config, steps.logged, steps.busy, context)
+    return rows_of_log(config, steps.logged, steps.busy, context, on_gpu=config.card is not None)
 
 
 def _check(lesson: Lesson, load: RecordedLoad, outside_s: float) -> tuple[float, float] | None:
@@ -189,25 +190,25 @@ def _measure_histograms(minute: Minute, begin_s: float, outside_s: float) -> Mea
     )
 
 
-def _outside_s(recording: Recording, counts_from: TokenCounts) -> float:
-    """Mean time to the first token less the mean times in the engine's queue and of its prefill.
+def time_outside(recording: Recording, counts_from: TokenCounts) -> float:
+    """Mean time of a request outside of the engine's queue and its work.
 
-    The proxy measures it as clients do; vLLM's own TTFT leaves out what passes before its API server.
+    By the proxy's TTFT, which is measured as clients do; else by vLLM's E2E, which leaves out what passes
+    before its API server. Both are of requests that ended, as queue, prefill and inference are: vLLM counts a
+    TTFT when it is over, and while a queue grows those requests waited for longer.
     """
     sums, requests = sum_minutes(recording.minutes), recording.requests
-    if sums.ttft is None or sums.queue is None or sums.prefill is None:
+    since_s = recording.minutes[0].begin_s
+    waits_s = [
+        ttft_s
+        for ended_s, ttft_s in zip(requests.ended_s, requests.ttft_s, strict=True)
+        if counts_from == "records" and ended_s >= since_s and not isnan(ttft_s)
+    ]
+    inside = sums.prefill if waits_s else sums.inference
+    if sums.queue is None or inside is None or not (waits_s or sums.e2e):
         return 0.0
-    mean_s = sums.ttft.sum / sums.ttft.total
-    if counts_from == "records":
-        since_s = recording.minutes[0].begin_s
-        known = [
-            ttft_s
-            for ended_s, ttft_s in zip(requests.ended_s, requests.ttft_s, strict=True)
-            if ended_s >= since_s and not isnan(ttft_s)
-        ]
-        mean_s = sum(known) / len(known) if known else mean_s
-    engine_s = sums.queue.sum / sums.queue.total + sums.prefill.sum / sums.prefill.total
-    return max(0.0, mean_s - engine_s)
+    whole_s = fmean(waits_s) if waits_s or sums.e2e is None else sums.e2e.sum / sums.e2e.total
+    return max(0.0, whole_s - sums.queue.sum / sums.queue.total - inside.sum / inside.total)
 
 
 def _explain(lesson: Lesson, newest: FittedLaw | None, acceptance: Acceptance, why: str) -> str:

@@ -61,6 +61,8 @@ class Sums:
     itl: Buckets | None = None
     queue: Buckets | None = None
     prefill: Buckets | None = None
+    e2e: Buckets | None = None
+    inference: Buckets | None = None
     prompt_tokens: float = 0.0
     cached_tokens: float = 0.0
     finished: float = 0.0  # requests
@@ -74,6 +76,8 @@ class _Histograms(TypedDict):
     itl: Buckets | None
     queue: Buckets | None
     prefill: Buckets | None
+    e2e: Buckets | None
+    inference: Buckets | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +131,8 @@ def _histograms(parts: Sequence[EngineSample | Sums]) -> _Histograms:
         itl=add_buckets(one.itl for one in parts),
         queue=add_buckets(one.queue for one in parts),
         prefill=add_buckets(one.prefill for one in parts),
+        e2e=add_buckets(one.e2e for one in parts),
+        inference=add_buckets(one.inference for one in parts),
     )
 
 
