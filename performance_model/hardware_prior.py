@@ -85,15 +85,21 @@ def scaled_prior(config: ServeConfig, windows: Sequence[WorkWindow]) -> StepLaw:
 
 
 def rows_of_log(
-    config: ServeConfig, windows: Sequence[WorkWindow], spans: Sequence[BusySpan], context: float
+    config: ServeConfig,
+    windows: Sequence[WorkWindow],
+    spans: Sequence[BusySpan],
+    context: float,
+    *,
+    on_gpu: bool,
 ) -> tuple[Sequence[WorkWindow], WindowKind]:
     """What a law is fitted to, of an iteration log: windows with the elapsed times of its steps and what the
     clock says beside them, or spans of the clock alone.
 
-    In spans of a second a step, its tokens and its sequences look more alike; without a GPU there is no prior
-    that tells them apart. `context`: tokens of KV cache that a sequence reads, where the log does not say.
+    In spans of a second a step, its tokens and its sequences look more alike; without a GPU (`on_gpu`: there
+    is one, if of an unknown kind) no prior tells them apart. `context`: tokens of KV cache that a sequence
+    reads, where the log does not say.
     """
-    clocked = clocked_windows(spans) if config.card is not None else []
+    clocked = clocked_windows(spans) if on_gpu else []
     if clocked:
         return _without_stalls(config, with_kv_read(clocked, context)), "clock"
     return with_kv_read(add_unlogged(windows, unlogged(spans)), context), "steps"

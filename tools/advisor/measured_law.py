@@ -43,6 +43,11 @@ def plans_ahead(config: ServeConfig) -> bool:
     return is_default and (release is None or release >= ASYNC_SINCE)
 
 
+def _is_on_gpu(config: ServeConfig) -> bool:
+    """Whether it runs on one, if of an unknown kind: vLLM for CPUs does not plan ahead."""
+    return config.card is not None or any("scheduling is enabled" in line[:4000] for line in config.log)
+
+
 def law_of_log(
     config: ServeConfig, log: Sequence[str], kv_tokens: int | None, trace: Trace
 ) -> UncertainLaw | None:
@@ -54,7 +59,8 @@ def law_of_log(
     windows = list(windows_of_steps(records, capacity))
     if not windows:
         return None
-    rows, kind = rows_of_log(config, windows, list(busy_spans(records, capacity)), mean_context(trace))
+    spans = list(busy_spans(records, capacity))
+    rows, kind = rows_of_log(config, windows, spans, mean_context(trace), on_gpu=_is_on_gpu(config))
     unit = "windows of steps in the log" if kind == "steps" else "spans of the log's clock"
     law = fit_with_prior(config, rows, kind=kind, source=f"{len(rows)} {unit}")
     unexplained = _error_of_seconds(law.law, rows) if kind == "clock" else 0.0

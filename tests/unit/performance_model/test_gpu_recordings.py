@@ -1,6 +1,7 @@
 """What the model says of settings of a real GPU that its law has not seen."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -90,6 +91,18 @@ def test_eight_sequences_tell_what_more_of_them_cost() -> None:
     assert median(itl_errors(found)) < 0.05
     assert count_inside(found) >= len(found) - 1
     assert count_good(found, points=10) >= len(found) - 1
+
+
+def test_a_log_that_shows_asynchronous_scheduling_needs_no_name_of_the_gpu() -> None:
+    """It tells that there is one; its ratios are those of a middle one then."""
+    first, *others = H100.settings
+    log = H100.log([first])
+    unnamed = replace(first.config(H100.gpu), card=None, log=H100.head)
+
+    law = law_of_log(unnamed, log, find_kv_tokens(log), first.trace())
+
+    assert law is not None
+    assert max(itl_errors(forecast(H100, law, others))) < 0.10
 
 
 def test_two_settings_tell_the_others() -> None:

@@ -89,7 +89,7 @@ def test_elapsed_times_that_hide_much_of_a_step_are_not_used() -> None:
 
     read = read_log(recorded, lambda one: one.seconds, lambda one: 2e-4 if one.prefills else 0.01)
     spans = list(busy_spans(read, KV_TOKENS))
-    rows, kind = rows_of_log(case, list(windows_of_steps(read, KV_TOKENS)), spans, 0.0)
+    rows, kind = rows_of_log(case, list(windows_of_steps(read, KV_TOKENS)), spans, 0.0, on_gpu=True)
     law = fit_with_prior(case, rows, kind=kind, draws=0).law
 
     assert kind == "clock"
@@ -97,7 +97,9 @@ def test_elapsed_times_that_hide_much_of_a_step_are_not_used() -> None:
         expected = LAW.seconds(tokens, sequences, 20_000)
         assert law.seconds(tokens, sequences, 20_000) == pytest.approx(expected, rel=0.1)
     unknown = replace(case, card=None)
-    assert rows_of_log(unknown, list(windows_of_steps(read, KV_TOKENS)), spans, 0.0)[1] == "steps"
+    assert (
+        rows_of_log(unknown, list(windows_of_steps(read, KV_TOKENS)), spans, 0.0, on_gpu=False)[1] == "steps"
+    )
 
 
 def test_a_minute_in_which_the_server_stood_still_is_left_out() -> None:
@@ -105,7 +107,7 @@ def test_a_minute_in_which_the_server_stood_still_is_left_out() -> None:
     stalled = [replace(one, seconds=60.0) if at == 1500 else one for at, one in enumerate(steps(3000))]
 
     rows = [
-        rows_of_log(case, [], list(busy_spans(read, KV_TOKENS)), 0.0)[0]
+        rows_of_log(case, [], list(busy_spans(read, KV_TOKENS)), 0.0, on_gpu=True)[0]
         for read in (
             read_log(recorded, lambda one: one.seconds, lambda _: 0.01) for recorded in (steps(3000), stalled)
         )
