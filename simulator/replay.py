@@ -20,31 +20,38 @@ class Run:
 
 
 def replay(
-    requests: Iterable[SimulatedRequest], scheduler: Scheduler, seconds: Callable[[StepWork], float]
+    requests: Iterable[SimulatedRequest],
+    scheduler: Scheduler,
+    seconds: Callable[[StepWork], float],
+    *,
+    async_scheduling: bool = False,
 ) -> Run:
     """Add the requests at their `arrived_at` and step until all ended. `seconds` is the law of step time.
+
+    With `async_scheduling` a step is planned when the one before it begins.
 
     Raises RuntimeError if the queue can never move: chunked prefill off and a prompt above the budget.
     """
     served = tuple(sorted(requests, key=lambda request: request.arrived_at))
     coming = deque(served)
-    now = 0.0
+    now = planned = 0.0
     steps = peak_running = 0
     peak_kv = 0.0
     while coming or scheduler.waiting or scheduler.running:
-        while coming and coming[0].arrived_at <= now:
+        while coming and coming[0].arrived_at <= planned:
             scheduler.add(coming.popleft())
         step = scheduler.plan()
         if step is None:
             if not coming:
                 raise RuntimeError(f"{len(scheduler.waiting)} requests wait and none can ever be admitted")
-            now = coming[0].arrived_at
+            now = planned = max(now, coming[0].arrived_at)
             continue
         for request in step.admitted:
             request.scheduled_at = now if request.scheduled_at is None else request.scheduled_at
         peak_kv = max(peak_kv, scheduler.cache.used_share)
         peak_running = max(peak_running, len(scheduler.running))
-        now += seconds(step.work)
+        began, now = now, now + seconds(step.work)
+        planned = began if async_scheduling else now
         steps += 1
         for request in scheduler.finish(step):
             request.first_at = now if request.first_at is None else request.first_at
