@@ -51,14 +51,14 @@ async def test_changes_and_retires_an_adopted_server_like_a_launched_one(site: S
         before = await rig.serving()
 
         async with rig.observer() as answers, rig.clients() as traffic:
-            one = await rig.switch(max_num_seqs=16)
+            rollout = await rig.switch(max_num_seqs=16)
             async with asyncio.timeout(PATIENCE_S):
                 code = await process.wait()
-            kept = await rig.consistent_server()
+            green = await rig.consistent_server()
 
     after = await rig.target()
     assert [server["ours"] for server in before["servers"]] == [False]
-    assert (one["outcome"], one["lost"], kept, code) == ("promoted", 0, "chat-r1", 0), one
+    assert (rollout["outcome"], rollout["lost"], green, code) == ("promoted", 0, "chat-r1", 0), rollout
     assert after["servers"][0]["setting"] == {**before["servers"][0]["setting"], "max_num_seqs": 16}
     assert lost(traffic) == []
     assert set(answers) == {"200"}
@@ -70,11 +70,11 @@ async def test_advise_mode_changes_nothing(site: Start, mode: str, words: tuple[
         rig = await site(SiteConfig(serving=url, mode=mode), *words)
         await until(rig.target, lambda target: target and target["servers"], "the server to be seen")
         made = await rig.propose(max_num_seqs=16)
-        status, said = await rig.approve(made)
+        status, answer = await rig.approve(made)
         await asyncio.sleep(2.0)  # some ticks of the loop
         target = await rig.target()
 
-        assert (status, said["type"]) == (409, "urn:flettner:problem:mode-is-advise")
+        assert (status, answer["type"]) == (409, "urn:flettner:problem:mode-is-advise")
         assert (target["mode"], target["phase"]) == ("advise", "proposed")
         assert [(server["address"], server["weight"]) for server in target["servers"]] == [
             (url.removeprefix("http://"), None)
@@ -99,7 +99,7 @@ async def test_advise_mode_starts_and_changes_no_container(bench: Bench, docker_
     rig.config.write_text(rig.config.read_text().replace('mode = "advise"', 'mode = "approve"'))
     await rig.start()
     await rig.serving()
-    status, said = await rig.approve(made)
+    status, answer = await rig.approve(made)
 
     assert [name for name in names if name.endswith(ours)] == []
     for document in (before, after):
@@ -107,15 +107,15 @@ async def test_advise_mode_starts_and_changes_no_container(bench: Bench, docker_
     assert after == before
     assert made["status"] == "open", made
     assert any("advise mode starts no container" in note for note in made["notes"])
-    assert (status, "superseded" in said["detail"]) == (409, True), said
+    assert (status, "superseded" in answer["detail"]) == (409, True), answer
 
 
 async def test_a_second_daemon_refuses_to_start_while_the_first_runs(site: Start) -> None:
     rig = await site(SiteConfig())
     await rig.serving()
 
-    code, said = await flettner("run", "-c", str(rig.config))
+    code, output = await flettner("run", "-c", str(rig.config))
 
     assert code == 2
-    assert f"another flettner works here (pid {rig.daemon.pid if rig.daemon else 0})" in said
+    assert f"another flettner works here (pid {rig.daemon.pid if rig.daemon else 0})" in output
     assert await rig.consistent_server() == "chat-r1"

@@ -15,11 +15,11 @@ NO_LOAD = Load(rate=0.001)
 CUT = {"truncated", "failed"}  # after some tokens or after the headers, which vLLM sends at once
 
 
-async def assert_rolled_back(rig: Rig, blue: int, one: Document, *, said: str) -> None:
+async def assert_rolled_back(rig: Rig, blue: int, rollout: Document, *, cause: str) -> None:
     """Assert a rollback with the cause in the audit; the same blue process has all traffic."""
-    assert one["outcome"] == "rolled_back", one
-    assert said in one["why"], one["why"]
-    assert rig.named_in_audit(said)
+    assert rollout["outcome"] == "rolled_back", rollout
+    assert cause in rollout["why"], rollout["why"]
+    assert rig.named_in_audit(cause)
     assert await rig.consistent_server() == "chat-r1"
     assert rig.pid("chat-r1") == blue
 
@@ -35,12 +35,12 @@ async def test_routes_no_request_to_a_green_that_cannot_start(site: Start) -> No
     )
 
     async with rig.clients() as traffic:
-        for to, said, logged in bad:
-            one = await rig.switch(**to)
-            await assert_rolled_back(rig, blue, one, said=said)
-            assert any(logged in line for line in one["log"]), one["log"]
+        for to, cause, logged in bad:
+            rollout = await rig.switch(**to)
+            await assert_rolled_back(rig, blue, rollout, cause=cause)
+            assert any(logged in line for line in rollout["log"]), rollout["log"]
             assert rig.named_in_audit(logged)
-            assert one["exposed"]["total"] == 0
+            assert rollout["exposed"]["total"] == 0
 
     assert lost(traffic) == []
 
@@ -51,13 +51,13 @@ async def test_routes_no_request_to_a_green_with_wrong_answers(site: Start) -> N
     blue = rig.pid("chat-r1")
 
     async with rig.clients() as traffic:
-        one = await rig.switch(kv_cache_dtype="fp8_e5m2")
-        await assert_rolled_back(rig, blue, one, said="odd one out")
-        assert one["exposed"]["total"] == 0
-        assert one["quality"]["same"] < 0.9
+        rollout = await rig.switch(kv_cache_dtype="fp8_e5m2")
+        await assert_rolled_back(rig, blue, rollout, cause="odd one out")
+        assert rollout["exposed"]["total"] == 0
+        assert rollout["quality"]["same"] < 0.9
         assert not rig.named_in_journal("capital of France")
-        one = await rig.switch(kv_cache_dtype="fp8_e4m3")
-        assert (one["outcome"], one["quality"]["same"]) == ("promoted", 1.0), one
+        rollout = await rig.switch(kv_cache_dtype="fp8_e4m3")
+        assert (rollout["outcome"], rollout["quality"]["same"]) == ("promoted", 1.0), rollout
 
     assert lost(traffic) == []
 
@@ -68,8 +68,8 @@ async def test_kills_a_green_that_is_not_healthy_by_the_deadline(site: Start) ->
     blue = rig.pid("chat-r1")
 
     async with rig.clients() as traffic:
-        one = await rig.switch(max_num_seqs=9)
-        await assert_rolled_back(rig, blue, one, said="not healthy within 6 s")
+        rollout = await rig.switch(max_num_seqs=9)
+        await assert_rolled_back(rig, blue, rollout, cause="not healthy within 6 s")
 
     assert lost(traffic) == []
 
@@ -81,11 +81,11 @@ async def test_a_green_that_dies_in_the_canary_loses_only_its_own_requests(site:
     blue = rig.pid("chat-r1")
 
     async with rig.clients() as traffic:
-        one = await rig.switch(max_num_seqs=9)
-        await assert_rolled_back(rig, blue, one, said="chat-r2 exited with code 1")
+        rollout = await rig.switch(max_num_seqs=9)
+        await assert_rolled_back(rig, blue, rollout, cause="chat-r2 exited with code 1")
 
-    assert one["exposed"]["total"] > 0
-    assert "Application startup complete." in "\n".join(one["log"])
+    assert rollout["exposed"]["total"] > 0
+    assert "Application startup complete." in "\n".join(rollout["log"])
     assert {record.outcome for record in lost(traffic)} <= CUT, lost(traffic)
     assert len(lost(traffic)) <= 8  # the open requests of one server
 
@@ -96,8 +96,8 @@ async def test_detects_a_hanging_green_whose_health_check_succeeds(site: Start) 
     blue = rig.pid("chat-r1")
 
     async with rig.clients() as traffic:
-        one = await rig.switch(max_num_seqs=9)
-        await assert_rolled_back(rig, blue, one, said="green is worse")
+        rollout = await rig.switch(max_num_seqs=9)
+        await assert_rolled_back(rig, blue, rollout, cause="green is worse")
 
     assert {record.outcome for record in lost(traffic)} <= CUT, lost(traffic)
 
@@ -114,8 +114,8 @@ async def test_a_frozen_green_loses_no_request_without_a_response_yet(site: Star
         await until(lambda: _in_flight(traffic.tally.in_flight), lambda count: not count, "no open request")
         os.kill(rig.pid("chat-r2"), signal.SIGSTOP)
         traffic.load = load
-        one = await rig.ended(change)
-        await assert_rolled_back(rig, blue, one, said="/health does not answer")
+        rollout = await rig.ended(change)
+        await assert_rolled_back(rig, blue, rollout, cause="/health does not answer")
 
     assert lost(traffic) == []
 
@@ -142,7 +142,7 @@ async def test_the_judge_rolls_back_a_green_with_bad_answers(
     blue = rig.pid("chat-r1")
 
     async with rig.clients() as traffic:
-        one = await rig.switch(max_num_seqs=9)
-        await assert_rolled_back(rig, blue, one, said="green is worse")
+        rollout = await rig.switch(max_num_seqs=9)
+        await assert_rolled_back(rig, blue, rollout, cause="green is worse")
 
     assert {record.outcome for record in lost(traffic)} == outcomes

@@ -20,9 +20,9 @@ async def crash(rig: Rig, away_s: float = 1.0) -> None:
     await rig.start()
 
 
-def canary_after(times: int, one: Document) -> bool:
+def canary_after(times: int, now: Document) -> bool:
     """Before its first observation, a daemon shows the state of the journal."""
-    return bool(one) and one["phase"] == "canary" and one["step_since"] and one["restarts"] == times
+    return bool(now) and (now["phase"], now["restarts"]) == ("canary", times) and now["step_since"]
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,11 @@ async def test_promotes_although_the_daemon_is_killed_twice(
         for phase, step in phases:
             await rig.in_phase(phase, step)
             await crash(rig)
-        one = await rig.ended(change)
-        kept = await rig.consistent_server()
+        rollout = await rig.ended(change)
+        server = await rig.consistent_server()
 
-    assert (one["outcome"], one["lost"], kept) == ("promoted", 0, "chat-r2"), one
-    assert one["restarts"] >= 1
+    assert (rollout["outcome"], rollout["lost"], server) == ("promoted", 0, "chat-r2"), rollout
+    assert rollout["restarts"] >= 1
     assert lost(traffic) == []
     assert set(answers) == {"200"}
 
@@ -63,16 +63,16 @@ async def test_completes_a_rollback_after_the_daemon_is_killed(site: Start) -> N
     async with rig.observer() as answers, rig.clients() as traffic:
         change = await rig.change(max_num_seqs=16)
         await rig.in_phase("canary", 1)
-        status, said = await rig.ask(
+        status, answer = await rig.ask(
             "POST", f"/v1/rollouts/{(await rig.rollout())['id']}/abort", {"reason": "enough"}
         )
-        assert (status, said["phase"]) == (200, "rolling_back")
+        assert (status, answer["phase"]) == (200, "rolling_back")
         await crash(rig)
-        one = await rig.ended(change)
-        kept = await rig.consistent_server()
+        rollout = await rig.ended(change)
+        server = await rig.consistent_server()
 
-    assert (one["outcome"], one["lost"], kept) == ("rolled_back", 0, "chat-r1"), one
-    assert "aborted by alice: enough" in one["why"]
+    assert (rollout["outcome"], rollout["lost"], server) == ("rolled_back", 0, "chat-r1"), rollout
+    assert "aborted by alice: enough" in rollout["why"]
     assert lost(traffic) == []
     assert set(answers) == {"200"}
 
@@ -86,11 +86,11 @@ async def test_rolls_back_when_the_daemon_crashes_repeatedly(site: Start) -> Non
         for times in range(3):
             await until(rig.rollout, partial(canary_after, times), f"the canary after {times} restarts")
             await crash(rig, away_s=0.1)
-        one = await rig.ended(change)
-        kept = await rig.consistent_server()
+        rollout = await rig.ended(change)
+        server = await rig.consistent_server()
 
-    assert (one["outcome"], kept) == ("rolled_back", "chat-r1"), one
-    assert "restarted 3 times" in one["why"]
+    assert (rollout["outcome"], server) == ("rolled_back", "chat-r1"), rollout
+    assert "restarted 3 times" in rollout["why"]
     assert lost(traffic) == []
 
 
@@ -122,13 +122,13 @@ async def test_servers_and_envoy_survive_a_daemon_stop(site: Start) -> None:
         code = await rig.kill(signal.SIGTERM)
         alive = (rig.pid("chat-r1"), rig.envoy.find())
         await rig.start()
-        kept = await rig.consistent_server()
-        one = await rig.switch(max_num_seqs=16)
+        serving = await rig.consistent_server()
+        rollout = await rig.switch(max_num_seqs=16)
 
     assert code == 0
     assert alive == (server, envoy)
-    assert kept == "chat-r1"
-    assert one["outcome"] == "promoted"
+    assert serving == "chat-r1"
+    assert rollout["outcome"] == "promoted"
     assert rig.envoy.find() == envoy
     assert lost(traffic) == []
     assert set(answers) == {"200"}

@@ -63,7 +63,7 @@ async def test_systemd_ends_the_canary_before_the_lease_expires(site: Start) -> 
         await until(lambda: rig.answered("chat-r1"), lambda count: count > 40, "answers by blue")
     green_got = await rig.answered("chat-r2") - seen
     await rig.start()
-    await until(rig.rollout, lambda one: one and one["restarts"] == 1, "the next daemon")
+    await until(rig.rollout, lambda rollout: rollout and rollout["restarts"] == 1, "the next daemon")
 
     assert running[0] == 0
     assert "another flettner works here" in running[1]

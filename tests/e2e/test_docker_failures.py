@@ -72,41 +72,41 @@ SOUND = {"Test": ["CMD", "python3", "-c", ASKED], "Interval": 2 * 10**9, "Timeou
 @dataclass(frozen=True, kw_only=True)
 class Fault:
     inflict: Inflict
-    said: str  # the cause in the audit
+    cause: str  # as the audit gives it
     blue: dict[str, Any] = field(default_factory=dict)
     silent: bool = False  # without open requests, else the judge sees the errors first
     logged: str = READY  # of green's own lines, in the rollout
 
 
 FAULTS = {
-    "docker kill": Fault(inflict=lambda api, it: api.kill(it), said="killed by a third party (docker kill"),
-    "docker stop": Fault(inflict=lambda api, it: api.stop(it, timeout=2), said="stopped by a third party"),
+    "docker kill": Fault(inflict=lambda api, it: api.kill(it), cause="killed by a third party (docker kill"),
+    "docker stop": Fault(inflict=lambda api, it: api.stop(it, timeout=2), cause="stopped by a third party"),
     "docker rm -f": Fault(
         inflict=lambda api, it: api.remove_container(it, force=True),
-        said="removed by a third party (docker rm)",
+        cause="removed by a third party (docker rm)",
     ),
     "docker pause": Fault(
         inflict=lambda api, it: api.pause(it),
-        said="its container is paused, which is no evidence",
+        cause="its container is paused, which is no evidence",
         silent=True,
         logged="",
     ),
     "killed from outside": Fault(
-        inflict=lambda api, it: os.kill(server_pid(api, it), signal.SIGKILL), said="was killed by SIGKILL"
+        inflict=lambda api, it: os.kill(server_pid(api, it), signal.SIGKILL), cause="was killed by SIGKILL"
     ),
     "the engine died": Fault(
         inflict=run_in("sh", "-c", f"echo '{ENGINE_DIED}' > /proc/1/fd/1; kill -TERM -1"),
-        said="exited with code 0, after its engine died",
+        cause="exited with code 0, after its engine died",
     ),
     "out of memory": Fault(
         inflict=run_out_of_memory,
-        said="killed by the kernel, out of memory: it needed more than its limit of 256 MiB",
+        cause="killed by the kernel, out of memory: it needed more than its limit of 256 MiB",
         blue={"memory": 256 << 20},
     ),
-    "no network": Fault(inflict=cut_off, said="is disconnected from its network", silent=True),
+    "no network": Fault(inflict=cut_off, cause="is disconnected from its network", silent=True),
     "unhealthy": Fault(
         inflict=freeze,
-        said="its own health check says unhealthy",
+        cause="its own health check says unhealthy",
         blue={"config": {"Healthcheck": SOUND}},
         silent=True,
     ),
@@ -134,7 +134,7 @@ async def test_rolls_back_a_green_with_a_container_fault(
         rollout = await rig.ended(change)
 
     assert {record.outcome for record in lost(traffic)} <= CUT, lost(traffic)
-    await assert_rolled_back(rig, blue, rollout, said=fault.said, logged=fault.logged)
+    await assert_rolled_back(rig, blue, rollout, cause=fault.cause, logged=fault.logged)
 
 
 @asynccontextmanager
@@ -148,12 +148,12 @@ async def in_canary(rig: DockerRig) -> AsyncIterator[tuple[TrafficGenerator, str
 
 
 async def assert_rolled_back(
-    rig: DockerRig, blue: RunningContainer, rollout: Document, *, said: str, logged: str
+    rig: DockerRig, blue: RunningContainer, rollout: Document, *, cause: str, logged: str
 ) -> None:
     """Assert a rollback with the cause in the audit; the same blue, never restarted, serves alone."""
     assert rollout["outcome"] == "rolled_back", rollout
-    assert said in rollout["why"], rollout["why"]
-    assert rig.named_in_audit(said)
+    assert cause in rollout["why"], rollout["why"]
+    assert rig.named_in_audit(cause)
     if logged:
         assert any(logged in line for line in rollout["log"]), rollout["log"]
         assert rig.named_in_audit(logged) or rig.named_in_journal(logged)
@@ -189,15 +189,15 @@ async def test_routes_no_request_to_a_container_that_cannot_start(
     )
 
     async with rig.users(SOME) as traffic:
-        for to, said, logged in bad:
+        for to, cause, logged in bad:
             rollout = await rig.switch(**to)
-            await assert_rolled_back(rig, blue, rollout, said=said, logged=logged)
+            await assert_rolled_back(rig, blue, rollout, cause=cause, logged=logged)
             assert rollout["exposed"]["total"] == 0
     shown = await flettner("audit", "show", "--state-dir", str(rig.state_dir))
 
     assert lost(traffic) == []
     assert shown[0] == 0
-    assert all(said in shown[1] for _, said, _ in bad), shown[1]
+    assert all(cause in shown[1] for _, cause, _ in bad), shown[1]
 
 
 async def test_kills_a_container_that_is_not_ready_by_the_deadline(
@@ -278,7 +278,7 @@ async def test_recognises_a_renamed_container(bench: Bench, docker_site: StartDo
 
 
 @pytest.mark.parametrize(
-    ("inflict", "said"),
+    ("inflict", "cause"),
     [
         (lambda api, it: api.remove_container(it, force=True), "removed by a third party (docker rm)"),
         pytest.param(
@@ -295,7 +295,7 @@ async def test_recognises_a_renamed_container(bench: Bench, docker_site: StartDo
     ids=["removed", "stopped", "in a crash loop"],
 )
 async def test_restarts_a_promoted_server_whose_container_was_removed(
-    bench: Bench, docker_site: StartDocker, inflict: Inflict, said: str
+    bench: Bench, docker_site: StartDocker, inflict: Inflict, cause: str
 ) -> None:
     blue = await bench.serving(*FLAGS, restart="always")
     rig = await docker_site(DockerSiteConfig(), blue)
@@ -307,7 +307,7 @@ async def test_restarts_a_promoted_server_whose_container_was_removed(
     await until(rig.running, ["chat-r2"].__eq__, "a server like it")
 
     assert await rig.consistent_servers() == ["chat-r2"]
-    assert rig.named_in_audit(said)
+    assert rig.named_in_audit(cause)
     again = await rig.container("chat-r2")
     assert again["Config"]["Cmd"] == first["Config"]["Cmd"]
     assert again["HostConfig"]["RestartPolicy"] == first["HostConfig"]["RestartPolicy"]

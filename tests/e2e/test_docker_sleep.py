@@ -20,7 +20,7 @@ from tests.support.rig import Document, lost, until
 
 pytestmark = pytest.mark.timeout(240)
 
-SAID = {"docker pause": "its container is paused"}  # with a serving blue a pause is no evidence
+CAUSES = {"docker pause": "its container is paused"}  # with a serving blue a pause is no evidence
 HOLDS_S = 120.0
 BAD = "max_num_seqs=16:errors=0.5"
 
@@ -122,7 +122,7 @@ async def until_asleep(rig: DockerRig, blue: RunningContainer) -> None:
 async def test_a_green_with_a_container_fault_wakes_the_server_that_sleeps(
     bench: Bench, gpu: Path, docker_site: StartDocker, name: str
 ) -> None:
-    fault = replace(FAULTS[name], said=SAID.get(name, FAULTS[name].said))
+    fault = replace(FAULTS[name], cause=CAUSES.get(name, FAULTS[name].cause))
     blue = await sleepy(bench, gpu, **fault.blue)
     rig = await docker_site(config(), blue)
 
@@ -132,7 +132,7 @@ async def test_a_green_with_a_container_fault_wakes_the_server_that_sleeps(
             green = (await rig.container("chat-r1"))["Id"]
             await inflict_on(rig, green, fault, traffic)
             rollout = await rig.ended(change)
-        await assert_rolled_back(rig, blue, rollout, said=fault.said, logged=fault.logged)
+        await assert_rolled_back(rig, blue, rollout, cause=fault.cause, logged=fault.logged)
 
     assert {record.outcome for record in lost(traffic)} <= {*CUT, "aborted"}, lost(traffic)  # open at green
     assert rig.named_in_journal(f"{blue.name} sleeps: ")

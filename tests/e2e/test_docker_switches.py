@@ -195,9 +195,9 @@ async def test_every_docker_request_passes_the_docker_proxy(
     assert "exited with code 1" in bad["why"]
     assert servers == ["chat-r1"]
     assert lost(traffic) == []
-    said = proxy.log.read_text()
-    assert "containers/create" in said
-    assert "refused" not in said
+    log = proxy.log.read_text()
+    assert "containers/create" in log
+    assert "refused" not in log
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +234,7 @@ async def docker_proxy(folder: Path, blue: Json) -> AsyncIterator[Proxy]:
             )
         try:
             await until(
-                partial(asyncio.to_thread, log.read_text), lambda said: "listening" in said, "the proxy"
+                partial(asyncio.to_thread, log.read_text), lambda text: "listening" in text, "the proxy"
             )
             yield Proxy(host=f"unix://{socket}", log=log)
         finally:

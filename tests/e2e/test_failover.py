@@ -50,7 +50,7 @@ async def test_requests_succeed_while_blue_is_frozen_in_a_canary(site: Start) ->
 
     await served(rig, 50)
 
-    await until(rig.rollout, lambda one: "answers neither" in one.get("failover", ""), "the reason")
+    await until(rig.rollout, lambda latest: "answers neither" in latest.get("failover", ""), "the reason")
     rollout, target = await rig.rollout(), await rig.target()
     assert (rollout["outcome"], rollout["phase"]) == ("running", "canary")
     assert "chat-r1 answers neither its scrapes nor a request; chat-r2 has the traffic" in rollout["failover"]
@@ -60,7 +60,7 @@ async def test_requests_succeed_while_blue_is_frozen_in_a_canary(site: Start) ->
 
     os.kill(rig.pid("chat-r1"), signal.SIGCONT)
     await until(rig.weights, HALVES.__eq__, "the split of the step")
-    await until(rig.rollout, lambda one: one and not one["failover"], "the end of the failover")
+    await until(rig.rollout, lambda latest: latest and not latest["failover"], "the end of the failover")
     assert names("traffic.failover_ended")(rig)
 
 
@@ -88,7 +88,7 @@ async def test_the_failover_outlives_the_daemon(site: Start) -> None:
     await rig.kill()
     await served(rig, 100)  # for longer than the lease of 5 s
     await rig.start()
-    await until(rig.target, lambda found: found.get("failover"), "the restarted daemon")
+    await until(rig.target, lambda target: target.get("failover"), "the restarted daemon")
     await served(rig, 20)
 
 
@@ -98,8 +98,8 @@ async def test_if_both_freeze_nothing_moves_until_one_answers(site: Start, back:
     for name in HALVES:
         os.kill(rig.pid(name), signal.SIGSTOP)
 
-    def both_fail(found: Document) -> bool:
-        return bool(found) and all(server["failing"] for server in found["servers"])
+    def both_fail(target: Document) -> bool:
+        return bool(target) and all(server["failing"] for server in target["servers"])
 
     await until(rig.target, both_fail, "both failures")
     assert await rig.weights() == HALVES
@@ -115,8 +115,8 @@ async def test_a_lone_frozen_server_is_an_incident(site: Start) -> None:
     await rig.serving()
     os.kill(rig.pid("chat-r1"), signal.SIGSTOP)
 
-    found = await until(rig.target, lambda now: now and now["servers"][0]["failing"], "the incident")
-    assert found["servers"][0]["weight"] == 100
+    target = await until(rig.target, lambda now: now and now["servers"][0]["failing"], "the incident")
+    assert target["servers"][0]["weight"] == 100
     assert names("server.failing")(rig)
     os.kill(rig.pid("chat-r1"), signal.SIGCONT)
     await until(rig.target, lambda now: now and not now["servers"][0]["failing"], "its end")

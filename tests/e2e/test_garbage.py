@@ -61,9 +61,9 @@ async def test_survives_any_request_body(site: Start) -> None:
 
     for body in BODIES:
         for path in ("targets/chat/suggestions", "suggestions/chat-s1/approve", "rollouts/chat-1/abort"):
-            status, said = await rig.ask("POST", f"/v1/{path}", data=body)
+            status, answer = await rig.ask("POST", f"/v1/{path}", data=body)
             assert 400 <= status < 500, (body[:40], path, status)
-            assert said["detail"], (body[:40], path)
+            assert answer["detail"], (body[:40], path)
 
     assert (await rig.target())["suggestion"] is None
     assert await rig.consistent_server() == "chat-r1"
@@ -123,19 +123,19 @@ async def test_reports_invalid_metrics_as_lost_once(site: Start) -> None:
         rig = await site(SiteConfig(serving=server.url, mode="advise", policies=True))
 
         async def source() -> Document:
-            found = (await rig.target()).get("sources", [])
-            return next((one for one in found if one["source"].startswith("vllm_metrics")), {})
+            sources = (await rig.target()).get("sources", [])
+            return next((state for state in sources if state["source"].startswith("vllm_metrics")), {})
 
         for body in (b"<html>no</html>", bytes(range(256)) * 40, b"vllm:num_requests_running{} NaN\n"):
             server.body = None
             await until(lambda: _reads(rig), bool, "a reading")
             server.body = body
-            gone = await until(source, lambda one: one.get("available") is False, "the source to be lost")
+            gone = await until(source, lambda state: state.get("available") is False, "the source to be lost")
             assert "/metrics" in gone["why"]
             await _goes_on(rig)
             assert await source() == gone
             server.body = None
-            await until(source, lambda one: one["available"], "the source to be back")
+            await until(source, lambda state: state["available"], "the source to be back")
 
         assert (await rig.target())["suggestion"] is None
         assert rig.log().count("Traceback") == 0
@@ -157,11 +157,11 @@ async def test_refuses_to_start_with_a_modified_journal(site: Start) -> None:
     lines = rig.journal.read_bytes().splitlines(keepends=True)
     rig.journal.write_bytes(b"".join([lines[0], lines[1].replace(b"flettner", b"trimtob"), *lines[2:]]))
 
-    code, said = await flettner("run", "-c", str(rig.config))
+    code, output = await flettner("run", "-c", str(rig.config))
 
     assert code == 2
-    assert "entry 2" in said
-    assert "Traceback" not in said
+    assert "entry 2" in output
+    assert "Traceback" not in output
     assert rig.pid("chat-r1")
     assert rig.envoy.find() is not None
 

@@ -44,10 +44,10 @@ async def test_a_killed_daemon_leaves_the_present_value_and_no_lost_request(
         await until(lambda: cap(config), (2).__eq__, "the end of the lease")
         took_s = asyncio.get_running_loop().time() - began_s
         await rig.start()
-        one = await until(rig.rollout, lambda one: one and one["ended_at"], "the end of the trial")
+        rollout = await until(rig.rollout, lambda now: now and now["ended_at"], "the end of the trial")
 
     assert took_s < LEASE_S + 5.0
-    assert (one["outcome"], await cap(config)) == ("rolled_back", 2)
+    assert (rollout["outcome"], await cap(config)) == ("rolled_back", 2)
     assert lost(traffic) == []
     assert await rig.consistent_server() == "chat-r1"
 
@@ -57,8 +57,8 @@ async def test_an_abort_takes_the_new_value_back_at_once(site: Start, config: Ho
     await rig.serving()
     async with rig.clients(load=STREAMS) as traffic:
         await tried(rig, config)
-        one = await rig.rollout()
-        status, _ = await rig.ask("POST", f"/v1/rollouts/{one['id']}/abort", {"reason": "a test"})
+        rollout = await rig.rollout()
+        status, _ = await rig.ask("POST", f"/v1/rollouts/{rollout['id']}/abort", {"reason": "a test"})
         await until(lambda: cap(config), (2).__eq__, "the present value", 5)
 
     assert status == 200
@@ -78,9 +78,9 @@ async def test_real_vllm_keeps_a_better_cap_and_has_it_again_after_a_kill(
     await until(lambda: cap(config), (2).__eq__, "the start of vLLM", 900)
     await rig.serving()
     async with rig.clients(load=STREAMS, timeout_s=600) as traffic:
-        one = await rig.switch(max_num_active_seqs=16)
+        rollout = await rig.switch(max_num_active_seqs=16)
 
-    assert (one["outcome"], one["lost"], await cap(config)) == ("promoted", 0, 16), one
+    assert (rollout["outcome"], rollout["lost"], await cap(config)) == ("promoted", 0, 16), rollout
     assert lost(traffic) == []
 
     os.kill(rig.pid("chat-r1"), signal.SIGKILL)

@@ -27,7 +27,7 @@ async def wait_for_kinds(receiver: Receiver, *kinds: str) -> list[Any]:
     """Wait until the last messages are of these kinds."""
 
     def so_far(ids: list[str]) -> bool:
-        return [one.split("/")[0] for one in ids][-len(kinds) :] == list(kinds)
+        return [id_.split("/")[0] for id_ in ids][-len(kinds) :] == list(kinds)
 
     return await until(partial(received_kinds, receiver), so_far, " ".join(kinds))
 

@@ -17,9 +17,10 @@ async def test_consecutive_rollouts_lose_no_request(site: Start) -> None:
 
     async with rig.observer() as answers, rig.clients() as traffic:
         rollouts = [await rig.switch(max_num_seqs=16 if turn % 2 == 0 else 8) for turn in range(TURNS)]
-        kept = await rig.consistent_server()
+        server = await rig.consistent_server()
 
-    assert [(one["outcome"], one["lost"]) for one in rollouts] == [("promoted", 0)] * TURNS, rollouts
+    outcomes = [(rollout["outcome"], rollout["lost"]) for rollout in rollouts]
+    assert outcomes == [("promoted", 0)] * TURNS, rollouts
     assert lost(traffic) == []
     assert set(answers) == {"200"}
-    assert kept == f"chat-r{TURNS + 1}"
+    assert server == f"chat-r{TURNS + 1}"

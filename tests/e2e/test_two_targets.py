@@ -57,9 +57,9 @@ async def test_a_rollout_and_a_crash_of_the_daemon_touch_no_other_target(site: S
                 await asyncio.sleep(1.0)
                 await rig.start()
                 await rig.in_phase("canary")
-                one = await rig.rollout()
-                status, said = await rig.ask("POST", f"/v1/rollouts/{one['id']}/abort", {"reason": "enough"})
-                assert status == 200, said
+                id_ = (await rig.rollout())["id"]
+                status, answer = await rig.ask("POST", f"/v1/rollouts/{id_}/abort", {"reason": "enough"})
+                assert status == 200, answer
                 ended = await rig.ended(change)
                 await until(other, at_rest, "the other target to serve on")
         finally:

@@ -38,11 +38,11 @@ async def test_suggests_tries_and_promotes_a_higher_max_num_seqs(
     async with rig.observer() as answers, rig.users(Load(streams=16), timeout_s=START_S) as traffic:
         made = await until(lambda: suggested(rig), bool, "the policy's suggestion", START_S)
         await rig.approve(made)
-        one = await rig.ended(str(made["id"]))
-        kept = await rig.consistent_servers()
+        rollout = await rig.ended(str(made["id"]))
+        servers = await rig.consistent_servers()
 
     assert made["from"] == {"max_num_seqs": 2}, made
-    assert (one["outcome"], one["lost"], kept) == ("promoted", 0, ["chat-r1"]), one
+    assert (rollout["outcome"], rollout["lost"], servers) == ("promoted", 0, ["chat-r1"]), rollout
     assert lost(traffic) == []
     assert set(answers) == {"200"}
     old, new = before["Config"]["Cmd"], (await rig.container("chat-r1"))["Config"]["Cmd"]
