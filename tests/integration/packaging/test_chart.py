@@ -47,9 +47,9 @@ each_case = pytest.mark.parametrize("values", CASES.values(), ids=CASES.keys())
 
 
 def pod_templates(documents: list[Json]) -> Iterator[Json]:
-    for one in documents:
-        if one["kind"] in {"Deployment", "StatefulSet", "DaemonSet", "Job"}:
-            yield one["spec"]["template"]["spec"]
+    for document in documents:
+        if document["kind"] in {"Deployment", "StatefulSet", "DaemonSet", "Job"}:
+            yield document["spec"]["template"]["spec"]
 
 
 def config_of(documents: list[Json]) -> str:
@@ -57,10 +57,10 @@ def config_of(documents: list[Json]) -> str:
 
 
 def test_helm_finds_nothing_to_complain_about() -> None:
-    found = helm_python.lint(CHART, dict(EVERYTHING), strict=True)
+    result = helm_python.lint(CHART, dict(EVERYTHING), strict=True)
 
-    assert found["errors"] == []
-    assert [one for one in found["messages"] if one["severity"] > 1] == []
+    assert result["errors"] == []
+    assert [message for message in result["messages"] if message["severity"] > 1] == []
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -71,9 +71,9 @@ def test_the_plain_manifests_are_what_the_chart_renders(path: Path) -> None:
 @each_case
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_manifest_has_the_schema_of_kubernetes(values: Mapping[str, Any], version: str) -> None:
-    for one in manifests(values):
-        if one["apiVersion"] != "monitoring.coreos.com/v1":
-            kubernetes_validate.validate(one, version, strict=True)
+    for document in manifests(values):
+        if document["apiVersion"] != "monitoring.coreos.com/v1":
+            kubernetes_validate.validate(document, version, strict=True)
 
 
 def test_the_schemas_are_strict() -> None:
@@ -96,7 +96,7 @@ def test_pods_keep_to_the_restricted_profile(values: Mapping[str, Any]) -> None:
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         sources = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret", "downwardAPI"}
-        assert {key for one in pod.get("volumes", ()) for key in one if key != "name"} <= sources
+        assert {key for volume in pod.get("volumes", ()) for key in volume if key != "name"} <= sources
         for container in (*pod["containers"], *pod.get("initContainers", ())):
             assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False,
@@ -112,7 +112,7 @@ def test_the_config_is_valid(values: Mapping[str, Any]) -> None:
     config = loader.parse_config(config_of(documents), here=Path("/etc/flettner"))
 
     daemon = next(pod_templates(documents))["containers"][0]
-    mounted = [one["mountPath"] for one in daemon["volumeMounts"]]
+    mounted = [mount["mountPath"] for mount in daemon["volumeMounts"]]
     files = [
         config.state_dir,
         config.api.tokens_file,
@@ -121,7 +121,7 @@ def test_the_config_is_valid(values: Mapping[str, Any]) -> None:
     ]
     for file in filter(None, files):
         assert any(file.is_relative_to(folder) for folder in mounted), file
-    ports = {one["name"]: one["containerPort"] for one in daemon["ports"]}
+    ports = {port["name"]: port["containerPort"] for port in daemon["ports"]}
     assert str(config.api.health) == f"0.0.0.0:{ports['health']}"
     assert ("api" in ports) == (config.api.certificate is not None)
 
@@ -130,7 +130,7 @@ def test_the_config_is_valid(values: Mapping[str, Any]) -> None:
 def test_the_role_follows_the_mode(mode: str, writes: bool) -> None:
     documents = manifests({"mode": mode})
 
-    verbs = {verb for one in of_kind("Role", documents)["rules"] for verb in one["verbs"]}
+    verbs = {verb for rule in of_kind("Role", documents)["rules"] for verb in rule["verbs"]}
     assert bool(verbs - {"get", "list", "watch"}) == writes
     assert tomllib.loads(config_of(documents))["agent"]["mode"] == mode
 
@@ -139,7 +139,7 @@ def test_the_role_follows_the_mode(mode: str, writes: bool) -> None:
 def test_there_are_no_rights_on_secrets_pods_or_the_cluster(values: Mapping[str, Any]) -> None:
     documents = manifests(values)
 
-    assert not [one for one in documents if one["kind"] in {"ClusterRole", "ClusterRoleBinding"}]
+    assert not {document["kind"] for document in documents} & {"ClusterRole", "ClusterRoleBinding"}
     for rule in of_kind("Role", documents)["rules"]:
         assert "*" not in str(rule)
         assert not set(rule["resources"]) & {"secrets", "pods/exec", "roles", "rolebindings", "nodes"}
@@ -151,9 +151,9 @@ def test_gateways_may_send_records_only_where_that_is_wanted() -> None:
     before = manifests({"networkPolicy": {"enabled": True}})
     after = manifests({"networkPolicy": {"enabled": True}, "records": {"enabled": True}})
 
-    [service] = [one for one in after if one["metadata"]["name"] == "flettner-records"]
+    [service] = [document for document in after if document["metadata"]["name"] == "flettner-records"]
     daemon = next(pod_templates(after))["containers"][0]
-    [port] = [one for one in daemon["ports"] if one["name"] == service["spec"]["ports"][0]["targetPort"]]
+    [port] = [port for port in daemon["ports"] if port["name"] == service["spec"]["ports"][0]["targetPort"]]
     assert port["containerPort"] == service["spec"]["ports"][0]["port"] == 4317
     assert "4317" in str(of_kind("NetworkPolicy", after)["spec"]["ingress"])
     assert "4317" not in str(before)
@@ -162,7 +162,7 @@ def test_gateways_may_send_records_only_where_that_is_wanted() -> None:
 def test_a_token_review_is_the_only_right_in_the_cluster_and_must_be_wanted() -> None:
     before, after = manifests(), manifests({"api": {"tokenReview": True}})
 
-    [binding] = [one for one in after if one not in before]
+    [binding] = [document for document in after if document not in before]
     assert (binding["kind"], binding["roleRef"]["name"]) == ("ClusterRoleBinding", "system:auth-delegator")
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "flettner", "namespace": "chat"}]
     kubernetes_validate.validate(binding, VERSIONS[-1], strict=True)
@@ -189,18 +189,18 @@ def test_the_schema_of_the_values_has_each_of_them() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
 
     def keys(value: Mapping[str, Any], path: str = "") -> Iterator[str]:
-        for key, one in value.items():
+        for key, inner in value.items():
             yield f"{path}{key}"
-            if isinstance(one, dict) and f"{path}{key}" in typed:
-                yield from keys(one, f"{path}{key}.")
+            if isinstance(inner, dict) and f"{path}{key}" in typed:
+                yield from keys(inner, f"{path}{key}.")
 
-    def described(one: Mapping[str, Any], path: str = "") -> Iterator[str]:
-        for key, inner in one["properties"].items():
+    def described(document: Mapping[str, Any], path: str = "") -> Iterator[str]:
+        for key, inner in document["properties"].items():
             yield f"{path}{key}"
             if "properties" in inner:
                 typed.add(f"{path}{key}")
                 yield from described(inner, f"{path}{key}.")
 
     typed: set[str] = set()
-    known = set(described(schema)) - {"global"}  # every chart may get this one
-    assert known == set(keys(values))
+    described_keys = set(described(schema)) - {"global"}  # every chart may get this one
+    assert described_keys == set(keys(values))

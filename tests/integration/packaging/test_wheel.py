@@ -103,11 +103,11 @@ def test_lint_needs_python_and_pyyaml_only(install: Callable[[str], Path], tmp_p
     commands = install("")
     (tmp_path / "compose.yaml").write_text(COMPOSE)
 
-    found = run(commands / "flettner", "lint", "-f", "compose.yaml", cwd=tmp_path, status=1)
+    output = run(commands / "flettner", "lint", "-f", "compose.yaml", cwd=tmp_path, status=1)
     refused = run(commands / "flettner", "run", "-c", "flettner.toml", cwd=tmp_path, status=2)
     listed = run(commands / "flettner", "--help", cwd=tmp_path)
 
-    assert "G1 eager-mode  enforce_eager" in found
+    assert "G1 eager-mode  enforce_eager" in output
     assert refused.startswith("flettner: `flettner run` needs ")
     assert "pip install 'flettner[daemon]'" in refused
     assert "\n    lint " in listed

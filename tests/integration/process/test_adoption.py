@@ -149,16 +149,16 @@ async def test_reports_the_loss_of_an_adopted_server(
 ) -> None:
     adopting = engine(third_party.url, tmp_path)
     [server] = await adopting.observe()
-    said: list[ServerLost] = []
+    reports: list[ServerLost] = []
     watch = asyncio.create_task(
-        adopting.watch(server, said.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
+        adopting.watch(server, reports.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
     )
     await asyncio.sleep(0.2)
 
     os.kill(third_party.process.pid, number)
-    await asyncio.wait_for(until(lambda: said), 60)
+    await asyncio.wait_for(until(lambda: reports), 60)
 
-    [lost] = said
+    [lost] = reports
     assert (lost.server, lost.gone) == ("chat-r0", gone)
     assert lost.why.startswith(f"chat-r0 {why}")
     watch.cancel()

@@ -83,12 +83,12 @@ async def test_kills_a_hanging_nvidia_smi_with_all_its_children(tmp_path: Path) 
 
 
 async def test_cancelling_leaves_no_child_process(tmp_path: Path) -> None:
-    asked = asyncio.create_task(gpus(stub(tmp_path, f"echo $$ > '{tmp_path}/pid'; sleep 600")))
+    reading = asyncio.create_task(gpus(stub(tmp_path, f"echo $$ > '{tmp_path}/pid'; sleep 600")))
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
         await asyncio.sleep(0.02)
-    asked.cancel()
+    reading.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asked
+        await reading
 
     assert not runs(int((tmp_path / "pid").read_text()))
 

@@ -248,15 +248,17 @@ async def test_a_fenced_launch_leaves_no_untracked_server(bound: Bound, tmp_path
 async def test_reports_an_exit_with_its_code_and_last_lines(bound: Bound, tmp_path: Path) -> None:
     engine = bound("--says", "ValueError: too bad")
     server = await engine.launch(SERVER, 60)
-    said: list[ServerLost] = []
-    watch = asyncio.create_task(engine.watch(server, said.append, lambda: datetime(2025, 11, 21, tzinfo=UTC)))
+    reports: list[ServerLost] = []
+    watch = asyncio.create_task(
+        engine.watch(server, reports.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
+    )
     await asyncio.sleep(0.2)
 
     [pid] = pids(tmp_path)
     os.kill(pid, signal.SIGTERM)
     await asyncio.wait_for(watch, 60)
 
-    [lost] = said
+    [lost] = reports
     assert lost.gone
     assert lost.why == "chat-r1 exited with code 0: ValueError: too bad"
     assert not lost.external
@@ -264,26 +266,28 @@ async def test_reports_an_exit_with_its_code_and_last_lines(bound: Bound, tmp_pa
 
 
 async def test_reports_a_server_that_exited_before_the_watch_as_lost(bound: Bound) -> None:
-    said: list[ServerLost] = []
+    reports: list[ServerLost] = []
 
-    await bound().watch(SERVER, said.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
+    await bound().watch(SERVER, reports.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
 
-    assert [(lost.why, lost.gone) for lost in said] == [("chat-r1 has no process any more", True)]
+    assert [(lost.why, lost.gone) for lost in reports] == [("chat-r1 has no process any more", True)]
 
 
 async def test_ignores_old_log_lines_of_an_unresponsive_server(bound: Bound, tmp_path: Path) -> None:
     engine = bound("--says", "ValueError: old", lost_after=2, health_timeout_s=0.5)
     server = await engine.launch(SERVER, 60)
-    said: list[ServerLost] = []
-    watch = asyncio.create_task(engine.watch(server, said.append, lambda: datetime(2025, 11, 21, tzinfo=UTC)))
+    reports: list[ServerLost] = []
+    watch = asyncio.create_task(
+        engine.watch(server, reports.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
+    )
 
     [pid] = pids(tmp_path)
     os.kill(pid, signal.SIGSTOP)
-    await until(lambda: said)
+    await until(lambda: reports)
 
-    assert (said[0].gone, said[0].log) == (False, ("ValueError: old",))
+    assert (reports[0].gone, reports[0].log) == (False, ("ValueError: old",))
     assert (
-        said[0].why
+        reports[0].why
         == "chat-r1 failed its health check 2 times in a row: /health does not answer within 0.5 s"
     )
     watch.cancel()

@@ -50,9 +50,9 @@ async def test_a_warm_up_continues_until_compilation_ends(bound: Bound, tmp_path
 
     await engine.warm_up(server, 4, 60)
 
-    said = (tmp_path / "servers" / "chat-r1.log").read_text()
-    assert "during inference: kernel_9." in said
-    assert said.count("prompt of") > 12  # one full round without a compilation
+    log = (tmp_path / "servers" / "chat-r1.log").read_text()
+    assert "during inference: kernel_9." in log
+    assert log.count("prompt of") > 12  # one full round without a compilation
 
 
 async def test_a_server_that_keeps_compiling_is_not_warm_at_the_deadline(bound: Bound) -> None:
@@ -96,10 +96,10 @@ async def test_reports_an_invalid_golden_answer(
     engine = bound("--completes", how)
     server = await engine.launch(SERVER, 60)
 
-    said = await engine.answers(server, ["one", "two"], 60)
+    answers = await engine.answers(server, ["one", "two"], 60)
 
-    assert {flaw_of(answer) for answer in said} == flaws
-    assert all(bool(answer.logprobs) is has_logprobs for answer in said)
+    assert {flaw_of(answer) for answer in answers} == flaws
+    assert all(bool(answer.logprobs) is has_logprobs for answer in answers)
 
 
 async def test_unanswered_golden_prompts_are_an_error_at_the_deadline(bound: Bound) -> None:

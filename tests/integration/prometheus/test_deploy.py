@@ -26,13 +26,13 @@ EXPORTED = {
 
 
 def rules() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
-    return found
+    entries: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+    return entries
 
 
 def panels() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
-    return found
+    entries: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
+    return entries
 
 
 def expressions() -> Iterator[str]:
@@ -47,15 +47,15 @@ def promtool(*words: str) -> tuple[int, str]:
 
 
 def test_promtool_accepts_the_rules() -> None:
-    code, said = promtool("check", "rules", "--lint=all", "--lint-fatal", RULES.name)
+    code, output = promtool("check", "rules", "--lint=all", "--lint-fatal", RULES.name)
 
-    assert code == 0, said
+    assert code == 0, output
 
 
 def test_each_rule_fires_only_on_its_condition() -> None:
-    code, said = promtool("test", "rules", "flettner.test.yml")
+    code, output = promtool("test", "rules", "flettner.test.yml")
 
-    assert code == 0, said
+    assert code == 0, output
     tests = (RULES.parent / "flettner.test.yml").read_text()
     assert {rule["alert"] for rule in rules() if rule["alert"] not in tests} == set()
 
@@ -82,21 +82,21 @@ def test_each_alert_has_a_severity_and_a_description() -> None:
 
 
 def test_the_dashboard_queries_existing_metrics() -> None:
-    asked = {name for expression in expressions() for name in re.findall(r"flettner_\w+", expression)}
+    names = {name for expression in expressions() for name in re.findall(r"flettner_\w+", expression)}
 
-    assert asked
-    assert asked <= EXPORTED
+    assert names
+    assert names <= EXPORTED
 
 
 def test_prometheus_parses_each_query_of_the_dashboard(tmp_path: Path) -> None:
-    asked = [expression.replace("$target", "chat") for expression in expressions()]
-    found = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(asked)]
+    queries = [expression.replace("$target", "chat") for expression in expressions()]
+    recorded = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(queries)]
     path = tmp_path / "rules.yml"
-    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": found}]}))
+    path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": recorded}]}))
 
-    code, said = promtool("check", "rules", str(path))
+    code, output = promtool("check", "rules", str(path))
 
-    assert code == 0, said
+    assert code == 0, output
 
 
 def test_the_panels_do_not_overlap() -> None:

@@ -251,7 +251,7 @@ async def test_a_value_from_another_time_is_refused_and_reported_once(
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("body", "why"),
     [
         (None, "timed out"),
         (answer(b"<html></html>"), "does not answer like a Prometheus"),
@@ -272,13 +272,13 @@ async def test_a_value_from_another_time_is_refused_and_reported_once(
         *("nested", "nested refusal", "garbage", "closed"),
     ],
 )
-async def test_reports_a_failing_server_as_lost_once(said: bytes | None, why: str) -> None:
+async def test_reports_a_failing_server_as_lost_once(body: bytes | None, why: str) -> None:
     async with page_server() as pages:
         queried = "/api/v1/query?query=vector%281%29"
-        pages.answers = {queried: said}
+        pages.answers = {queried: body}
         url = f"http://{pages.address}/"
         async with run_sensor(
-            asking(url, {"one": "vector(1)"}, timeout_s=0.3 if said is None else 10.0)
+            asking(url, {"one": "vector(1)"}, timeout_s=0.3 if body is None else 10.0)
         ) as received:
             await received.until(lambda: len(received.of(SeriesSample)) == 3)
             sample = received.of(SeriesSample)[-1]
@@ -298,7 +298,7 @@ async def test_reports_a_slow_response_and_waits_in_one_thread() -> None:
 
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        asked.append(writer)
+        connections.append(writer)
         writer.write(head)
         while not heard_enough.is_set():
             writer.write(b" ")
@@ -308,15 +308,15 @@ async def test_reports_a_slow_response_and_waits_in_one_thread() -> None:
             await writer.wait_closed()
         done.set()
 
-    asked: list[asyncio.StreamWriter] = []
+    connections: list[asyncio.StreamWriter] = []
     heard_enough, done = asyncio.Event(), asyncio.Event()
     server = await asyncio.start_server(trickle, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with run_sensor(asking(url, {"one": "vector(1)"}, timeout_s=0.3)) as received:
         await received.until(received.states)
-        first = len(asked)
+        first = len(connections)
         await asyncio.sleep(0.3)
-        second = len(asked)
+        second = len(connections)
     heard_enough.set()
     await done.wait()
     server.close()
@@ -416,18 +416,18 @@ def test_any_bytes_are_a_result_or_a_source_error(
     answers.append(line + head + b"\r\n" + body if whole else body)
 
     try:
-        found = connection.run({"one": "vector(1)", "two": "steady"}, 5.0, utc_now)
+        samples = connection.run({"one": "vector(1)", "two": "steady"}, 5.0, utc_now)
         points = connection.run_range("vector(1)", 0, 120, 60)
     except SensorError as error:
-        found, points, why = {}, {}, str(error)
+        samples, points, why = {}, {}, str(error)
     else:
         why = ""
 
     assert len(why) < 1000
-    assert all(one.value is None or isfinite(one.value) for one in found.values())
+    assert all(sample.value is None or isfinite(sample.value) for sample in samples.values())
     assert set(points) <= {0, 60, 120}
     assert all(map(isfinite, points.values()))
-    assert all(len(one.why) < 500 for one in found.values())
+    assert all(len(sample.why) < 500 for sample in samples.values())
 
 
 @pytest.mark.parametrize(

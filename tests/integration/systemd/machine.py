@@ -98,9 +98,9 @@ class Machine:
             )
         end_s = time.monotonic() + _BOOTS_WITHIN_S
         while self._state() not in _UP:
-            said = (self._folder / "console").read_text(errors="replace")
-            assert self.process.poll() is None, said
-            assert time.monotonic() < end_s, f"it is {self._state()!r} after {_BOOTS_WITHIN_S:g} s: {said}"
+            output = (self._folder / "console").read_text(errors="replace")
+            assert self.process.poll() is None, output
+            assert time.monotonic() < end_s, f"it is {self._state()!r} after {_BOOTS_WITHIN_S:g} s: {output}"
             time.sleep(0.1)
 
     def _state(self) -> str:

@@ -79,7 +79,7 @@ class Service(Rig):
     def processes(self) -> dict[str, list[Process]]:
         """The daemons of all machines use the same state directory."""
         inside = {
-            name: [one for one in family if self.machine.is_inside(one.pid)]
+            name: [process for process in family if self.machine.is_inside(process.pid)]
             for name, family in super().processes().items()
         }
         return {name: family for name, family in inside.items() if family}

@@ -108,17 +108,17 @@ async def test_the_shipped_units_promote_a_change_and_roll_back_a_bad_one(
     try:
         await rig.serving()
         async with rig.observer() as answers, rig.users(SOME) as traffic:
-            one = await rig.switch(max_num_seqs=16)
+            rollout = await rig.switch(max_num_seqs=16)
             bad = await rig.switch(max_num_seqs=12)
-            kept = await rig.consistent_servers()
-        said = rig.log_of_the_proxy()
+            servers = await rig.consistent_servers()
+        log = rig.log_of_the_proxy()
     finally:
         await rig.tear_down()
 
-    assert (one["outcome"], bad["outcome"]) == ("promoted", "rolled_back"), (one, bad)
+    assert (rollout["outcome"], bad["outcome"]) == ("promoted", "rolled_back"), (rollout, bad)
     assert "exited with code 1" in bad["why"]
-    assert kept == ["chat-r1"]
+    assert servers == ["chat-r1"]
     assert lost(traffic) == []
     assert set(answers) == {"200"}
-    assert "containers/create" in said
-    assert "refused" not in said
+    assert "containers/create" in log
+    assert "refused" not in log

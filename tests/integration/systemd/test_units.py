@@ -17,15 +17,15 @@ def test_systemd_finds_little_to_improve(unit: str, tenths: int) -> None:
 
 
 def little_to_improve(unit: Path, tenths: int) -> None:
-    said = subprocess.run(
+    result = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", f"--threshold={tenths}", str(unit)],
         capture_output=True,
         text=True,
         check=False,
     )
 
-    assert said.returncode == 0, said.stdout[-3000:] + said.stderr
-    assert "Unknown" not in said.stderr
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr
+    assert "Unknown" not in result.stderr
 
 
 def test_gpu_access_adds_two_tenths_to_the_exposure_score(tmp_path: Path) -> None:

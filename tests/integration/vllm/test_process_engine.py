@@ -43,8 +43,8 @@ async def test_launches_warms_up_examines_and_retires_a_server(engine: ProcessEn
     await engine.warm_up(server, 6, 300)
     first, second = [await engine.answers(server, PROMPTS, 300) for _ in range(2)]
 
-    assert all(len(one.tokens) == len(one.logprobs) == one.length for one in first)
-    assert any(one.logprobs for one in first)
+    assert all(len(answer.tokens) == len(answer.logprobs) == answer.length for answer in first)
+    assert any(answer.logprobs for answer in first)
     assert compare(first, second, first).ok
     assert await engine.busy(server) == 0
     assert list(await engine.observe()) == [server]

@@ -38,7 +38,8 @@ def cited() -> list[str]:
     """Each file of the newest release with what it is cited for."""
     sources = [*source_texts().values(), *(cite(lint.source) for lint in documented_checks())]
     sources += [cite(row.issue) for row in REGRESSIONS] + [knob.source for knob in KNOBS.values()]
-    return sorted({one for source in sources for one in references(source) if one.startswith(f"{NAME} ")})
+    cited = {reference for source in sources for reference in references(source)}
+    return sorted(reference for reference in cited if reference.startswith(f"{NAME} "))
 
 
 def missing(about: str, text: str) -> Iterator[str]:

@@ -99,18 +99,18 @@ REFUSED = (
 
 def test_vllm_refuses_with_the_message_that_the_source_quotes_and_accepts_the_fix(ask: Ask) -> None:
     model, begin = _tiny_model(), ["--model", str(real_vllm().model)]
-    found = []
+    cases = []
     for flags in REFUSED:
         command = case("vllm serve m " + flags.replace("{", "'{").replace("}", "}'"), model=model)
         problems = list(find_problems(command))
         to = {knob: value for problem in problems for knob, value in problem.to.items()}
         fixed = edit_flags(["vllm", "serve", *flags.split()], to)[2:] if to else None
-        found.append((flags, problems[0], fixed))
+        cases.append((flags, problems[0], fixed))
 
     messages = ask(START, [[*begin, *flags.split()] for flags in REFUSED])
-    after = ask(START, [[*begin, *fixed] for _, _, fixed in found if fixed is not None])
+    after = ask(START, [[*begin, *fixed] for _, _, fixed in cases if fixed is not None])
 
-    for (flags, problem, _), message in zip(found, messages, strict=True):
+    for (flags, problem, _), message in zip(cases, messages, strict=True):
         assert message, flags
         for quoted in re.findall(r"'([^']+)'", problem.source):
             for part in filter(None, quoted.split("…")):
@@ -194,11 +194,11 @@ print(json.dumps([parse(argv) for argv in question]))
 
 def test_the_real_parser_accepts_the_commands_that_lint_prints(ask: Ask) -> None:
     lints, printed = all_lints(), list[list[str]]()
-    for command, asked in random_cases(SEED, 4 * PRINTED):
-        if asked.version != "0.32.0" or len(printed) == PRINTED:
+    for command, config in random_cases(SEED, 4 * PRINTED):
+        if config.version != "0.32.0" or len(printed) == PRINTED:
             continue
-        fixes = find_fixes(asked, lints)
-        if not find_errors(fixes.after(asked), lints):
+        fixes = find_fixes(config, lints)
+        if not find_errors(fixes.after(config), lints):
             printed.append(edit_command(command, fixes.to, fixes.env).words[2:])
 
     errors = ask(PARSE, printed)
