@@ -80,10 +80,10 @@ KINDS = {
 def chunk(on: str, seeds: range) -> Summary:
     """Play the histories of one process."""
     quiet()
-    kind, found = KINDS[on], Summary()
+    kind, summary = KINDS[on], Summary()
     for seed in seeds:
-        found.add(seed, kind.play(kind.scenario_of(seed)))
-    return found
+        summary.add(seed, kind.play(kind.scenario_of(seed)))
+    return summary
 
 
 def quiet() -> None:
@@ -100,15 +100,15 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--for", type=float, default=1e9, dest="at_most_s")
     parser.add_argument("--least", type=int, default=0)
-    asked = parser.parse_args()
-    if asked.seed is not None:
-        return one(KINDS[asked.on], asked.seed)
-    first, _, last = asked.seeds.partition("-")
+    options = parser.parse_args()
+    if options.seed is not None:
+        return play_seed(KINDS[options.on], options.seed)
+    first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
-    return many(asked.on, seeds, asked.processes, asked.at_most_s, asked.least)
+    return many(options.on, seeds, options.processes, options.at_most_s, options.least)
 
 
-def one(kind: Kind, seed: int) -> int:
+def play_seed(kind: Kind, seed: int) -> int:
     quiet()
     play, result = kind.play, kind.play(kind.scenario_of(seed))
     say("\n".join(result.log))
@@ -124,26 +124,26 @@ def one(kind: Kind, seed: int) -> int:
 
 
 def many(on: str, seeds: range, processes: int, at_most_s: float, least: int) -> int:
-    began, found = perf_counter(), Summary()
+    began, summary = perf_counter(), Summary()
     for part in parts(on, seeds, processes):
-        found += part
+        summary += part
         for seed in part.failed:
-            say(f"seed {seed}: {found.failed[seed]}\n  python -m tests.simulation --on {on} --seed {seed}")
+            say(f"seed {seed}: {summary.failed[seed]}\n  python -m tests.simulation --on {on} --seed {seed}")
         if perf_counter() - began > at_most_s:
             break
     spent_s = perf_counter() - began
     for kind in KINDS[on].faults:
-        say(f"{found.fired[kind]:6d}  {kind}")
-    say(f"{found.starts} starts, {found.entries} journal entries, {found.fired.total()} faults")
-    say(f"outcomes: {dict(found.outcomes)}")
-    whole = found.histories == len(seeds)
-    rare = [kind for kind in KINDS[on].faults if found.fired[kind] < least]
+        say(f"{summary.fired[kind]:6d}  {kind}")
+    say(f"{summary.starts} starts, {summary.entries} journal entries, {summary.fired.total()} faults")
+    say(f"outcomes: {dict(summary.outcomes)}")
+    whole = summary.histories == len(seeds)
+    rare = [kind for kind in KINDS[on].faults if summary.fired[kind] < least]
     if rare:
         say(f"fired less than {least} times: {', '.join(rare)}")
-    each_s, rate = found.seconds / max(1, found.histories), found.histories / spent_s
-    played = f"{found.histories} of {len(seeds)} histories of {each_s:.0f} s in {spent_s:.0f} s"
-    say(f"{played}, {rate:.1f} a second: {len(found.failed)} violations")
-    return 1 if found.failed or (rare and whole) else 0
+    each_s, rate = summary.seconds / max(1, summary.histories), summary.histories / spent_s
+    played = f"{summary.histories} of {len(seeds)} histories of {each_s:.0f} s in {spent_s:.0f} s"
+    say(f"{played}, {rate:.1f} a second: {len(summary.failed)} violations")
+    return 1 if summary.failed or (rare and whole) else 0
 
 
 def parts(on: str, seeds: range, processes: int) -> Iterator[Summary]:

@@ -50,10 +50,11 @@ def do(history: "History", act: Act) -> bool:
 
 def _break_server(history: "History", how: str, *, new: bool) -> Process | None:
     greens = history.observer.greens
-    found = [one for one in history.world.servers.values() if (one.name in greens) is new and one.answers]
-    if not found:
+    answering = [server for server in history.world.servers.values() if server.answers]
+    servers = [server for server in answering if (server.name in greens) is new]
+    if not servers:
         return None
-    broken = history.random.choice(found)
+    broken = history.random.choice(servers)
     if how == "errs":
         broken.errors = ERRS
         history.world.changed("errs", broken.name, 0)
@@ -155,47 +156,47 @@ def _proxy(history: "History", act: Act) -> bool:
 def _out_of_memory(history: "History", act: Act) -> bool:
     """The kernel kills the largest server, and another one a moment later."""
     del act
-    found = [one.name for one in history.world.servers.values() if one.status != "starting"]
-    history.random.shuffle(found)
-    for name in found[:1]:
+    names = [process.name for process in history.world.servers.values() if process.status != "starting"]
+    history.random.shuffle(names)
+    for name in names[:1]:
         history.world.set_status(name, "exited")
-    return bool(found)
+    return bool(names)
 
 
 def _removed(history: "History", act: Act) -> bool:
     del act
-    found = sorted(history.world.servers)
-    if found:
-        history.world.finish(history.random.choice(found), 0, keep=False)
-    return bool(found)
+    names = sorted(history.world.servers)
+    if names:
+        history.world.finish(history.random.choice(names), 0, keep=False)
+    return bool(names)
 
 
 def _other_flags(history: "History", act: Act) -> bool:
     """An operator restarts an adopted server with other flags."""
     del act
-    found = [one for one in history.world.servers.values() if not one.ours and one.answers]
-    if not found:
+    servers = [process for process in history.world.servers.values() if not process.ours and process.answers]
+    if not servers:
         return False
-    one = history.random.choice(found)
-    history.world.finish(one.name, 0, keep=False)
-    setting = {**one.setting, "max_num_seqs": 6}
+    server = history.random.choice(servers)
+    history.world.finish(server.name, 0, keep=False)
+    setting = {**server.setting, "max_num_seqs": 6}
     history.mixed = True
     history.observer.allowed.add(frozenset(setting.items()))
-    history.loop.outside(1.5, lambda: _again(history, one, setting))
+    history.loop.outside(1.5, lambda: _again(history, server, setting))
     return True
 
 
-def _again(history: "History", one: Process, setting: dict[str, object]) -> None:
-    if one.name not in history.world.servers and one.name not in history.world.stopped:
-        process = history.world.adopt(one.name, setting, ours=False)
-        process.address = one.address
+def _again(history: "History", server: Process, setting: dict[str, object]) -> None:
+    if server.name not in history.world.servers and server.name not in history.world.stopped:
+        process = history.world.adopt(server.name, setting, ours=False)
+        process.address = server.address
 
 
 def _weights(history: "History", act: Act) -> bool:
     """An operator writes another split into the proxy."""
     del act
     split = history.world.split
-    up = sorted(one.name for one in history.world.servers.values() if one.answers)
+    up = sorted(process.name for process in history.world.servers.values() if process.answers)
     if split is None or not up:
         return False
     mine: Split = replace(
@@ -230,7 +231,7 @@ def _token(history: "History", act: Act) -> bool:
 def _tokens_broken(history: "History", act: Act) -> bool:
     """Write an invalid tokens file; the tokens in force stay."""
     del act
-    history.admit(history.known, broken=True)
+    history.admit(history.principals, broken=True)
     return True
 
 
@@ -278,7 +279,7 @@ def heal(history: "History") -> None:
     """End all faults: hanging servers answer, adopted servers run, operators are present."""
     end_faults(history)
     world = history.world
-    for name in [one.name for one in world.servers.values() if one.status in {"hung", "wedged"}]:
+    for name in [running.name for running in world.servers.values() if running.status in {"hung", "wedged"}]:
         world.set_status(name, "healthy")
     for process in (*world.servers.values(), *world.stopped.values()):
         process.errors = 0.0

@@ -92,14 +92,14 @@ def shared_api() -> SharedApi:
     limits = RateLimits(now=lambda: 0.0, burst=1e9, at_once=1000)
     app = build_app(cast("DaemonView", _CurrentDaemon()), tokens, limits=limits)
     app.freeze()
-    found = SharedApi(
+    api = SharedApi(
         app=app,
         tokens=tokens,
         texts={name: text for name, (text, _) in made.items()},
         lines={name: line for name, (_, line) in made.items()},
     )
-    found.reload(tuple(PRINCIPALS))
-    return found
+    api.reload(tuple(PRINCIPALS))
+    return api
 
 
 @dataclass(eq=False)
@@ -116,7 +116,7 @@ class Connection(asyncio.Transport):
         self.answer += bytes(data)
 
     def writelines(self, list_of_data: Any) -> None:  # noqa: ANN401 - buffers
-        self.answer += b"".join(bytes(one) for one in list_of_data)
+        self.answer += b"".join(bytes(chunk) for chunk in list_of_data)
 
     def is_closing(self) -> bool:
         return not self.open

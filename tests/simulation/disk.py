@@ -144,9 +144,9 @@ class JournalStore:
     def take(self, before: Journal | Memory | None, *, beside: bool, quick: bool) -> Journal | Memory:
         """The journal of the previous process, or a copy for a parallel one. Raises JournalError."""
         if self.home is None:
-            known = before.entries if isinstance(before, Memory) else []
-            quick, self.read = quick or self.read, self.read or bool(known)
-            return Memory(list(known) if beside else known, quick)
+            entries = before.entries if isinstance(before, Memory) else []
+            quick, self.read = quick or self.read, self.read or bool(entries)
+            return Memory(list(entries) if beside else entries, quick)
         place = self.home / f"{self._number}"
         if beside:
             self._number += 1

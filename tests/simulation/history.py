@@ -77,7 +77,7 @@ class History:
     waiting: dict[int, int] = field(default_factory=dict)  # pending acts and their counts
     disk: Disk = field(default_factory=Disk)
     mode: Mode = "approve"
-    known: frozenset[str] = frozenset(PRINCIPALS)  # principals in the tokens file
+    principals: frozenset[str] = frozenset(PRINCIPALS)  # principals in the tokens file
     other: bool = False  # another configuration is in force
     quiet: bool = False
     mixed: bool = False  # an operator changed the flags of a server
@@ -233,7 +233,7 @@ class History:
     @property
     def daemon(self) -> Daemon | None:
         """The newest running daemon."""
-        return next((one for one in reversed(self.daemons) if one.works), None)
+        return next((daemon for daemon in reversed(self.daemons) if daemon.works), None)
 
     def _acting(self) -> float | None:
         """Seconds that a daemon has run; None without one, or in advise mode, which suspends rollouts."""
@@ -339,11 +339,11 @@ class History:
     def begin_daemon(self) -> None:
         self.loop.outside(0.0, self.start)
 
-    def admit(self, known: frozenset[str], *, broken: bool = False) -> None:
+    def admit(self, principals: frozenset[str], *, broken: bool = False) -> None:
         """Set the principals with a token; a `broken` file changes nothing."""
-        if known != self.known or broken or shared_api().names() != known:
-            shared_api().reload(sorted(known), broken=broken)
-        self.known = self.known if broken else known
+        if principals != self.principals or broken or shared_api().names() != principals:
+            shared_api().reload(sorted(principals), broken=broken)
+        self.principals = self.principals if broken else principals
 
     def add_act(self, act: Act) -> None:
         """Add an act from now on."""
@@ -400,21 +400,21 @@ class History:
         state = daemon.state if daemon is not None else None
         if state is None:
             return ["no daemon runs"]
-        found = self.observer.settled(
+        problems = self.observer.settled(
             mixed=self.mixed, strays=frozenset() if last else frozenset({actions.STRAY})
         )
         if state.phase is Phase.HALTED and daemon is not None:
             daemon.kill()
         if state.phase not in RESTING or state.effects.awaited is not None:
-            found.append(f"{state.phase.value}: {state.note}, awaiting {state.effects.awaited}")
+            problems.append(f"{state.phase.value}: {state.note}, awaiting {state.effects.awaited}")
         if self.mode != "advise":
-            found += self._other_values(state)
-        return found
+            problems += self._other_values(state)
+        return problems
 
     def _other_values(self, state: State) -> list[str]:
         """Servers whose values in force are not those of the setting in force."""
         wanted = {server.name: server.setting.get("max_num_seqs") for server in state.fleet.running}
-        now = {one.name: self.world.cap_of(one) for one in self.world.servers.values()}
+        now = {process.name: self.world.cap_of(process) for process in self.world.servers.values()}
         return [
             f"{name} runs with {now[name]}, and {cap} is in force"
             for name, cap in wanted.items()

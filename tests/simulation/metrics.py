@@ -1,7 +1,7 @@
 """The samples of the daemon's sensor: scrapes of the servers and the proxy's records."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from math import nan
 
@@ -28,7 +28,6 @@ class Metrics:
 
     host: Host
     read: int = 0
-    asked: dict[str, int] = field(default_factory=dict)
 
     async def run(self, view: View, emit: Callable[[Sample], None], now: Now) -> None:
         world, blind = self.host.world, False
@@ -53,7 +52,7 @@ class Metrics:
                 blind = lost
             new, self.read = world.records[self.read :], len(world.records)
             if new and not blind:
-                emit(RequestSample(at=now(), requests=tuple(_request(one) for one in new)))
+                emit(RequestSample(at=now(), requests=tuple(_request(client) for client in new)))
 
     def _scrape(self, name: str, now: Now) -> EngineSample:
         world = self.host.world
@@ -70,12 +69,12 @@ class Metrics:
         )
 
 
-def _request(one: Client) -> Request:
-    duration_s = max(0.1, one.ended_s - one.began_s)
+def _request(client: Client) -> Request:
+    duration_s = max(0.1, client.ended_s - client.began_s)
     return Request(
-        server=one.server,
-        outcome=one.outcome,  # type: ignore[arg-type]
-        status=one.status,
+        server=client.server,
+        outcome=client.outcome,  # type: ignore[arg-type]
+        status=client.status,
         duration_s=duration_s,
-        ttft_s=0.1 if one.outcome == "ok" else None,
+        ttft_s=0.1 if client.outcome == "ok" else None,
     )

@@ -83,15 +83,15 @@ def journal_after_effect(put: Put) -> None:
     plain = loop_module.TargetLoop._step
 
     def late(self: Any, event: Any, done: Any) -> Any:  # noqa: ANN401
-        kept: list[Any] = []
-        write, self_write = self.journal.append, kept.append
+        entries: list[Any] = []
+        write, self_write = self.journal.append, entries.append
         book = self.journal
         self.journal = _Later(book, self_write)
         try:
             effects = plain(self, event, done)
         finally:
             self.journal = book
-        for entry in kept:
+        for entry in entries:
             book.host.world.loop.call_later(1.0, _written, write, entry)
         return effects
 
@@ -161,8 +161,8 @@ def removed_token_still_valid(put: Put) -> None:
 def recovery_forgets_green(put: Put) -> None:
     plain = recovering.merge_found_servers
 
-    def merge_found_servers(state: State, event: e.AgentStarted, found: Any) -> State:  # noqa: ANN401
-        seen = plain(state, event, found)
+    def merge_found_servers(state: State, event: e.AgentStarted, servers: Any) -> State:  # noqa: ANN401
+        seen = plain(state, event, servers)
         if len(seen.greens) != 1:
             return seen
         return replace(seen, rollout=replace(seen.canary, greens=()), phase=Phase.OBSERVING)
@@ -200,7 +200,7 @@ def no_failover(put: Put) -> None:
 def put_everywhere(put: Put, name: str, old: object, new: object) -> None:
     """Replace `old` in every module of the machine that imports it."""
     for module in [
-        found for place, found in sys.modules.items() if place.startswith("flettner.agent.machine")
+        imported for place, imported in sys.modules.items() if place.startswith("flettner.agent.machine")
     ]:
         if getattr(module, name, None) is old:
             put(module, name, new)

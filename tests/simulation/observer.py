@@ -57,7 +57,7 @@ class Observer:
     newest: int = 0  # newest epoch in the proxy, and since when
     newest_s: float = 0.0
     intents: set[tuple[str, str]] = field(default_factory=set)
-    said: set[str] = field(default_factory=set)  # digests that an operator approved
+    operator_digests: set[str] = field(default_factory=set)  # digests that an operator approved
     approved: set[str] = field(default_factory=set)  # those recorded in the journal
     allowed: set[Settings] = field(default_factory=set)
     in_force: set[Settings] = field(default_factory=set)  # of the fleet, as the journal has it
@@ -117,7 +117,7 @@ class Observer:
     def _approved(self, entry: Written) -> None:
         digest, to = entry.after.get("digest", ""), entry.after.get("setting", {})
         self.approved.add(digest)
-        if entry.actor.kind == "person" and digest not in self.said:
+        if entry.actor.kind == "person" and digest not in self.operator_digests:
             self.wrong(f"6: approved by {entry.actor.id} is a digest that no person was shown")
         if entry.actor.kind == "auto":
             low, high = self.bounds
@@ -147,9 +147,9 @@ class Observer:
             )
         key = str(number) if number is not None else name
         sort = {"keep_alive": "route", "keep_knobs": "set_knobs"}.get(kind, kind)
-        known = {("preflight", ""), ("examine", "")} if kind in {"preflight", "examine"} else {(sort, key)}
+        intents = {("preflight", ""), ("examine", "")} if kind in {"preflight", "examine"} else {(sort, key)}
         back = kind != "launch" or name in self.old  # allowed before it is written
-        if not known & self.intents and not (self.unwritable and back):
+        if not intents & self.intents and not (self.unwritable and back):
             self.wrong(f"journal: {kind} {key} is performed and nothing that was written says so")
 
     def starts(self, setting: Mapping[str, object]) -> None:
@@ -206,7 +206,7 @@ class Observer:
             if not self.swaps:
                 self.wrong("1: the route is closed, and no outage was approved")
             return
-        shares = [world.servers.get(one) for one in world.in_force()]
+        shares = [world.servers.get(server) for server in world.in_force()]
         if what == "split" and any(p is not None and world.at_s - p.since_s < KNOWN_S for p in shares):
             return  # it became unresponsive during the route call
         if what == "split" and any(p is not None and p.status == "hung" for p in shares):
@@ -245,10 +245,10 @@ class Observer:
             if now.get(name, 0) <= self._shares.get(name, 0):
                 continue
             left = [
-                one.name
-                for one in world.servers.values()
-                if one.status == "healthy" and not self._how_it_fails(one)
-                if now.get(one.name, 0) < self._shares.get(one.name, 0)
+                server.name
+                for server in world.servers.values()
+                if server.status == "healthy" and not self._how_it_fails(server)
+                if now.get(server.name, 0) < self._shares.get(server.name, 0)
             ]
             if left:
                 self.wrong(f"1: traffic moves from {', '.join(left)} to {name}, which {how}")
@@ -278,7 +278,7 @@ class Observer:
         if self.phase != "trial" or self.passed or unwatched_s < KNOBS_LEASE_S + 1.5:
             return
         for process in world.servers.values():
-            if world.cap_of(process) not in {dict(one).get("max_num_seqs") for one in self.in_force}:
+            if world.cap_of(process) not in {dict(setting).get("max_num_seqs") for setting in self.in_force}:
                 self.wrong(
                     f"4: {process.name} has new values {unwatched_s:.0f} s after the last daemon acted"
                 )
@@ -305,23 +305,23 @@ class Observer:
         shares = world.in_force()
         theirs = {n for n, p in world.servers.items() if not p.ours and n not in shares}  # started by hand
         names = sorted(set(world.servers) - strays - (theirs if len(world.servers) > self.fleet else set()))
-        found = []
+        problems = []
         if len(names) != self.fleet:
-            found.append(f"{len(names)} servers run ({', '.join(names)}), not {self.fleet}")
+            problems.append(f"{len(names)} servers run ({', '.join(names)}), not {self.fleet}")
         if silent := [name for name in names if world.servers[name].status != "healthy"]:
-            found.append(f"{', '.join(silent)} does not serve")
+            problems.append(f"{', '.join(silent)} does not serve")
         if sorted(shares) != names:
-            found.append(f"the traffic goes to {shares}, and {', '.join(names)} run")
+            problems.append(f"the traffic goes to {shares}, and {', '.join(names)} run")
         if (
             len({frozenset(p.setting.items()) for n, p in world.servers.items() if n in names}) > 1
             and not mixed
         ):
-            found.append("servers of one target run with different flags")
+            problems.append("servers of one target run with different flags")
         if self.running:
-            found.append(f"rollout {self.running} has no outcome")
+            problems.append(f"rollout {self.running} has no outcome")
         if world.stopped:
-            found.append(f"{', '.join(world.stopped)} is stopped and kept")
-        return found
+            problems.append(f"{', '.join(world.stopped)} is stopped and kept")
+        return problems
 
     def end(self) -> None:
         """Check at the end of the history."""

@@ -49,10 +49,10 @@ class Operator:
             history.loop.outside(LOOKS_EVERY_S, self.look)
         open_ = state.suggestions.open if state else ()
         self._note_latest(state)
-        for one in open_:
+        for suggestion in open_:
             thinks_s = self.random.choice(THINKS_S) if history.scenario.several else 0.0
-            self.shown.setdefault(one.id, (one.digest, now_s + thinks_s))
-        ready = [one for one in open_ if self._is_ready(one, now_s)]
+            self.shown.setdefault(suggestion.id, (suggestion.digest, now_s + thinks_s))
+        ready = [suggestion for suggestion in open_ if self._is_ready(suggestion, now_s)]
         if ready and history.mode == "approve" and not history.quiet:
             self.decide(self.random.choice(ready))
 
@@ -65,8 +65,8 @@ class Operator:
             if self.latest is None or suggestion.made_at >= self.latest.made_at:
                 self.latest = suggestion
 
-    def _is_ready(self, one: Suggestion, now_s: float) -> bool:
-        digest, at_s = self.shown[one.id]
+    def _is_ready(self, suggestion: Suggestion, now_s: float) -> bool:
+        digest, at_s = self.shown[suggestion.id]
         return now_s >= at_s and digest not in self.answered
 
     def decide(self, suggestion: Suggestion) -> None:
@@ -99,12 +99,12 @@ class Operator:
         self.history.say(f"   {who}: POST {path}")
         may = self._may(who)
         if digest and may:
-            self.history.observer.said.add(digest)
+            self.history.observer.operator_digests.add(digest)
         on_status = partial(self._answered, daemon, who, path, may=may, digest=digest)
         api_client.ask(daemon, who, path, body, key=key, on_status=on_status)
 
     def _may(self, who: str) -> bool:
-        return who in self.history.known and api_client.PRINCIPALS[who] != "viewer"
+        return who in self.history.principals and api_client.PRINCIPALS[who] != "viewer"
 
     def _answered(self, daemon: Daemon, who: str, path: str, status: int, *, may: bool, digest: str) -> None:
         """Check a response; a token that is restored while the request is under way may be accepted."""
@@ -115,7 +115,7 @@ class Operator:
             self.answered.discard(digest)
 
     def approve(self, suggestion: Suggestion, who: str = "alice", key: str = "", digest: str = "") -> None:
-        digest, comment = digest or suggestion.digest, "" if who in self.history.known else "revoked"
+        digest, comment = digest or suggestion.digest, "" if who in self.history.principals else "revoked"
         path = f"/v1/suggestions/{suggestion.id}/approve"
         self.ask(who, path, {"digest": digest, "comment": comment}, digest=digest, key=key)
 
@@ -166,7 +166,7 @@ class Operator:
 
     @property
     def _said(self) -> set[str]:
-        return self.history.observer.said
+        return self.history.observer.operator_digests
 
     def _say(self, what: str, state: State) -> bool:
         at, suggestion = self.history.loop.wall(), self._pick(state)

@@ -140,7 +140,7 @@ class Daemon:
 def died_of(error: BaseException | None) -> BaseException | None:
     """The first error of a group that is not Killed."""
     if isinstance(error, BaseExceptionGroup):
-        found = [one for one in map(died_of, error.exceptions) if one is not None]
-        expected = [one for one in found if isinstance(one, FencedError | JournalError)]
-        return next(iter([one for one in found if one not in expected] or expected), None)
+        causes = [cause for cause in map(died_of, error.exceptions) if cause is not None]
+        expected = [cause for cause in causes if isinstance(cause, FencedError | JournalError)]
+        return next(iter([cause for cause in causes if cause not in expected] or expected), None)
     return None if isinstance(error, Killed) else error

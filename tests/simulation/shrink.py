@@ -12,7 +12,7 @@ AnyScenario = TypeVar("AnyScenario", bound=Scenario)
 def shrunk(scenario: AnyScenario, fails: Callable[[AnyScenario], bool]) -> AnyScenario:
     """Return the smallest scenario that still fails; assumes `fails(scenario)`."""
     while True:
-        smaller = next((one for one in simpler(scenario) if fails(one)), None)
+        smaller = next((candidate for candidate in simpler(scenario) if fails(candidate)), None)
         if smaller is None:
             return scenario
         scenario = smaller
@@ -22,7 +22,9 @@ def simpler(scenario: AnyScenario) -> Iterator[AnyScenario]:
     for at in range(len(scenario.acts)):
         yield scenario.without(at)
     for name in (
-        one.name for one in reversed(fields(scenario)) if one.name not in {"seed", "acts", "strategy"}
+        parameter.name
+        for parameter in reversed(fields(scenario))
+        if parameter.name not in {"seed", "acts", "strategy"}
     ):
         plain = getattr(_plain(scenario), name)
         if getattr(scenario, name) != plain and (name != "servers" or scenario.strategy != "replace"):
@@ -41,7 +43,7 @@ def pasted(scenario: Scenario) -> str:
     ending = f"    acts=(\n{acts}    ),\n" if acts else ""
     return (
         f"{kind.__name__}(\n    seed={scenario.seed},\n"
-        + "".join(f"    {one},\n" for one in parts)
+        + "".join(f"    {part},\n" for part in parts)
         + f"{ending})"
     )
 
@@ -50,8 +52,8 @@ def _plain(scenario: AnyScenario) -> AnyScenario:
     return type(scenario)(seed=0)
 
 
-def _differs(one: object, plain: object, name: str) -> bool:
-    return name not in {"seed", "acts"} and getattr(one, name) != getattr(plain, name)
+def _differs(scenario: object, plain: object, name: str) -> bool:
+    return name not in {"seed", "acts"} and getattr(scenario, name) != getattr(plain, name)
 
 
 def _act(act: Act) -> str:

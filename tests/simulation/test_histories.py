@@ -104,7 +104,7 @@ def test_shrinks_a_failing_scenario_to_its_minimum() -> None:
     acts = (Act(what="daemon killed", at_s=3.0), culprit, Act(what="refused", on="stop"))
     scenario = Scenario(seed=5, servers=2, green="hangs", on_disk=True, acts=acts)
 
-    small = shrunk(scenario, lambda one: culprit in one.acts)
+    small = shrunk(scenario, lambda candidate: culprit in candidate.acts)
 
     assert small == Scenario(seed=5, acts=(culprit,))
     assert eval(pasted(small)) == small  # noqa: S307 - what is printed can be pasted

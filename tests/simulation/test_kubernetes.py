@@ -113,7 +113,7 @@ def test_detects_a_seeded_bug(mutant: str) -> None:
     with mutated(MUTANTS[mutant]):
         caught = KubernetesHistory(scenario=scenario, settled_s=600.0).run().violations
 
-    assert [one for one in caught if one.startswith(says)], caught
+    assert [violation for violation in caught if violation.startswith(says)], caught
     assert play(scenario).violations == []
 
 

@@ -16,5 +16,5 @@ def test_detects_a_seeded_bug(mutant: str) -> None:
         caught = play(scenario).violations
     whole = play(scenario).violations
 
-    assert [one for one in caught if one.startswith(says)], caught
+    assert [violation for violation in caught if violation.startswith(says)], caught
     assert whole == []

@@ -29,23 +29,24 @@ class Cut(World):
     """Snapshots the world after each journalled event."""
 
     cuts: list[tuple["Cut", list[fx.Effect]]] = field(default_factory=list)
-    asked: list[fx.Effect] = field(default_factory=list)
+    issued: list[fx.Effect] = field(default_factory=list)
     cutting: bool = False
 
     def feed(self, *events: e.Event) -> "Cut":
         for event in events:
-            before, known = state_without_counts(self.state), len(self.pending)
+            before, earlier = state_without_counts(self.state), len(self.pending)
             super().feed(event)
-            new = numbered_effects(tuple(self.pending[known:]))
-            self.asked += new
+            new = numbered_effects(tuple(self.pending[earlier:]))
+            self.issued += new
             if self.cutting and (new or state_without_counts(self.state) != before):
                 done = {id(effect) for effect in self.performed}
-                self.cuts.append((self.snapshot(), [one for one in self.asked if id(one) not in done]))
+                undone = [effect for effect in self.issued if id(effect) not in done]
+                self.cuts.append((self.snapshot(), undone))
         return self
 
     def snapshot(self) -> "Cut":
         taken = super().snapshot()
-        taken.cutting, taken.cuts, taken.asked = False, [], []
+        taken.cutting, taken.cuts, taken.issued = False, [], []
         return taken
 
 

@@ -309,28 +309,28 @@ class World:
 
     def finish(self, name: str, epoch: int, *, keep: bool) -> None:
         """Stop the server and cut its open requests."""
-        kept = self.stopped.pop(name, None)
+        stopped = self.stopped.pop(name, None)
         process = self.servers.pop(name, None)
         if process is not None and keep and self.sleeps and process.answers and not self.open_at(name):
             process.asleep = "wakes"
-        elif kept is not None and not keep:
-            kept.asleep = ""
+        elif stopped is not None and not keep:
+            stopped.asleep = ""
         if process is not None:
             cut = self._end_open(name, "cut" if epoch and process.status != "hung" else "failed")
             self.cut_open(process, cut, epoch)
             self._become(process, "exited")
-        if keep and (process or kept):
-            one = process or kept
-            assert one is not None
-            self.stopped[name] = one
+        if keep and (process or stopped):
+            ended = process or stopped
+            assert ended is not None
+            self.stopped[name] = ended
         self.changed("stop" if keep else "retire", name, epoch)
 
     def fail_asleep(self, why: str) -> bool:
         """A sleeping server fails; False without one."""
-        found = [process for process in self.stopped.values() if process.asleep]
-        for process in found:
+        asleep = [process for process in self.stopped.values() if process.asleep]
+        for process in asleep:
             process.asleep = why
-        return bool(found)
+        return bool(asleep)
 
     def find_failed_wake(self, name: str) -> str:
         """Why this server cannot be woken; it is an ordinary stopped one from then on."""

@@ -79,11 +79,11 @@ def _pods(history: "KubernetesHistory") -> list[RunningPod]:
 
 def _break(history: "KubernetesHistory", how: str, *, new: bool) -> bool:
     backends, greens = history.world.backends, history.observer.greens
-    names = [name for name in sorted(history.world.servers) if (name in greens) is new]
-    found = [one for name in names for one in history.world.behind(history.world.servers[name].address)]
-    if not found:
+    servers = [server for name, server in sorted(history.world.servers.items()) if (name in greens) is new]
+    candidates = [backend for server in servers for backend in history.world.behind(server.address)]
+    if not candidates:
         return False
-    broken = history.random.choice(found)
+    broken = history.random.choice(candidates)
     history.observer.harm()
     if how == "errs":
         broken.errors = actions.ERRS
@@ -97,11 +97,11 @@ def _break(history: "KubernetesHistory", how: str, *, new: bool) -> bool:
 def _on_pod(do_to: Callable[["KubernetesHistory", RunningPod], object]) -> Action:
     def act_on(history: "KubernetesHistory", act: Act) -> bool:
         del act
-        found = _pods(history)
-        if found:
+        pods = _pods(history)
+        if pods:
             history.observer.harm()
-            do_to(history, history.random.choice(found))
-        return bool(found)
+            do_to(history, history.random.choice(pods))
+        return bool(pods)
 
     return act_on
 
@@ -148,11 +148,11 @@ def _scale_up(history: "KubernetesHistory", act: Act) -> bool:
     """An autoscaler leaves a Deployment alone that is scaled to 0."""
     del act
     name = _name(history)
-    found = history.world.document(name)
-    if found is None or not found["spec"]["replicas"]:
+    deployment = history.world.document(name)
+    if deployment is None or not deployment["spec"]["replicas"]:
         return False
-    history.observer.replicas[name] = found["spec"]["replicas"] + 1
-    change = {"spec": {"replicas": found["spec"]["replicas"] + 1}}
+    history.observer.replicas[name] = deployment["spec"]["replicas"] + 1
+    change = {"spec": {"replicas": deployment["spec"]["replicas"] + 1}}
     return write(history, "PATCH", "deployments", name, change, by="horizontal-pod-autoscaler")
 
 
@@ -165,13 +165,11 @@ def _of_flettner(plural: str) -> Action:
     def delete(history: "KubernetesHistory", act: Act) -> bool:
         del act
         documents = history.world.cluster.server.store.select(plural, NAMESPACE)
-        found = [one for one in documents if "flettner.dev/server" in (one["metadata"].get("labels") or {})]
-        if not found:
+        ours = [body for body in documents if "flettner.dev/server" in (body["metadata"].get("labels") or {})]
+        if not ours:
             return False
         history.observer.harm()
-        return write(
-            history, "DELETE", plural, history.random.choice(found)["metadata"]["name"], by="kubectl"
-        )
+        return write(history, "DELETE", plural, history.random.choice(ours)["metadata"]["name"], by="kubectl")
 
     return delete
 
@@ -183,9 +181,9 @@ def _pipeline(history: "KubernetesHistory", act: Act) -> bool:
     def apply() -> None:
         if history.quiet:
             return
-        found, wanted = history.world.document(name), manifest(name, history.scenario)
-        if found is not None:
-            history.mixed |= args_of(found) != args_of(wanted)
+        deployment, wanted = history.world.document(name), manifest(name, history.scenario)
+        if deployment is not None:
+            history.mixed |= args_of(deployment) != args_of(wanted)
             template = {"spec": {"template": wanted["spec"]["template"]}}
             write(history, "PATCH", "deployments", name, template, by="kubectl-client-side-apply")
         history.loop.outside(every_s, apply)
@@ -196,8 +194,8 @@ def _pipeline(history: "KubernetesHistory", act: Act) -> bool:
 
 def argo(history: "KubernetesHistory", name: str) -> None:
     """Revert each change of the flags, as Argo CD with self-heal."""
-    found, wanted = history.world.document(name), manifest(name, history.scenario)
-    if found is not None and args_of(found) != args_of(wanted):
+    deployment, wanted = history.world.document(name), manifest(name, history.scenario)
+    if deployment is not None and args_of(deployment) != args_of(wanted):
         template = {"spec": {"template": wanted["spec"]["template"]}}
         write(history, "PATCH", "deployments", name, template, by="argocd-application-controller")
     if not history.quiet:
@@ -246,14 +244,14 @@ def heal(history: "KubernetesHistory") -> None:
             world.backends.turn(backend, "healthy")
     history.add_nodes()
     for name in history.scenario.names:
-        found = world.document(name)
-        if found is None:
+        deployment = world.document(name)
+        if deployment is None:
             write(history, "POST", "deployments", name, manifest(name, history.scenario), by="kubectl")
-        elif not found["spec"]["replicas"] and not world.blame.get(found["metadata"]["uid"], "").startswith(
-            FLETTNER
-        ):
+        elif not deployment["spec"]["replicas"] and not world.blame.get(
+            deployment["metadata"]["uid"], ""
+        ).startswith(FLETTNER):
             change = {"spec": {"replicas": history.scenario.replicas}}
             write(history, "PATCH", "deployments", name, change, by="kubectl-scale")
-        if found is not None and found["spec"].get("paused"):
+        if deployment is not None and deployment["spec"].get("paused"):
             write(history, "PATCH", "deployments", name, {"spec": {"paused": None}}, by="kubectl")
     actions.run_daemon(history)

@@ -20,7 +20,7 @@ class Backend:
     deployment: str
     status: str = "starting"
     errors: float = 0.0
-    asked: bool = False  # to end, by the deletion of its pod
+    deleted: bool = False  # to end, by the deletion of its pod
     open: dict[int, Client] = field(default_factory=dict)
 
     @property
@@ -55,7 +55,7 @@ class Backends:
 
     def ended(self, pod: RunningPod, *, asked: bool) -> None:
         backend = self.by_uid[pod.uid]
-        backend.asked = asked
+        backend.deleted = asked
         self.lost(backend)
         del self.by_uid[pod.uid]
         backend.status = "exited"

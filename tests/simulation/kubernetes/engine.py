@@ -44,12 +44,12 @@ class FaultyEngine:
             self.host.kill()
             raise Killed
         self.host.called(kind, name, None)
-        found = await ask()
+        answer = await ask()
         alive(self.host)
         if fault is not None and fault.what == "crash after":
             self.host.kill()
             raise Killed
-        return found
+        return answer
 
     async def problems(self) -> Sequence[str]:
         return await self.inner.problems()

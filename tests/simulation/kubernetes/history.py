@@ -69,9 +69,9 @@ class KubernetesHistory(History):
         )
 
     def make_rules(self) -> Rules:
-        found = rules_of(self.scenario, other=self.other)
-        plan = replace(found.plan, start_s=START_S)
-        return replace(found, plan=plan, strategy=self.scenario.strategy)
+        rules = rules_of(self.scenario, other=self.other)
+        plan = replace(rules.plan, start_s=START_S)
+        return replace(rules, plan=plan, strategy=self.scenario.strategy)
 
     def make_engine(self, daemon: Daemon) -> Engine:
         return engine_of(
@@ -106,7 +106,7 @@ class KubernetesHistory(History):
                 self.world.cluster.add_node(name, pods if self.scenario.spare else -(-pods // 2))
 
     def host_of(self, owner: Owner | None) -> Host:
-        return next((one for one in self.daemons if one.owner is owner), self.daemons[-1])
+        return next((daemon for daemon in self.daemons if daemon.owner is owner), self.daemons[-1])
 
     def disturb(self, path: str) -> None:
         """Another client writes the object of this path."""

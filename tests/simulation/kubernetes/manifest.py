@@ -11,12 +11,12 @@ KSERVE = controlled_by("serving.kserve.io/v1beta1", "InferenceService", "chat")
 
 def manifest(name: str, scenario: ClusterScenario, seqs: object = BLUE["max_num_seqs"]) -> Json:
     args = ("--model", str(BLUE["model"]), "--max-num-seqs", str(seqs))
-    found = deployment(name, container(*args, gpus=1), replicas=scenario.replicas)
+    document = deployment(name, container(*args, gpus=1), replicas=scenario.replicas)
     if scenario.writer == "Argo CD":
-        found["metadata"]["labels"] |= ARGO_CD
+        document["metadata"]["labels"] |= ARGO_CD
     if scenario.writer == "KServe":
-        found["metadata"]["ownerReferences"] = [KSERVE]
-    return found
+        document["metadata"]["ownerReferences"] = [KSERVE]
+    return document
 
 
 def args_of(document: Json) -> object:

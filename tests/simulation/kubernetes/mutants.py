@@ -125,7 +125,7 @@ def overwrites_other_writers(put: Put) -> None:
     plain = handover.json_patch
 
     def json_patch(*given: Any) -> list[Json]:  # noqa: ANN401
-        return [one for one in plain(*given) if one["path"] != "/metadata/resourceVersion"]
+        return [operation for operation in plain(*given) if operation["path"] != "/metadata/resourceVersion"]
 
     put(handover, "json_patch", json_patch)
 

@@ -117,9 +117,9 @@ class Network:
         loop.outside(lasts_s + (_LATE_S if what == "late" else 0.0), perform)
         if what == "reply lost":
             loop.outside(lasts_s + 5.0, lambda: _fail(reply))
-        found = await reply
+        result = await reply
         alive(host)
-        return found
+        return result
 
     def _host(self) -> Host:
         host = self._site.host_of(OWNER.get())
@@ -198,10 +198,10 @@ def installed(network: Network) -> Iterator[None]:
 
 
 def _method(call: Callable[..., Any]) -> Callable[..., Any]:
-    async def asked(probe: OpenAiProbe, *given: object, **named: object) -> object:
+    async def method(probe: OpenAiProbe, *given: object, **named: object) -> object:
         return await call(probe, *given, **named)
 
-    return asked
+    return method
 
 
 def client_name(epoch: int) -> str:

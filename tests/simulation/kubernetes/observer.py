@@ -79,7 +79,8 @@ class KubernetesObserver(Observer):
             Observer._nobody_serves(self, what, name)
 
     def _able(self) -> list[Backend]:
-        return [one for one in self.cluster_world.backends.by_uid.values() if one.status == "healthy"]
+        backends = self.cluster_world.backends.by_uid.values()
+        return [backend for backend in backends if backend.status == "healthy"]
 
     def backend_changed(self, backend: Backend) -> None:
         ended = backend.status == "exited" and not self.cluster_world.epoch_of(backend)
@@ -171,29 +172,29 @@ class KubernetesObserver(Observer):
 
     def settled(self, *, mixed: bool, strays: frozenset[str]) -> list[str]:
         """As in all histories; besides, nothing of a green is left and flags are as before or approved."""
-        found = Observer.settled(self, mixed=mixed, strays=strays)
+        problems = Observer.settled(self, mixed=mixed, strays=strays)
         world, store = self.cluster_world, self.cluster_world.cluster.server.store
         names = set(world.servers)
         for plural in ("deployments", "services"):
-            for one in store.select(plural, NAMESPACE):
-                server = (one["metadata"].get("labels") or {}).get(f"{OURS}server")
+            for resource in store.select(plural, NAMESPACE):
+                server = (resource["metadata"].get("labels") or {}).get(f"{OURS}server")
                 if server and server not in names:
-                    found.append(f"{plural} {one['metadata']['name']} of {server} is left")
+                    problems.append(f"{plural} {resource['metadata']['name']} of {server} is left")
         for name, wanted in self.replicas.items():
             document = store.get("deployments", NAMESPACE, name)
             if document and 0 < document["spec"]["replicas"] < wanted:
-                found.append(f"{name} has {document['spec']['replicas']} pods, and people want {wanted}")
+                problems.append(f"{name} has {document['spec']['replicas']} pods, and people want {wanted}")
         for process in world.servers.values():
             if frozenset(process.setting.items()) not in self.allowed:
-                found.append(f"{process.name} runs with {process.setting}, which is not approved")
-        return found
+                problems.append(f"{process.name} runs with {process.setting}, which is not approved")
+        return problems
 
 
 def _fixed(document: Json) -> object:
     """Return what flettner must not change in a Deployment of an operator."""
     metadata, spec = document["metadata"], document["spec"]
-    [one, *others] = spec["template"]["spec"]["containers"]
-    template = {**spec["template"]["spec"], "containers": [{**one, "args": []}, *others]}
+    [engine, *others] = spec["template"]["spec"]["containers"]
+    template = {**spec["template"]["spec"], "containers": [{**engine, "args": []}, *others]}
     return (
         _without_ours(metadata.get("labels") or {}),
         _without_ours(metadata.get("annotations") or {}),

@@ -83,7 +83,7 @@ class KubernetesWorld(World):
 
     def refresh(self) -> None:
         """Read the servers anew from the Services and Deployments."""
-        store, found = self.cluster.server.store, dict[str, Process]()
+        store, processes = self.cluster.server.store, dict[str, Process]()
         served = set()
         for service in store.select("services", NAMESPACE):
             name = (service["metadata"].get("annotations") or {}).get(SERVER)
@@ -91,36 +91,36 @@ class KubernetesWorld(World):
                 continue
             deployment = service["metadata"]["annotations"].get(DEPLOYMENT, "")
             served.add(deployment)
-            self._add(found, name, deployment, f"{service['metadata']['name']}.{NAMESPACE}.svc:8000")
+            self._add(processes, name, deployment, f"{service['metadata']['name']}.{NAMESPACE}.svc:8000")
         for document in store.select("deployments", NAMESPACE):
             name = document["metadata"]["name"]
-            if name in self.names and name not in served and name not in found:
-                self._add(found, name, name, "")
-        for name in [*self.servers.keys() - found.keys()]:
+            if name in self.names and name not in served and name not in processes:
+                self._add(processes, name, name, "")
+        for name in [*self.servers.keys() - processes.keys()]:
             del self.servers[name]
-        self.servers |= found
+        self.servers |= processes
 
-    def _add(self, found: dict[str, Process], name: str, deployment: str, address: str) -> None:
+    def _add(self, processes: dict[str, Process], name: str, deployment: str, address: str) -> None:
         document = self.cluster.server.store.get("deployments", NAMESPACE, deployment)
         backends = self.of_deployment(deployment)
         if document is None or not (backends or document["spec"]["replicas"]):
             return
         process = self.servers.get(name) or Process(name=name, setting={}, address=address, ours=False)
-        settings = [dict(one.setting) for one in backends if one.answers]
+        settings = [dict(backend.setting) for backend in backends if backend.answers]
         process.setting = (
             settings or [parse_setting(document["spec"]["template"]["spec"]["containers"][0])]
         )[0]
         process.address, process.ours = address, deployment not in self.names
-        status = _together([one.status for one in backends])
+        status = _together([backend.status for backend in backends])
         if process.status != status:
             process.status, process.since_s = status, self.at_s
-        process.errors = max([one.errors for one in backends], default=0.0)
-        found[name] = process
+        process.errors = max([backend.errors for backend in backends], default=0.0)
+        processes[name] = process
 
     def of_deployment(self, name: str) -> list[Backend]:
         document = self.cluster.server.store.get("deployments", NAMESPACE, name)
         uid = document["metadata"]["uid"] if document else ""
-        return [one for one in self.backends.by_uid.values() if one.deployment == uid]
+        return [backend for backend in self.backends.by_uid.values() if backend.deployment == uid]
 
     def behind(self, address: str) -> list[Backend]:
         """Return the processes that a name resolves to at present: those of ready pods."""
@@ -135,13 +135,13 @@ class KubernetesWorld(World):
             if selector.items() <= pod["metadata"]["labels"].items()
             and "deletionTimestamp" not in pod["metadata"]
         ]
-        found = [self.backends.by_uid[uid] for uid in pods if uid in self.backends.by_uid]
-        return [one for one in found if one.pod.ready]
+        backends = [self.backends.by_uid[uid] for uid in pods if uid in self.backends.by_uid]
+        return [backend for backend in backends if backend.pod.ready]
 
     def answers(self, name: str) -> bool:
         """Whether a scrape of its name is answered."""
         process = self.servers.get(name)
-        return process is not None and any(one.answers for one in self.behind(process.address))
+        return process is not None and any(backend.answers for backend in self.behind(process.address))
 
     def serving(self) -> list[str]:
         """By the pods behind the name: at the end of a handover those of the other Deployment."""
@@ -150,15 +150,15 @@ class KubernetesWorld(World):
             name
             for name in self.in_force()
             if any(
-                one.answers and max(one.errors, self.boot_of_backend(one).errors) < BAD
-                for one in self.behind(addresses.get(name, ""))
+                backend.answers and max(backend.errors, self.boot_of_backend(backend).errors) < BAD
+                for backend in self.behind(addresses.get(name, ""))
             )
         ]
 
     def at(self, address: str) -> Backend | None:
         """Return the process of the pod with this address."""
         ip = address.rpartition(":")[0]
-        return next((one for one in self.backends.by_uid.values() if one.pod.address == ip), None)
+        return next((backend for backend in self.backends.by_uid.values() if backend.pod.address == ip), None)
 
     def _deployment_uid(self, pod: RunningPod) -> str:
         return self.cluster.deployments.owners.get(pod.uid, "")
@@ -170,7 +170,7 @@ class KubernetesWorld(World):
         address = self.split.addresses.get(name, "") if self.split else ""
         until_s, uids = self._resolved.get(address, (-1.0, []))
         if self.at_s >= until_s:
-            uids = [one.pod.uid for one in self.behind(address)]
+            uids = [backend.pod.uid for backend in self.behind(address)]
             self._resolved[address] = self.at_s + self.random.uniform(*DNS_S), uids
         return [self.backends.by_uid[uid] for uid in uids if uid in self.backends.by_uid]
 
@@ -182,16 +182,16 @@ class KubernetesWorld(World):
     def pick(self, shares: Mapping[str, int]) -> str:
         names = [*shares]
         name = self.random.choices(names, [*shares.values()])[0]
-        if any(one.connects for one in self.resolved(name)):
+        if any(backend.connects for backend in self.resolved(name)):
             return name
-        others = [other for other in names if any(one.answers for one in self.resolved(other))]
+        others = [other for other in names if any(backend.answers for backend in self.resolved(other))]
         if others:  # no connection: the proxy retries another server and logs the attempt
             self.log(Client(id=-1, server=name, began_s=self.at_s, outcome="failed", status=0))
         return self.random.choice(others) if others else name
 
     def accept(self, name: str) -> None:
         self.ledger.accepted += 1
-        connected = [one for one in self.resolved(name) if one.connects]
+        connected = [candidate for candidate in self.resolved(name) if candidate.connects]
         client = Client(id=next(self._ids), server=name, began_s=self.at_s, outcome="ok", status=200)
         if not connected:
             client.outcome, client.status = "failed", 0
@@ -228,7 +228,7 @@ class KubernetesWorld(World):
 
     def epoch_of(self, backend: Backend) -> int:
         """Return the epoch of the daemon that ended it; 0: no daemon did."""
-        by = self.blame.get(backend.deployment, "") if backend.asked else ""
+        by = self.blame.get(backend.deployment, "") if backend.deleted else ""
         return int(by.removeprefix(FLETTNER)) if by.startswith(FLETTNER) else 0
 
     def set_status(self, name: str, status: str) -> None:
@@ -242,4 +242,5 @@ class KubernetesWorld(World):
 
 def _together(statuses: list[str]) -> str:
     """Return the state of a server by those of its processes: the best one counts."""
-    return next((one for one in ("healthy", "wedged", "hung", "starting") if one in statuses), "starting")
+    best_first = ("healthy", "wedged", "hung", "starting")
+    return next((status for status in best_first if status in statuses), "starting")
