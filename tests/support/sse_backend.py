@@ -143,7 +143,7 @@ async def ask(
         return Answer(0)
 
 
-async def asked(
+async def count_answers(
     client: aiohttp.ClientSession, listen: str, times: int, *, stream: bool = False
 ) -> Counter[str]:
     """The server that answered; a failed request counts under its status."""

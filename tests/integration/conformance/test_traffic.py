@@ -21,7 +21,7 @@ from tests.support.gateway.rig import GatewayRig, PlacedTraffic
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.shared_proxy import SharedEnvoyPod
 from tests.support.ports import free_port
-from tests.support.sse_backend import Answer, Backend, ask, asked, until
+from tests.support.sse_backend import Answer, Backend, ask, count_answers, until
 
 BLUE = Server(name="chat-r1", setting={"max_num_seqs": 4}, address="127.0.0.1:9")
 GREEN = Server(name="chat-r2", setting={"max_num_seqs": 16}, address="127.0.0.1:19")
@@ -292,7 +292,7 @@ class Clients:
         if isinstance(traffic, FakeTraffic):
             return traffic.weights_in_force or {"503": 100}
         assert isinstance(traffic, EnvoyTraffic | DeploymentTraffic | PlacedTraffic)
-        return dict(await asked(self.session, traffic.listen, 100))
+        return dict(await count_answers(self.session, traffic.listen, 100))
 
     async def hold(self, traffic: Traffic, name: str) -> "asyncio.Task[Answer] | None":
         """A slow stream."""

@@ -14,7 +14,7 @@ from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.sensors.proxy_requests.plugin import ProxyRequests
 from tests.integration.envoy.test_proxy_requests import SensorOutput, listening
-from tests.support.sse_backend import Backend, ask, asked, until
+from tests.support.sse_backend import Backend, ask, count_answers, until
 
 
 def closed(blue: Backend, number: int = 2, closed_s: float = 41.2) -> Route:
@@ -79,7 +79,7 @@ async def test_open_streams_continue_and_new_ones_are_served_after_reopening(
     await until(all_arrived)
 
     await traffic.route(closed(blue))
-    refused = await asked(client, traffic.listen, 10)
+    refused = await count_answers(client, traffic.listen, 10)
     still_open = await traffic.in_flight(blue.name)
     answers = await asyncio.gather(*running)
     await traffic.route(opened(blue, 3))
@@ -87,7 +87,7 @@ async def test_open_streams_continue_and_new_ones_are_served_after_reopening(
     assert refused == {"503": 10}
     assert still_open == 5
     assert [(answer.good, answer.events) for answer in answers] == [(True, 20)] * 5
-    assert await asked(client, traffic.listen, 10) == {blue.name: 10}
+    assert await count_answers(client, traffic.listen, 10) == {blue.name: 10}
 
 
 async def test_a_closed_split_needs_no_server(
@@ -105,13 +105,13 @@ async def test_a_closed_split_needs_no_server(
 
     await traffic.route(without_servers)
     await traffic.keep_alive(without_servers)
-    refused = await asked(client, traffic.listen, 10)
+    refused = await count_answers(client, traffic.listen, 10)
     answer = await running
     await traffic.route(opened(blue, 3))
 
     assert refused == {"503": 10}
     assert answer.good
-    assert await asked(client, traffic.listen, 10) == {blue.name: 10}
+    assert await count_answers(client, traffic.listen, 10) == {blue.name: 10}
 
 
 async def test_the_proxy_may_start_closed_without_servers(
@@ -121,11 +121,11 @@ async def test_the_proxy_may_start_closed_without_servers(
 
     for _ in range(2):
         await traffic.keep_alive(without_servers)
-        assert await asked(client, traffic.listen, 10) == {"503": 10}
+        assert await count_answers(client, traffic.listen, 10) == {"503": 10}
         await traffic.stop()
     await traffic.route(opened(blue, 3))
 
-    assert await asked(client, traffic.listen, 10) == {blue.name: 10}
+    assert await count_answers(client, traffic.listen, 10) == {blue.name: 10}
 
 
 async def test_a_removed_server_may_be_replaced_before_reopening(
@@ -135,11 +135,11 @@ async def test_a_removed_server_may_be_replaced_before_reopening(
     moved = replace(blue.server, address=green.server.address)
 
     await traffic.route(replace(closed(blue, 3), servers=(moved,)))
-    refused = await asked(client, traffic.listen, 5)
+    refused = await count_answers(client, traffic.listen, 5)
     await traffic.route(replace(opened(blue, 4), servers=(moved,)))
 
     assert refused == {"503": 5}
-    assert await asked(client, traffic.listen, 5) == {green.name: 5}
+    assert await count_answers(client, traffic.listen, 5) == {green.name: 5}
 
 
 async def test_a_killed_envoy_restarts_closed(
@@ -157,7 +157,7 @@ async def test_a_killed_envoy_restarts_closed(
     await traffic.keep_alive(closed(blue))
     seen = await traffic.observe()
 
-    assert await asked(client, traffic.listen, 5) == {"503": 5}
+    assert await count_answers(client, traffic.listen, 5) == {"503": 5}
     assert seen is not None
     assert (seen.weights, seen.listening) == ({blue.name: 0}, True)
 
@@ -190,7 +190,7 @@ async def test_a_rejected_request_counts_as_no_server_failure(
     received = SensorOutput(tmp_path / "chat")
     async with listening(ProxyRequests(every_s=0.1), received):
         await traffic.route(closed(blue))
-        await asked(client, traffic.listen, 10, stream=True)
+        await count_answers(client, traffic.listen, 10, stream=True)
         await traffic.route(opened(blue, 3))
         await ask(client, traffic.listen)
         await received.until_counted(1)

@@ -12,7 +12,7 @@ from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.ports import Site
-from tests.support.sse_backend import Backend, asked
+from tests.support.sse_backend import Backend, count_answers
 
 Act = Callable[[], Awaitable[object]]
 
@@ -59,7 +59,7 @@ async def test_the_older_daemon_stays_fenced_when_the_newer_route_is_rolled_back
     with pytest.raises(FencedError):
         await traffic.route(alone(green, 2))
 
-    assert await asked(client, traffic.listen, 5) == {blue.name: 5}
+    assert await count_answers(client, traffic.listen, 5) == {blue.name: 5}
 
 
 async def test_a_fenced_daemon_neither_stops_nor_starts_envoy(
@@ -78,7 +78,7 @@ async def test_a_fenced_daemon_neither_stops_nor_starts_envoy(
             await act()
 
     assert (traffic.home / "envoy.pid").read_text() == pid
-    assert await asked(client, traffic.listen, 5) == {blue.name: 5}
+    assert await count_answers(client, traffic.listen, 5) == {blue.name: 5}
 
 
 async def test_does_not_start_a_second_envoy(
@@ -90,7 +90,7 @@ async def test_does_not_start_a_second_envoy(
     await newer._start()
 
     assert (traffic.home / "envoy.pid").read_text() == pid
-    assert await asked(client, traffic.listen, 5) == {blue.name: 5}
+    assert await count_answers(client, traffic.listen, 5) == {blue.name: 5}
 
 
 async def test_ends_the_lease_as_the_newest_admitted_daemon(

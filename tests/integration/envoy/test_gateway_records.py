@@ -44,7 +44,7 @@ class Gate:
     def program(self, addresses: dict[str, list[tuple[str, int]]], *routes: Json) -> None:
         """`addresses`: by the name of a Service."""
         for kind, resources in (
-            ("cds", [cluster((name, 80), found) for name, found in addresses.items()]),
+            ("cds", [cluster((name, 80), endpoints) for name, endpoints in addresses.items()]),
             ("rds", [route_table(routes)]),
         ):
             beside = self.home / f".{kind}.json"
@@ -83,11 +83,11 @@ class Gate:
 
 
 async def _all_at(total: int, *backends: Backend) -> bool:
-    return sum(sum(one.served.values()) for one in backends) >= total
+    return sum(sum(backend.served.values()) for backend in backends) >= total
 
 
 def http_route(name: str, prefix: str, **weights: int) -> Json:
-    backends = [{"name": one, "port": 80, "weight": weight} for one, weight in weights.items()]
+    backends = [{"name": server, "port": 80, "weight": weight} for server, weight in weights.items()]
     rule = {"matches": [{"path": {"value": prefix}}], "backendRefs": backends}
     return {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"rules": [rule]}}
 
@@ -120,16 +120,16 @@ async def gate(tmp_path: Path, blue: Backend, green: Backend) -> AsyncIterator[G
     """Three HTTPRoutes: of the target, of a second rule to blue, and to a Service without pods."""
     home = tmp_path / "gate"
     home.mkdir()
-    found = Gate(home, f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
+    gateway = Gate(home, f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
     places = {"blue": [("127.0.0.1", blue.port)], "green": [("127.0.0.1", green.port)], "none": []}
-    found.program(
+    gateway.program(
         places,
         http_route("chat", "/v1", blue=50, green=50),
         http_route("other", "/v1/other", blue=1),
         http_route("empty", "/v1/empty", none=1),
     )
-    async with found.running():
-        yield found
+    async with gateway.running():
+        yield gateway
 
 
 def sensor(gate: Gate, **options: str) -> ProxyRequests:
@@ -151,10 +151,10 @@ async def test_each_request_counts_at_the_server_that_had_it(
         await fleet.until_counted(40)
 
     assert all(answer.good for answer in answers)
-    served = {name: sum(one.server == name for one in fleet.requests) for name in ("blue", "green")}
+    served = {name: sum(request.server == name for request in fleet.requests) for name in ("blue", "green")}
     assert served == {"blue": blue.served["ok"], "green": green.served["ok"]}
-    assert {one.outcome for one in fleet.requests} == {"ok"}
-    assert all(one.ttft_s is not None and 0 < one.ttft_s <= one.duration_s + 0.001 for one in fleet.requests)
+    assert {request.outcome for request in fleet.requests} == {"ok"}
+    assert all(0 < (request.ttft_s or 0) <= request.duration_s + 0.001 for request in fleet.requests)
     assert fleet.states == [("proxy_requests", True)]
 
 
@@ -177,8 +177,8 @@ async def test_what_a_server_fails_at_is_its_own(
         await asyncio.gather(*(ask(client, gate.listen) for _ in range(10)))
         await fleet.until_counted(10)
 
-    assert {one.outcome for one in fleet.requests} == {outcome}
-    assert {one.server for one in fleet.requests} <= {"blue", "green"}
+    assert {request.outcome for request in fleet.requests} == {outcome}
+    assert {request.server for request in fleet.requests} <= {"blue", "green"}
 
 
 async def test_a_client_that_leaves_is_seen(
@@ -193,7 +193,7 @@ async def test_a_client_that_leaves_is_seen(
             task.cancel()
         await fleet.until_counted(4)
 
-    assert [one.outcome for one in fleet.requests] == ["gave_up"] * 4
+    assert [request.outcome for request in fleet.requests] == ["gave_up"] * 4
 
 
 async def test_a_pod_that_has_just_ended_keeps_its_requests_and_an_unknown_one_is_a_gap(
@@ -206,15 +206,15 @@ async def test_a_pod_that_has_just_ended_keeps_its_requests_and_an_unknown_one_i
         fleet.up = [blue.server]
         await asyncio.gather(*(ask(client, gate.listen) for _ in range(10)))
         await fleet.until_counted(20)
-        known = list(fleet.states)
+        states = list(fleet.states)
         nowhere = [("127.0.0.2", blue.port)]
         gate.program({"blue": nowhere}, http_route("chat", "/v1", blue=1))
-        while fleet.states == known:
+        while fleet.states == states:
             await ask(client, gate.listen)
             await asyncio.sleep(0.2)
 
-    assert fleet.states[: len(known) + 1] == [*known, ("proxy_requests", False)]
-    assert {one.server for one in fleet.requests} == {"blue", "green"}
+    assert fleet.states[: len(states) + 1] == [*states, ("proxy_requests", False)]
+    assert {request.server for request in fleet.requests} == {"blue", "green"}
 
 
 async def test_only_requests_of_the_own_route_and_path_count(
@@ -258,10 +258,10 @@ async def test_a_second_daemon_does_not_take_a_part_of_the_records(gate: Gate, t
         second = await asyncio.create_subprocess_exec(
             sys.executable, "-c", script, gate.records, stderr=asyncio.subprocess.PIPE
         )
-        _, said = await second.communicate()
+        _, output = await second.communicate()
 
     assert second.returncode == 1
-    assert b"OSError" in said
+    assert b"OSError" in output
 
 
 async def test_two_targets_share_the_address(
@@ -277,4 +277,4 @@ async def test_two_targets_share_the_address(
         await other.until_counted(1)
 
     assert len(fleet.requests) == len(other.requests) == 1
-    assert [one.server for one in other.requests] == ["blue"]
+    assert [request.server for request in other.requests] == ["blue"]

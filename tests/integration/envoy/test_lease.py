@@ -12,7 +12,7 @@ from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
-from tests.support.sse_backend import Backend, ask, asked, until
+from tests.support.sse_backend import Backend, ask, count_answers, until
 
 
 def leased(blue: Backend, green: Backend, weight: int, lease_s: float) -> Route:
@@ -30,7 +30,7 @@ async def until_only(client: aiohttp.ClientSession, traffic: EnvoyTraffic, name:
     """Collect the responses until twenty in a row come from `name`."""
     everything: Counter[str] = Counter()
     while True:
-        served = await asked(client, traffic.listen, 20)
+        served = await count_answers(client, traffic.listen, 20)
         everything += served
         if served == {name: 20}:
             return everything
@@ -82,7 +82,7 @@ async def test_a_renewed_lease_keeps_its_server(
     served: Counter[str] = Counter()
     while asyncio.get_running_loop().time() < over:
         await traffic.keep_alive(route)
-        served += await asked(client, traffic.listen, 5)
+        served += await count_answers(client, traffic.listen, 5)
         await asyncio.sleep(0.05)
 
     assert set(served) == {green.name}
@@ -110,7 +110,7 @@ async def test_renewing_an_expired_lease_restores_it(
 
     await traffic.route(leased(blue, green, 100, lease_s=30.0))
 
-    assert await asked(client, traffic.listen, 20) == {green.name: 20}
+    assert await count_answers(client, traffic.listen, 20) == {green.name: 20}
 
 
 @pytest.mark.parametrize("expired", [False, True])
@@ -127,7 +127,7 @@ async def test_retries_failed_requests_of_green_on_blue_with_and_without_a_lease
     await traffic.route(leased(blue, green, 100, lease_s=0.1 if expired else 30.0))
     await asyncio.sleep(0.3 if expired else 0)
 
-    served = await asked(client, traffic.listen, 30, stream=True)
+    served = await count_answers(client, traffic.listen, 30, stream=True)
 
     assert served == {blue.name: 30}
     assert bool(green.served[mode]) is not expired
@@ -140,7 +140,7 @@ async def test_a_server_that_refuses_connections_costs_no_request(
         route = leased(blue, green, 50, lease_s=30.0)
     await traffic.route(route)
 
-    assert await asked(client, traffic.listen, 60, stream=True) == {blue.name: 60}
+    assert await count_answers(client, traffic.listen, 60, stream=True) == {blue.name: 60}
 
 
 async def test_a_failing_fallback_is_not_retried_on_the_canary(
@@ -149,7 +149,7 @@ async def test_a_failing_fallback_is_not_retried_on_the_canary(
     blue.mode = "503"
     await traffic.route(leased(blue, green, 10, lease_s=30.0))
 
-    served = await asked(client, traffic.listen, 200)
+    served = await count_answers(client, traffic.listen, 200)
 
     assert served[green.name] < 50  # 10 % of 200, 7 standard deviations
     assert served["503"] == 200 - served[green.name]
@@ -178,10 +178,12 @@ async def test_the_end_of_a_lease_spreads_its_share_and_keeps_other_sessions(
     sessions = [{"x-session-id": str(number)} for number in range(100)]
 
     async def servers() -> list[str]:
-        return [(await ask(client, traffic.listen, stream=False, headers=one)).server for one in sessions]
+        return [
+            (await ask(client, traffic.listen, stream=False, headers=headers)).server for headers in sessions
+        ]
 
     async def spent() -> bool:
-        return green.name not in await asked(client, traffic.listen, 30)
+        return green.name not in await count_answers(client, traffic.listen, 30)
 
     await traffic.route(leased_of_three(blue, third, green, lease_s=30.0))
     before = await servers()
@@ -210,7 +212,7 @@ async def test_retries_of_a_failing_server_spread_over_the_remaining_servers(
     await traffic.route(leased_of_three(blue, third, green, lease_s=0.1 if expired else 30.0))
     await asyncio.sleep(0.3 if expired else 0)
 
-    served = await asked(client, traffic.listen, 200)
+    served = await count_answers(client, traffic.listen, 200)
 
     assert served.total() == served[third.name] + served[blue.name]
     assert served[third.name] == 200 if expired else 60 < served[third.name] < 140
@@ -240,8 +242,8 @@ async def test_setting_the_clock_back_does_not_extend_the_lease(
     await traffic.route(route)
     file = traffic.files.path("rds")
     content = json.loads(file.read_bytes())
-    for one in content["resources"][0]["virtual_hosts"][0]["routes"]:
-        for metadata in one.get("metadata", {}).get("filter_metadata", {}).values():
+    for entry in content["resources"][0]["virtual_hosts"][0]["routes"]:
+        for metadata in entry.get("metadata", {}).get("filter_metadata", {}).values():
             metadata["lease_expires_ms"] += 3_600_000  # as it would look an hour earlier
     content["version_info"] = "3.5.99"
     (fresh := file.with_name(".fresh")).write_text(json.dumps(content))
@@ -250,7 +252,7 @@ async def test_setting_the_clock_back_does_not_extend_the_lease(
     await until_only(client, traffic, blue.name)
     await traffic.keep_alive(route)
 
-    assert await asked(client, traffic.listen, 20) == {green.name: 20}
+    assert await count_answers(client, traffic.listen, 20) == {green.name: 20}
 
 
 async def test_an_ended_lease_sends_all_requests_to_the_remaining_servers(
@@ -261,10 +263,10 @@ async def test_an_ended_lease_sends_all_requests_to_the_remaining_servers(
     clean_up = unbound.bind(Site(target="chat", state_dir=traffic.home.parent / "chat", epoch=0))
 
     ended = [await clean_up.end_lease(), await clean_up.end_lease()]
-    without = await asked(client, traffic.listen, 20)
+    without = await count_answers(client, traffic.listen, 20)
     seen = await traffic.observe()
     await traffic.keep_alive(route)
-    renewed = await asked(client, traffic.listen, 20)
+    renewed = await count_answers(client, traffic.listen, 20)
 
     assert ended == [True, True]
     assert without == {blue.name: 20}
@@ -284,7 +286,7 @@ async def test_ends_the_lease_in_the_files_of_a_dead_proxy(
 
     assert '"lease_expires_ms":0' in traffic.files.path("rds").read_text().replace(" ", "")
     await traffic.keep_alive(route)
-    assert await asked(client, traffic.listen, 20) == {green.name: 20}
+    assert await count_answers(client, traffic.listen, 20) == {green.name: 20}
 
 
 async def test_writes_nothing_without_a_lease(traffic: EnvoyTraffic, blue: Backend) -> None:

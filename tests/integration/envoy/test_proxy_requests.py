@@ -26,7 +26,7 @@ from flettner.agent.runtime.daemon import utc_now
 from flettner.sensors.proxy_requests.plugin import ProxyRequests
 from flettner.sensors.proxy_requests.record_socket import RECORD_CLOCK_S
 from tests.support.ports import free_port
-from tests.support.sse_backend import Backend, ask, asked, until
+from tests.support.sse_backend import Backend, ask, count_answers, until
 
 
 def noon() -> datetime:
@@ -52,7 +52,7 @@ class SensorOutput:
 
     @property
     def states(self) -> list[tuple[str, bool]]:
-        return [(one.source, one.available) for one in self.samples if isinstance(one, SourceState)]
+        return [(state.source, state.available) for state in self.samples if isinstance(state, SourceState)]
 
     @property
     def counts(self) -> Counter[tuple[str, str]]:
@@ -65,16 +65,16 @@ class SensorOutput:
         await until(all_counted)
 
     async def until_state(self, *states: tuple[str, bool]) -> None:
-        async def said() -> bool:
+        async def is_reported() -> bool:
             return self.states == list(states)
 
-        await until(said)
+        await until(is_reported)
 
     async def until_last_states(self, *states: tuple[str, bool]) -> None:
-        async def said() -> bool:
+        async def are_reported() -> bool:
             return self.states[-len(states) :] == list(states)
 
-        await until(said)
+        await until(are_reported)
 
 
 @asynccontextmanager
@@ -95,9 +95,9 @@ def received(tmp_path: Path) -> SensorOutput:
 
 @pytest.fixture
 async def sensor(received: SensorOutput) -> AsyncIterator[ProxyRequests]:
-    one = ProxyRequests(stalled_after_s=1.0, every_s=0.1)
-    async with listening(one, received):
-        yield one
+    proxy_requests = ProxyRequests(stalled_after_s=1.0, every_s=0.1)
+    async with listening(proxy_requests, received):
+        yield proxy_requests
 
 
 @pytest.fixture
@@ -338,7 +338,7 @@ async def test_envoy_reconnects_to_a_restarted_daemon(
     for _ in range(2):
         before = len(received.requests)
         async with listening(ProxyRequests(every_s=0.1), received):
-            await asked(client, traffic.listen, 5)
+            await count_answers(client, traffic.listen, 5)
             await received.until_counted(before + 5)
 
     assert received.counts == {(green.name, "ok"): 10}
@@ -349,13 +349,13 @@ async def test_what_envoy_recorded_while_no_daemon_ran_does_not_count(
 ) -> None:
     sensor = ProxyRequests(every_s=0.1)
     async with listening(sensor, received, utc_now):
-        await asked(client, traffic.listen, 5)
+        await count_answers(client, traffic.listen, 5)
         await received.until_counted(5)
-    await asked(client, traffic.listen, 7)
+    await count_answers(client, traffic.listen, 7)
     await asyncio.sleep(2 * RECORD_CLOCK_S)
 
     async with listening(sensor, received, utc_now):
-        await asked(client, traffic.listen, 3)
+        await count_answers(client, traffic.listen, 3)
         await received.until_counted(8)
         await asyncio.sleep(1.0)  # while more could come
 
@@ -366,7 +366,7 @@ async def test_what_envoy_recorded_while_no_daemon_ran_does_not_count(
 async def test_reports_a_dead_envoy_once(
     received: SensorOutput, traffic: EnvoyTraffic, client: aiohttp.ClientSession
 ) -> None:
-    await asked(client, traffic.listen, 3)
+    await count_answers(client, traffic.listen, 3)
     await received.until_counted(3)
 
     os.kill(int((traffic.home / "envoy.pid").read_text()), signal.SIGKILL)
@@ -429,10 +429,10 @@ async def test_counts_invalid_records_reports_them_once_and_reads_the_rest(
 
     await received.until_counted(1)
 
-    async def said() -> bool:
+    async def is_counted() -> bool:
         return ("proxy_requests records", False) in received.states
 
-    await until(said)
+    await until(is_counted)
     assert received.counts == {("chat-r1", "failed"): 1}
     assert received.states.count(("proxy_requests records", False)) == 1
 

@@ -14,7 +14,7 @@ from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.ports import Site
 from tests.support.ports import free_port
-from tests.support.sse_backend import Backend, ask, asked, until
+from tests.support.sse_backend import Backend, ask, count_answers, until
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def test_an_envoy_that_is_killed_is_started_again(tmp_path: Path) -> None:
         await until(serves)
         await traffic.keep_alive(all_to(blue))
 
-        assert await asked(session, traffic.listen, 10) == {"blue": 10}
+        assert await count_answers(session, traffic.listen, 10) == {"blue": 10}
 
 
 async def test_open_requests_end_before_the_runner_does(tmp_path: Path) -> None:

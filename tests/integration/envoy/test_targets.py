@@ -21,7 +21,7 @@ from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.ports import Site
 from tests.support.ports import free_port
-from tests.support.sse_backend import Backend, ask, asked, until
+from tests.support.sse_backend import Backend, ask, count_answers, until
 
 pytestmark = pytest.mark.smoke
 
@@ -54,12 +54,12 @@ async def test_two_targets_share_one_envoy_and_have_servers_of_one_name(
     slow.gap_s = 0.0
     await asyncio.gather(traffic.route(to(blue)), code.route(to(slow)))
 
-    await asked(client, traffic.listen, 5)
-    await asked(client, code.listen, 7)
-    seen = [await one.observe() for one in (traffic, code)]
+    await count_answers(client, traffic.listen, 5)
+    await count_answers(client, code.listen, 7)
+    seen = [await envoy.observe() for envoy in (traffic, code)]
 
     assert (blue.served.total(), slow.served.total()) == (5, 7)
-    assert [found and found.addresses for found in seen] == [
+    assert [route and route.addresses for route in seen] == [
         {blue.name: blue.server.address},
         {slow.name: slow.server.address},
     ]
@@ -90,7 +90,7 @@ async def test_a_stream_of_one_target_survives_every_change_of_another(
 
     assert await code.in_flight(slow.name) == len(streams)
     assert [answer.good for answer in await asyncio.gather(*streams)] == [True] * len(streams)
-    assert await asked(client, elsewhere.listen, 5) == {green.name: 5}
+    assert await count_answers(client, elsewhere.listen, 5) == {green.name: 5}
 
 
 async def test_a_refused_route_of_one_target_does_not_delay_another(
@@ -105,8 +105,8 @@ async def test_a_refused_route_of_one_target_does_not_delay_another(
 
     assert isinstance(outcomes[0], ActError)
     assert outcomes[1] is None
-    assert await asked(client, traffic.listen, 5) == {blue.name: 5}
-    assert await asked(client, code.listen, 5) == {slow.name: 5}
+    assert await count_answers(client, traffic.listen, 5) == {blue.name: 5}
+    assert await count_answers(client, code.listen, 5) == {slow.name: 5}
 
 
 async def test_the_first_target_of_a_new_daemon_does_not_fence_the_next_one(
@@ -149,8 +149,8 @@ async def test_a_killed_envoy_restarts_with_all_targets(
 
     await traffic.keep_alive(to(blue))  # it may be the first to notice
 
-    assert await asked(client, traffic.listen, 5) == {blue.name: 5}
-    assert await asked(client, code.listen, 5) == {slow.name: 5}
+    assert await count_answers(client, traffic.listen, 5) == {blue.name: 5}
+    assert await count_answers(client, code.listen, 5) == {slow.name: 5}
 
 
 @pytest.mark.parametrize("garbage", [b"{", None], ids=["broken", "missing"])
@@ -173,12 +173,12 @@ async def test_broken_files_of_one_target_do_not_harm_another_when_envoy_restart
     (traffic.home / "xds" / "cds.json").write_bytes(b"{")
 
     await traffic.keep_alive(to(blue))
-    alone = await asked(client, traffic.listen, 5)
+    alone = await count_answers(client, traffic.listen, 5)
     await traffic.route(to(blue, 2))
     await code.keep_alive(to(slow))
 
-    assert alone == await asked(client, traffic.listen, 5) == {blue.name: 5}
-    assert await asked(client, code.listen, 5) == {slow.name: 5}
+    assert alone == await count_answers(client, traffic.listen, 5) == {blue.name: 5}
+    assert await count_answers(client, code.listen, 5) == {slow.name: 5}
 
 
 async def test_a_taken_port_of_one_target_does_not_harm_another_and_is_noticed_until_it_is_free(
@@ -204,10 +204,10 @@ async def test_a_taken_port_of_one_target_does_not_harm_another_and_is_noticed_u
         await traffic.route(to(green, 2))
         with pytest.raises(ActError, match="Envoy refused lds of code"):
             await code.keep_alive(to(slow))
-        assert await asked(client, traffic.listen, 5) == {green.name: 5}
+        assert await count_answers(client, traffic.listen, 5) == {green.name: 5}
     await code.keep_alive(to(slow))
 
-    assert await asked(client, code.listen, 5) == {slow.name: 5}
+    assert await count_answers(client, code.listen, 5) == {slow.name: 5}
 
 
 async def test_the_folder_of_a_removed_target_ends_its_listener_at_the_next_start(
@@ -251,4 +251,4 @@ async def test_a_daemon_that_dies_between_a_part_and_the_union_leaves_no_gap(
     newer = EnvoyPlugin(listen=code.listen).bind(Site(target="code", state_dir=tmp_path / "code", epoch=4))
     await newer.keep_alive(to(slow))
 
-    assert await asked(client, code.listen, 5) == {slow.name: 5}
+    assert await count_answers(client, code.listen, 5) == {slow.name: 5}

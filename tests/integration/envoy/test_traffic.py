@@ -16,7 +16,7 @@ from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.ports import Site
 from tests.support.ports import free_port
-from tests.support.sse_backend import Answer, Backend, ask, asked, until
+from tests.support.sse_backend import Answer, Backend, ask, count_answers, until
 
 pytestmark = pytest.mark.smoke
 
@@ -50,7 +50,7 @@ async def test_route_returns_once_the_split_is_in_force(
     for number, weight in enumerate((0, 100, 0, 100), start=1):
         await traffic.route(split(blue, green, weight, number))
 
-        served = await asked(client, traffic.listen, 20)
+        served = await count_answers(client, traffic.listen, 20)
 
         assert served == {(green if weight else blue).name: 20}
 
@@ -88,7 +88,7 @@ async def test_the_split_follows_the_weights(
     # leased: a request that blue rejects is not retried on green
     await traffic.route(replace(split(blue, green, 25), leased=green.name, lease_s=600.0))
 
-    served = await asked(client, traffic.listen, 400)
+    served = await count_answers(client, traffic.listen, 400)
 
     assert 60 < served[green.name] < 140  # 25 % of 400, 4.6 standard deviations
     assert served.total() == served[green.name] + served[blue.name] == 400
@@ -98,12 +98,12 @@ async def test_a_session_keeps_its_server_and_a_growing_share_only_adds_sessions
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     async def greens() -> set[str]:
-        found = set()
+        sessions = set()
         for session in (f"session-{number}" for number in range(120)):
             answer = await ask(client, traffic.listen, stream=False, headers={"x-session-id": session})
             if answer.server == green.name:
-                found.add(session)
-        return found
+                sessions.add(session)
+        return sessions
 
     seen: set[str] = set()
     for weight in (10, 50, 100):
@@ -173,7 +173,7 @@ async def test_a_killed_envoy_restarts_with_the_same_split(
 
     assert files(traffic) == before
     assert int((traffic.home / "envoy.pid").read_text()) != pid
-    assert await asked(client, traffic.listen, 5) == {green.name: 5}
+    assert await count_answers(client, traffic.listen, 5) == {green.name: 5}
 
 
 async def test_an_older_daemon_writes_nothing(
@@ -210,7 +210,7 @@ async def test_rolls_back_a_route_that_envoy_rejects_and_reports_the_reason(
 
     assert "malformed IP address: fe80::1%nowhere" in str(refused.value)
     assert files(traffic) == before
-    assert await asked(client, traffic.listen, 5) == {blue.name: 5}
+    assert await count_answers(client, traffic.listen, 5) == {blue.name: 5}
 
 
 async def test_a_failed_first_route_leaves_nothing_behind(traffic: EnvoyTraffic, blue: Backend) -> None:
@@ -239,7 +239,7 @@ async def test_a_broken_file_changes_nothing_until_the_next_route_repairs_it(
     if b"9.9.9" in garbage:
         return  # a mark of a newer daemon
     await traffic.route(alone(blue, 2))
-    assert await asked(client, traffic.listen, 5) == {blue.name: 5}
+    assert await count_answers(client, traffic.listen, 5) == {blue.name: 5}
 
 
 async def test_the_heartbeat_repairs_a_broken_file_and_a_dead_envoy(
@@ -255,7 +255,7 @@ async def test_the_heartbeat_repairs_a_broken_file_and_a_dead_envoy(
 
     assert seen is not None
     assert (seen.weights, seen.listening) == ({}, False)
-    assert await asked(client, traffic.listen, 5) == {blue.name: 5}
+    assert await count_answers(client, traffic.listen, 5) == {blue.name: 5}
 
 
 async def test_a_heartbeat_of_an_earlier_route_does_not_revert_a_later_one(
@@ -295,7 +295,7 @@ async def test_routes_to_a_host_name(
 
     await traffic.route(route)
 
-    assert await asked(client, traffic.listen, 5) == {blue.name: 5}
+    assert await count_answers(client, traffic.listen, 5) == {blue.name: 5}
 
 
 async def test_a_new_listen_address_changes_the_port(
@@ -308,7 +308,7 @@ async def test_a_new_listen_address_changes_the_port(
 
     await elsewhere.route(alone(blue, 2))
 
-    assert await asked(client, elsewhere.listen, 5) == {blue.name: 5}
+    assert await count_answers(client, elsewhere.listen, 5) == {blue.name: 5}
 
 
 async def test_only_the_owner_may_use_the_admin_socket(traffic: EnvoyTraffic, blue: Backend) -> None:

@@ -17,7 +17,7 @@ from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import FencedError
 from flettner.agent.domain.ports import Site
-from tests.support.sse_backend import Answer, Backend, ask, asked, until
+from tests.support.sse_backend import Answer, Backend, ask, count_answers, until
 
 FILES = Path(__file__).with_name("former")
 XDS = ("cds", "rds", "lds")
@@ -157,4 +157,4 @@ async def test_a_daemon_of_before_the_upgrade_is_fenced_off(
 
     lock.path.write_text("3 an-earlier-process\n")
     await newer.route(route)
-    assert await asked(client, traffic.listen, 5) == {blue.name: 5}
+    assert await count_answers(client, traffic.listen, 5) == {blue.name: 5}

@@ -23,7 +23,7 @@ from tests.support.kubernetes.engines import ROLE
 from tests.support.kubernetes.manifests import rule
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.proxy import PROXY, create_proxy, proxy_pods
-from tests.support.sse_backend import Backend, ask, asked, until
+from tests.support.sse_backend import Backend, ask, count_answers, until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -94,7 +94,7 @@ async def test_pods_get_ready_once_a_route_is_published_and_serve_it(pods: Pods)
     await traffic.route(pods.route)
     await pods.here.available(PROXY)
     async with aiohttp.ClientSession() as session:
-        served = [await asked(session, one, 10) for one in await pods.listeners()]
+        served = [await count_answers(session, one, 10) for one in await pods.listeners()]
 
     assert not any(_is_ready(conditions) for conditions in before)
     assert served == [{"blue": 10}, {"blue": 10}]
@@ -133,13 +133,13 @@ async def test_a_new_pod_counts_from_its_first_request_on(pods: Pods) -> None:
     await pods.serving()
     async with counting(pods) as received, aiohttp.ClientSession() as session:
         for one in await pods.listeners():
-            await asked(session, one, 5)
+            await count_answers(session, one, 5)
         await received.until_counted(10)
         await pods.here.add_node()
         await pods.here.api.patch(pods.here.path("deployments", PROXY), {"spec": {"replicas": 3}})
         await pods.here.available(PROXY)
         for one in await pods.listeners():
-            await asked(session, one, 5)
+            await count_answers(session, one, 5)
         await received.until_counted(25)
 
         assert received.counts == {("blue", "ok"): 25}
@@ -180,7 +180,7 @@ async def test_a_deleted_config_map_changes_nothing_and_is_published_again(pods:
     next_daemon = pods.bind(epoch=2)
 
     async with aiohttp.ClientSession() as session:
-        served = [await asked(session, one, 10) for one in await pods.listeners()]
+        served = [await count_answers(session, one, 10) for one in await pods.listeners()]
     unknown = await traffic.observe()
     await next_daemon.keep_alive(pods.route)
 
@@ -203,12 +203,12 @@ async def test_without_the_api_server_pods_serve_on_and_green_loses_its_share(po
             number=2, servers=servers, weights=weights, fallback="blue", leased="green", lease_s=20.0
         )
         await traffic.route(canary)
-        shared = [await asked(session, one, 50) for one in listeners]
+        shared = [await count_answers(session, one, 50) for one in listeners]
         pods.here.cluster.stop_api()
         try:
 
             async def is_blue_alone() -> bool:
-                return [await asked(session, one, 50) for one in listeners] == [{"blue": 50}] * 2
+                return [await count_answers(session, one, 50) for one in listeners] == [{"blue": 50}] * 2
 
             await until(is_blue_alone)
         finally:
@@ -254,7 +254,7 @@ async def test_a_lost_node_takes_its_pod_away_and_no_other(pods: Pods) -> None:
 
     await until(is_confirmed)
     async with aiohttp.ClientSession() as session:
-        assert await asked(session, f"{address}:8080", 10) == {"blue": 10}
+        assert await count_answers(session, f"{address}:8080", 10) == {"blue": 10}
     assert await traffic.in_flight("blue") == 0
 
 
