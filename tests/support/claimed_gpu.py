@@ -26,8 +26,8 @@ class ClaimedGpu:
         del client
         return await self._measure_at(container.address)
 
-    async def measure_process(self, one: RunningServer) -> Host:
-        return await self._measure_at(one.address)
+    async def measure_process(self, server: RunningServer) -> Host:
+        return await self._measure_at(server.address)
 
     async def _measure_at(self, address: str) -> Host:
         free = 80 * 1024.0 - self.left_mib if await sleeps(address) else FULL.free_mib

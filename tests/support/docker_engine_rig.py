@@ -116,11 +116,11 @@ async def place(state_dir: Path) -> AsyncIterator[EngineRig]:
 @asynccontextmanager
 async def watched(engine: DockerEngine, server: Server) -> AsyncIterator[list[ServerLost]]:
     """The reports of the watch from its first probe on."""
-    said: list[ServerLost] = []
-    watch = asyncio.create_task(engine.watch(server, said.append, noon))
+    reports: list[ServerLost] = []
+    watch = asyncio.create_task(engine.watch(server, reports.append, noon))
     await asyncio.sleep(0.5)
     try:
-        yield said
+        yield reports
     finally:
         watch.cancel()
         await asyncio.wait([watch])

@@ -138,9 +138,9 @@ def _tar(files: dict[str, str]) -> bytes:
 
 def _binds(python: Path, *more: Path) -> tuple[str, ...]:
     """Read-only, at their own paths: the host's /usr, and where this interpreter and its packages lie."""
-    asked = "import sys; print(sys.prefix, sys.base_prefix, sep='\\n')"
-    said = subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True).stdout
-    roots = {Path("/usr"), *map(Path, said.split("\n")[:2]), *more}
+    script = "import sys; print(sys.prefix, sys.base_prefix, sep='\\n')"
+    output = subprocess.run([python, "-c", script], check=True, capture_output=True, text=True).stdout
+    roots = {Path("/usr"), *map(Path, output.split("\n")[:2]), *more}
     return tuple(f"{root}:{root}:ro" for root in sorted(_outermost([*roots])))
 
 

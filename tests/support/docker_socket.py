@@ -19,7 +19,7 @@ class EngineSocket:
 
     def __init__(self, engine: str = "/var/run/docker.sock") -> None:
         self.unanswered: set[str] = set()
-        self.asked: list[str] = []  # first lines: "POST /v1.41/containers/create?name=x HTTP/1.1"
+        self.requests: list[str] = []  # first lines: "POST /v1.41/containers/create?name=x HTTP/1.1"
         self._engine = engine
         self._folder = Path(tempfile.mkdtemp(prefix="engine-"))  # a pytest folder is too long for a socket
         self._server: asyncio.Server | None = None
@@ -62,7 +62,7 @@ class EngineSocket:
 
     def times(self, words: str) -> int:
         """Number of requests with these words in their first line."""
-        return sum(words in line for line in self.asked)
+        return sum(words in line for line in self.requests)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -87,7 +87,7 @@ class EngineSocket:
         while chunk := await reader.read(_CHUNK):
             line = chunk.partition(b"\r\n")[0].decode("utf-8", "replace")
             if line.endswith(" HTTP/1.1"):
-                self.asked.append(line)
+                self.requests.append(line)
                 if any(words in line for words in self.unanswered):
                     silent.set()
             engine.write(chunk)

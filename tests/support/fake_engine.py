@@ -131,8 +131,10 @@ class FakeEngine:
         await self._act("answers", server, deadline_s)
         if not self._answers(server):
             raise ActError(f"{server.name}: /v1/models names no model")
-        said = [self.wrong_answers.get(server.name) or f"all about {prompt}" for prompt in prompts]
-        return tuple(GoldenAnswer(text=text, finish_reason="stop", length=len(text.split())) for text in said)
+        texts = [self.wrong_answers.get(server.name) or f"all about {prompt}" for prompt in prompts]
+        return tuple(
+            GoldenAnswer(text=text, finish_reason="stop", length=len(text.split())) for text in texts
+        )
 
     async def log(self, server: Server) -> tuple[str, ...]:
         self.logs_read += 1

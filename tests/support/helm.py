@@ -37,7 +37,7 @@ def render(
         files = chart.render(dict(values or {}), name=name, namespace=namespace)
     by_template = {Path(path).stem: text.strip() for path, text in files.items() if path.endswith(".yaml")}
     assert by_template.keys() == set(ORDER), "name each template in ORDER"
-    return "\n---\n".join(by_template[one] for one in templates if by_template[one]) + "\n"
+    return "\n---\n".join(by_template[template] for template in templates if by_template[template]) + "\n"
 
 
 def manifests(
@@ -48,4 +48,4 @@ def manifests(
 
 def of_kind(kind: str, documents: list[Json]) -> Json:
     """The first one."""
-    return next(one for one in documents if one["kind"] == kind)
+    return next(document for document in documents if document["kind"] == kind)

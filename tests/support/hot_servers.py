@@ -39,16 +39,16 @@ class HotServers:
     version: str = VERSION
 
     def describe(self, server: Server) -> Server:
-        found = self.knobs.get(server.name)
-        return describe(server, self._document(found)) if found else server
+        knobs = self.knobs.get(server.name)
+        return describe(server, self._document(knobs)) if knobs else server
 
     def set(self, server: Server, values: Setting, number: tuple[int, int], lease_s: float | None) -> None:
         """Raises ActError, DriftError as an engine does."""
-        found = self.knobs.get(server.name)
-        if found is None:
+        knobs = self.knobs.get(server.name)
+        if knobs is None:
             raise ActError(f"{server.name} has no control endpoint")
         try:
-            found.set(request_body(server, self._document(found), values, number, lease_s))
+            knobs.set(request_body(server, self._document(knobs), values, number, lease_s))
         except Refused as refused:
             raise (DriftError if refused.status == CONFLICT else ActError)(str(refused)) from refused
 

@@ -48,5 +48,5 @@ async def knobs(config: HotSiteConfig, server: str = "chat-r1") -> dict[str, Any
 
 async def cap(config: HotSiteConfig, server: str = "chat-r1") -> int:
     """The running requests that are allowed now; 0 while the server does not answer."""
-    found = await knobs(config, server)
-    return int(found["in_force"]["max_num_seqs"]) if found else 0
+    document = await knobs(config, server)
+    return int(document["in_force"]["max_num_seqs"]) if document else 0

@@ -268,8 +268,8 @@ class World:
 
     def liveness(self, name: str) -> EngineLiveness:
         if name in self.frozen | self.paused:
-            known = EngineLiveness(age_s=9.0, running=2, waiting=0, tokens=40.0, lost=True)
-            return replace(known, paused=name in self.paused)
+            liveness = EngineLiveness(age_s=9.0, running=2, waiting=0, tokens=40.0, lost=True)
+            return replace(liveness, paused=name in self.paused)
         return EngineLiveness(age_s=0.5, running=6, waiting=0, tokens=0.0 if name in self.wedged else 40.0)
 
     def perform(self, effect: fx.Effect) -> Iterable[e.Event]:  # noqa: C901 - a table of effects
@@ -334,6 +334,11 @@ class World:
                 return self
             self.tick()
         raise AssertionError(f"{phase} was not reached in {limit_s} s: {self.state.phase}, {self.state.note}")
+
+    def ended(self, id_: str) -> Suggestion:
+        """The suggestion as it ended."""
+        ended = (suggestion for state in self.states for suggestion in state.suggestions.ended)
+        return next(suggestion for suggestion in ended if suggestion.id == id_)
 
     def settings(self) -> dict[str, Setting]:
         return {name: dict(server.setting) for name, server in self.running.items()}

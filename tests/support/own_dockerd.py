@@ -138,13 +138,13 @@ class OwnEngine:
 
     def _processes(self, program: str = "") -> list[int]:
         """Whose command line names its folder and the program: its containers' shims, and so these, too."""
-        found = []
+        pids = []
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 if str(self._folder) in command and program in command:
-                    found.append(int(entry.name))
-        return found
+                    pids.append(int(entry.name))
+        return pids
 
     def _mounts(self) -> list[str]:
         """The deepest first."""

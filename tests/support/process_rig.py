@@ -27,7 +27,7 @@ def site(state_dir: Path, epoch: int = 1) -> Site:
 
 
 def pids(state_dir: Path, name: str = SERVER.name) -> set[int]:
-    return {one.pid for one in ownership_env.members(site(state_dir), name)}
+    return {process.pid for process in ownership_env.members(site(state_dir), name)}
 
 
 async def until(holds: Callable[[], object]) -> None:

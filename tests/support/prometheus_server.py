@@ -104,7 +104,7 @@ class RealPrometheus:
                 connection.request("GET", "/api/v1/query?" + urllib.parse.urlencode({"query": promql}))
                 answer = connection.getresponse()
                 if answer.status == 200:
-                    return [float(one["value"][1]) for one in json.load(answer)["data"]["result"]]
+                    return [float(series["value"][1]) for series in json.load(answer)["data"]["result"]]
             finally:
                 connection.close()
         return []

@@ -49,8 +49,8 @@ def main() -> None:
             scheduler.schedule = step
         else:
             vars(scheduler).pop("schedule", None)
-        found = {"schedule": type(scheduler.schedule).__name__, **generate(llm, vocabulary, **wanted)}
-        print(json.dumps(found), file=answers, flush=True)
+        result = {"schedule": type(scheduler.schedule).__name__, **generate(llm, vocabulary, **wanted)}
+        print(json.dumps(result), file=answers, flush=True)
 
 
 def describe(llm: LLM) -> dict[str, object]:
@@ -103,7 +103,7 @@ def generate(
     wall_s, cpu_s = perf_counter(), process_time()
     ended = llm.generate(prompts, each, use_tqdm=False)
     wall_s, cpu_s = perf_counter() - wall_s, process_time() - cpu_s
-    outputs = [list(one.outputs[0].token_ids) for one in ended]
+    outputs = [list(output.outputs[0].token_ids) for output in ended]
     return {"wall_s": wall_s, "cpu_s": cpu_s, "tokens": sum(map(len, outputs)), "outputs": outputs}
 
 

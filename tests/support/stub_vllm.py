@@ -71,11 +71,11 @@ class Handler(BaseHTTPRequestHandler):
                 self.reply(404, b"{}")
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if not self.allowed():
             return
         number = next(Handler.counter)
-        sys.stderr.write(f"prompt of {len(asked['prompt'].split())} words\n")
+        sys.stderr.write(f"prompt of {len(request['prompt'].split())} words\n")
         if self.flags.enable_logging_iteration_details:
             sys.stderr.write(STEP.format(number))
         if number <= self.flags.compiles:
@@ -89,19 +89,19 @@ class Handler(BaseHTTPRequestHandler):
                 self.reply(500, b"{}")
             case how:
                 finish = "abort" if how == "with-abort" else "length"
-                if not asked.get("stream"):
-                    self.whole(asked, finish)
+                if not request.get("stream"):
+                    self.whole(request, finish)
                     return
                 chunk = json.dumps({"choices": [{"text": "a", "finish_reason": finish}]})
                 self.reply(200, f"data: {chunk}\n\ndata: [DONE]\n\n".encode())
 
-    def whole(self, asked: dict[str, object], finish: str) -> None:
+    def whole(self, request: dict[str, object], finish: str) -> None:
         """A response without streaming; older versions have fewer fields."""
-        if self.flags.completes == "plainly" and {"logprobs", "cache_salt"} & asked.keys():
+        if self.flags.completes == "plainly" and {"logprobs", "cache_salt"} & request.keys():
             self.reply(400, b"{}")
             return
         tokens = [" so", " it", " is"]
-        logprobs = {"tokens": tokens, "token_logprobs": [-0.5, -0.25, 0.0]} if "logprobs" in asked else None
+        logprobs = {"tokens": tokens, "token_logprobs": [-0.5, -0.25, 0.0]} if "logprobs" in request else None
         choice = {"text": "".join(tokens), "finish_reason": finish, "logprobs": logprobs}
         body = {"choices": [choice], "usage": {"completion_tokens": len(tokens)}}
         self.reply(200, json.dumps(body).encode())

@@ -35,7 +35,7 @@ def typed(kind: str, /, **fields: object) -> Json:
 def places(routes: Iterable[Json]) -> set[Place]:
     """The Services that the routes name."""
     return {
-        (one["name"], one["port"]) for route in routes for rule in _rules(route) for one in _backends(rule)
+        (ref["name"], ref["port"]) for route in routes for rule in _rules(route) for ref in _backends(rule)
     }
 
 
@@ -64,14 +64,14 @@ def cluster(place: Place, addresses: Iterable[Place]) -> Json:
 
 def route_table(routes: Iterable[Json]) -> Json:
     """One virtual host for all names; longer path prefixes first."""
-    found = [
+    entries = [
         made
         for route in routes
         for place, rule in enumerate(_rules(route))
         for made in _of_rule(rule, _rule_name(route, place))
     ]
-    found.sort(key=lambda one: -len(one["match"]["prefix"]))
-    hosts = [{"name": "all", "domains": ["*"], "routes": found}]
+    entries.sort(key=lambda entry: -len(entry["match"]["prefix"]))
+    hosts = [{"name": "all", "domains": ["*"], "routes": entries}]
     return typed("envoy.config.route.v3.RouteConfiguration", name="main", virtual_hosts=hosts)
 
 
@@ -82,8 +82,8 @@ def _rule_name(route: Json, place: int) -> str:
 
 
 def _of_rule(rule: Json, name: str) -> Iterable[Json]:
-    weights = {_cluster_name((one["name"], one["port"])): one.get("weight", 1) for one in _backends(rule)}
-    prefixes = [one.get("path", {}).get("value", "/") for one in rule.get("matches") or ()] or ["/"]
+    weights = {_cluster_name((ref["name"], ref["port"])): ref.get("weight", 1) for ref in _backends(rule)}
+    prefixes = [match.get("path", {}).get("value", "/") for match in rule.get("matches") or ()] or ["/"]
     for place, prefix in enumerate(prefixes):
         route = {"name": f"{name}/match/{place}/*", "match": {"prefix": prefix}}
         if sum(weights.values()):

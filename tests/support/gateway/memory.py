@@ -33,7 +33,7 @@ class MemoryRoutes:
 
     server: ApiServer = field(default_factory=lambda: ApiServer(now=loop_now, random=Random(1)))  # noqa: S311
     faults: list[Fault] = field(default_factory=list)
-    asked: list[Request] = field(default_factory=list)
+    calls: list[Request] = field(default_factory=list)
 
     def transport(self, *_: object, **__: object) -> MemoryTransport:
         """As httpx2 makes one for a client."""
@@ -41,10 +41,10 @@ class MemoryRoutes:
 
     async def _deliver(self, request: Request, answer: Callable[[], httpx2.Response]) -> httpx2.Response:
         await asyncio.sleep(0.01)
-        self.asked.append(request)
+        self.calls.append(request)
         for fault in [*self.faults]:
-            if (found := await fault(request)) is not None:
-                return found
+            if (response := await fault(request)) is not None:
+                return response
         return answer()
 
     def client(self) -> KubernetesClient:
@@ -53,9 +53,9 @@ class MemoryRoutes:
     def put(self, name: str, *rules: Json, annotations: dict[str, str] | None = None) -> None:
         """Create an HTTPRoute, or replace it, as another client does."""
         key = ("httproutes", NAMESPACE, name)
-        known = self.server.store.get(*key) or {"metadata": {"name": name, "namespace": NAMESPACE}}
-        metadata = {**known["metadata"], "annotations": annotations or {}}
-        generation = metadata.get("generation", 0) + (known.get("spec") != {"rules": list(rules)})
+        document = self.server.store.get(*key) or {"metadata": {"name": name, "namespace": NAMESPACE}}
+        metadata = {**document["metadata"], "annotations": annotations or {}}
+        generation = metadata.get("generation", 0) + (document.get("spec") != {"rules": list(rules)})
         self.server.store.put(
             key,
             {
@@ -67,17 +67,17 @@ class MemoryRoutes:
         )
 
     def route(self, name: str) -> Json:
-        found = self.server.store.get("httproutes", NAMESPACE, name)
-        assert found is not None
-        return deepcopy(found)
+        document = self.server.store.get("httproutes", NAMESPACE, name)
+        assert document is not None
+        return deepcopy(document)
 
     def backends(self, name: str, rule: int = 0) -> dict[str, int]:
         refs = self.route(name)["spec"]["rules"][rule]["backendRefs"]
-        return {one["name"]: one["weight"] for one in refs}
+        return {ref["name"]: ref["weight"] for ref in refs}
 
     def writes(self) -> list[Request]:
         """The changes of HTTPRoutes that were asked for."""
-        return [one for one in self.asked if one.method == "PATCH" and "httproutes" in one.path]
+        return [call for call in self.calls if call.method == "PATCH" and "httproutes" in call.path]
 
 
 async def away(request: Request) -> httpx2.Response | None:

@@ -44,8 +44,8 @@ class GatewayRig:
         await self.gateway.create(ROUTE, {"backendRefs": [{"name": HOME, "port": 80}]})
         self.kubeconfig = str(self.cluster.kubeconfig(namespace=self.here.name))
         client = KubernetesClient(kubeconfig=self.kubeconfig)
-        self.told = asyncio.Event()
-        self.guard = asyncio.create_task(Guard(client=client, now=utc_now, beat_s=0.2).run(self.told))
+        self.stopping = asyncio.Event()
+        self.guard = asyncio.create_task(Guard(client=client, now=utc_now, beat_s=0.2).run(self.stopping))
         self.stack.push_async_callback(self._end)
         return self
 
@@ -55,7 +55,7 @@ class GatewayRig:
         await self.stack.aclose()
 
     async def _end(self) -> None:
-        self.told.set()
+        self.stopping.set()
         await self.guard
 
     def bind(self, site: Site) -> "PlacedTraffic":
@@ -71,8 +71,8 @@ class GatewayRig:
                 )
         by_address = {address: name for name, address in self.names.items()}
         servers = tuple(
-            replace(one, address=f"{by_address[one.address]}.{self.here.name}.svc:80")
-            for one in route.servers
+            replace(listed, address=f"{by_address[listed.address]}.{self.here.name}.svc:80")
+            for listed in route.servers
         )
         return replace(route, servers=servers)
 

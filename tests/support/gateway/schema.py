@@ -20,8 +20,8 @@ def _listed(items: Json, most: int) -> Json:
 
 
 def _of(properties: Json, *required: str) -> Json:
-    found: Json = {"type": "object", "properties": properties}
-    return found | ({"required": list(required)} if required else {})
+    schema: Json = {"type": "object", "properties": properties}
+    return schema | ({"required": list(required)} if required else {})
 
 
 _FILTER: Json = _of({"type": _TEXT}) | {"x-kubernetes-preserve-unknown-fields": True}
@@ -138,6 +138,6 @@ async def install(api: Api) -> None:
         await asyncio.sleep(0.05)
 
 
-def _is_established(found: Json) -> bool:
-    conditions = (found.get("status") or {}).get("conditions") or []
-    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+def _is_established(document: Json) -> bool:
+    conditions = (document.get("status") or {}).get("conditions") or []
+    return ("Established", "True") in {(condition["type"], condition["status"]) for condition in conditions}

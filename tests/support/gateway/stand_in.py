@@ -100,8 +100,8 @@ class Gateway:
         await self.here.api.create(self.path(), body)
 
         async def look() -> Json:
-            found = await self.get(name)
-            return found if _said(found) else {}
+            document = await self.get(name)
+            return document if _said(document) else {}
 
         return await self.here.eventually(look)
 
@@ -111,21 +111,23 @@ class Gateway:
     async def backends(self, name: str) -> dict[str, int]:
         """The weights of the first rule, by the names of Services."""
         refs = (await self.get(name))["spec"]["rules"][0]["backendRefs"]
-        return {one["name"]: one["weight"] for one in refs}
+        return {ref["name"]: ref["weight"] for ref in refs}
 
     # The controller.
 
     async def _follow_routes(self) -> None:
-        async for found in self.here.api.states(self.path()):
+        async for routes in self.here.api.states(self.path()):
             mine = [
-                one for one in found.values() if {"name": self._name} in one["spec"].get("parentRefs", ())
+                route
+                for route in routes.values()
+                if {"name": self._name} in route["spec"].get("parentRefs", ())
             ]
-            self._routes = {one["metadata"]["name"]: one for one in mine}
+            self._routes = {route["metadata"]["name"]: route for route in mine}
             self._change.set()
 
     async def _follow_endpoints(self) -> None:
-        async for found in self.here.api.states(self.here.path("endpoints")):
-            self._endpoints = {one["metadata"]["name"]: one for one in found.values()}
+        async for endpoints in self.here.api.states(self.here.path("endpoints")):
+            self._endpoints = {document["metadata"]["name"]: document for document in endpoints.values()}
             self._change.set()
 
     async def _reconcile(self) -> None:
@@ -148,7 +150,7 @@ class Gateway:
                     raise
                 continue
             wanted = {place: self._addresses(place) for place in places(routes) if place[0] not in missing}
-            seen = json.dumps([sorted(wanted.items()), [one["spec"] for one in routes]], sort_keys=True)
+            seen = json.dumps([sorted(wanted.items()), [route["spec"] for route in routes]], sort_keys=True)
             if seen != done:
                 await asyncio.sleep(self._lag_s)
                 await self._program(routes, wanted)
@@ -158,18 +160,18 @@ class Gateway:
         """Of the ready pods; the name of the port does not matter: each Service here has one."""
         subsets = self._endpoints.get(place[0], {}).get("subsets") or ()
         return [
-            (one["ip"], port["port"])
+            (endpoint["ip"], port["port"])
             for subset in subsets
-            for one in subset.get("addresses") or ()
+            for endpoint in subset.get("addresses") or ()
             for port in subset["ports"][:1]
         ]
 
     async def _program(self, routes: list[Json], wanted: dict[Place, list[Place]]) -> None:
         """Clusters first, then the routes to them; what no route names any more goes last."""
-        kept = {place: self._addresses(place) for place in self._in_force if place not in wanted}
-        await self._put("cds", [cluster(*one) for one in {**kept, **wanted}.items()])
+        retained = {place: self._addresses(place) for place in self._in_force if place not in wanted}
+        await self._put("cds", [cluster(*place) for place in {**retained, **wanted}.items()])
         await self._put("rds", [route_table(routes)])
-        await self._put("cds", [cluster(*one) for one in wanted.items()])
+        await self._put("cds", [cluster(*place) for place in wanted.items()])
         self._in_force = set(wanted)
 
     async def _put(self, kind: str, resources: Iterable[Json]) -> None:
@@ -179,8 +181,8 @@ class Gateway:
             await asyncio.sleep(0.02)
 
     async def _stat(self, name: str) -> int | str | None:
-        found = await self._admin.stats("^" + name.replace(".", r"\.") + "$")
-        return (found or {}).get(name)
+        stats = await self._admin.stats("^" + name.replace(".", r"\.") + "$")
+        return (stats or {}).get(name)
 
     def _write(self, kind: str, resources: Iterable[Json]) -> str:
         version = str(next(self._versions))
@@ -192,7 +194,7 @@ class Gateway:
 
     async def _set_statuses(self, routes: list[Json]) -> set[str]:
         """Say of each route whether it is accepted; return the Services that do not exist or are refused."""
-        services = {one["metadata"]["name"] for one in await self.here.list("services")} - {self.refuses}
+        services = {item["metadata"]["name"] for item in await self.here.list("services")} - {self.refuses}
         missing: set[str] = set()
         for route in routes:
             lacking = sorted({name for name, _ in places([route])} - services)
@@ -210,7 +212,8 @@ class Gateway:
                 ),
             ]
             if _said(route) != [
-                (one["type"], one["status"], one["observedGeneration"]) for one in conditions
+                (condition["type"], condition["status"], condition["observedGeneration"])
+                for condition in conditions
             ]:
                 parent = {
                     "controllerName": _CONTROLLER,
@@ -226,7 +229,8 @@ class Gateway:
 def _said(route: Json) -> list[tuple[str, str, int]]:
     parents = (route.get("status") or {}).get("parents") or [{}]
     return [
-        (one["type"], one["status"], one["observedGeneration"]) for one in parents[0].get("conditions") or ()
+        (condition["type"], condition["status"], condition["observedGeneration"])
+        for condition in parents[0].get("conditions") or ()
     ]
 
 

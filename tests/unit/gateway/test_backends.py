@@ -36,7 +36,7 @@ def test_a_closed_split_has_all_servers_with_weight_zero() -> None:
 
     made = split_backends(closed, closed.weights, HOME, "ns")
 
-    assert [one["weight"] for one in made] == [0, 0]
+    assert [backend["weight"] for backend in made] == [0, 0]
 
 
 def test_more_servers_than_a_rule_may_have_are_refused() -> None:
@@ -72,9 +72,9 @@ def test_defaults_make_no_difference() -> None:
     ],
 )
 def test_backends_that_cannot_be_split_are_named(backends: list[Json], why: str) -> None:
-    [found] = find_obstacles(backends, "ns")
+    [obstacle] = find_obstacles(backends, "ns")
 
-    assert why in found
+    assert why in obstacle
 
 
 def test_one_service_has_no_obstacle() -> None:

@@ -19,7 +19,7 @@ from tests.support.gateway.memory import NAMESPACE, MemoryRoutes, away, installe
 from tests.unit.gateway.test_record import HOME, KEY, RECORD, SPLIT
 
 SECONDS = 60
-EDITED = [{**one, "weight": 50} for one in SPLIT]
+EDITED = [{**backend, "weight": 50} for backend in SPLIT]
 SERVERS = tuple(
     Server(name=name, setting={}, address=address.replace(".ns.", f".{NAMESPACE}."))
     for name, address in RECORD.addresses.items()
@@ -37,9 +37,9 @@ ALONE = replace(CANARY, weights={"vllm": 100, "chat-r1": 0}, leased=None)
 
 @pytest.fixture
 def routes() -> Iterator[MemoryRoutes]:
-    with installed(MemoryRoutes()) as found:
-        write(found, EDITED)
-        yield found
+    with installed(MemoryRoutes()) as memory:
+        write(memory, EDITED)
+        yield memory
 
 
 def write(routes: MemoryRoutes, backends: list[Json]) -> None:
@@ -76,7 +76,7 @@ def test_a_drifted_route_is_told_each_second_and_read_every_five(
 ) -> None:
     errors = in_no_time(keep(bound(tmp_path, routes), route, SECONDS))
 
-    reads = [one for one in routes.asked if one.path.endswith("/httproutes/chat")]
+    reads = [call for call in routes.calls if call.path.endswith("/httproutes/chat")]
     assert len(errors) == SECONDS
     assert all("it writes nothing until they are back" in why for why in errors)
     assert len(reads) <= SECONDS / LOOK_S + 1
@@ -102,10 +102,10 @@ def test_another_route_is_tried_at_once(tmp_path: Path, routes: MemoryRoutes) ->
         write(routes, HOME)
         return await keep(traffic, replace(ALONE, number=9), 1)
 
-    found = in_no_time(story())
+    reports = in_no_time(story())
 
-    assert len(found) == 1
-    assert "vllm:80" in found[0]
+    assert len(reports) == 1
+    assert "vllm:80" in reports[0]
 
 
 def test_an_api_server_that_is_away_is_asked_again_each_second(tmp_path: Path, routes: MemoryRoutes) -> None:
@@ -121,4 +121,4 @@ def test_an_api_server_that_is_away_is_asked_again_each_second(tmp_path: Path, r
     errors = in_no_time(story())
 
     assert len(errors) == 10
-    assert len([one for one in routes.asked if one.path.endswith("/httproutes/chat")]) >= 11
+    assert len([call for call in routes.calls if call.path.endswith("/httproutes/chat")]) >= 11

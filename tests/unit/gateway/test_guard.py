@@ -26,9 +26,9 @@ LEASE_S = RECORD.lease_s
 
 @pytest.fixture
 def routes() -> Iterator[MemoryRoutes]:
-    with installed(MemoryRoutes()) as found:
-        write(found, renewal=1)
-        yield found
+    with installed(MemoryRoutes()) as memory:
+        write(memory, renewal=1)
+        yield memory
 
 
 def write(routes: MemoryRoutes, *, renewal: int, name: str = "chat", backends: list[Json] = SPLIT) -> None:
@@ -39,12 +39,12 @@ def write(routes: MemoryRoutes, *, renewal: int, name: str = "chat", backends: l
 
 @asynccontextmanager
 async def guarding(routes: MemoryRoutes, *, now: Now = loop_now, count: int = 1) -> AsyncIterator[None]:
-    told = asyncio.Event()
-    guards = [asyncio.create_task(Guard(client=routes.client(), now=now).run(told)) for _ in range(count)]
+    stop = asyncio.Event()
+    guards = [asyncio.create_task(Guard(client=routes.client(), now=now).run(stop)) for _ in range(count)]
     try:
         yield
     finally:
-        told.set()
+        stop.set()
         await asyncio.gather(*guards)
 
 
@@ -161,7 +161,7 @@ def test_a_renewal_between_the_guards_read_and_its_write_wins(routes: MemoryRout
 def test_backends_that_a_person_edited_are_left(routes: MemoryRoutes) -> None:
     async def story() -> None:
         await asyncio.sleep(LOOK_S)
-        edited = [{**one, "weight": 50} for one in SPLIT]
+        edited = [{**backend, "weight": 50} for backend in SPLIT]
         write(routes, renewal=1, backends=edited)
         await asyncio.sleep(3 * LEASE_S)
 
@@ -191,9 +191,9 @@ def test_only_the_rules_that_have_the_split_are_put_back(routes: MemoryRoutes) -
 
     play(routes, lambda: asyncio.sleep(LEASE_S + 3 * LOOK_S))
 
-    found = routes.route("chat")
-    assert found["spec"]["rules"] == [rules[0], {"backendRefs": HOME}, rules[2]]
-    assert found["metadata"]["annotations"]["people"] == "own"
+    route = routes.route("chat")
+    assert route["spec"]["rules"] == [rules[0], {"backendRefs": HOME}, rules[2]]
+    assert route["metadata"]["annotations"]["people"] == "own"
 
 
 def test_an_annotation_that_a_person_broke_keeps_no_other_lease_from_its_end(routes: MemoryRoutes) -> None:
@@ -224,7 +224,7 @@ def test_a_guard_without_the_right_to_write_says_so_once_and_gives_no_sign(route
         play(routes, story)
 
     assert signs[1:] == [False, True]
-    assert [one["event"] for one in logs].count("guard.lease_not_ended") == 1
+    assert [entry["event"] for entry in logs].count("guard.lease_not_ended") == 1
     assert routes.backends("chat") == HOME_WEIGHTS
 
 
@@ -238,7 +238,7 @@ def test_a_guard_that_may_not_read_says_so_once_and_goes_on(routes: MemoryRoutes
     with capture_logs() as logs:
         play(routes, story)
 
-    assert [one["event"] for one in logs].count("guard.routes_unreadable") == 1
+    assert [entry["event"] for entry in logs].count("guard.routes_unreadable") == 1
     assert routes.backends("chat") == HOME_WEIGHTS
 
 

@@ -41,7 +41,7 @@ RECORD = SplitRecord(
 def document(*rules: list[Json], text: str = "") -> Json:
     annotations = {"people": "own"} | ({KEY: text} if text else {})
     metadata = {"name": "chat", "resourceVersion": "12", "annotations": annotations, "generation": 4}
-    return {"metadata": metadata, "spec": {"rules": [{"backendRefs": one} for one in rules]}}
+    return {"metadata": metadata, "spec": {"rules": [{"backendRefs": refs} for refs in rules]}}
 
 
 def test_a_record_is_read_back() -> None:
@@ -51,12 +51,12 @@ def test_a_record_is_read_back() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"epoch": 1}', RECORD.text().replace("15.0", '"long"')])
 def test_a_record_that_was_changed_is_an_error_that_says_what_to_do(text: str) -> None:
-    found = document(SPLIT, text="x")
-    found["metadata"]["annotations"][KEY] = text
+    route = document(SPLIT, text="x")
+    route["metadata"]["annotations"][KEY] = text
 
     with pytest.raises(ActError, match="remove it"):
-        record_of(found, KEY)
-    assert list(records(found)) == []
+        record_of(route, KEY)
+    assert list(records(route)) == []
 
 
 def test_a_write_changes_its_rules_and_its_annotation_only() -> None:
@@ -74,15 +74,15 @@ def test_the_end_of_a_lease_leaves_rules_that_a_third_party_changed() -> None:
 
     patch = end_lease(document(other, SPLIT), KEY, RECORD)
 
-    assert [one["path"] for one in patch[2:]] == ["/spec/rules/1/backendRefs"]
+    assert [operation["path"] for operation in patch[2:]] == ["/spec/rules/1/backendRefs"]
     assert patch[2]["value"] == HOME
     assert '"ended": true' in patch[1]["value"][KEY]
     assert rules_with(document(other, SPLIT), SPLIT) == [1]
 
 
 def conditions(accepted: str, generation: int, resolved: str = "True") -> Json:
-    found: Json = document(SPLIT)
-    found["status"] = {
+    route: Json = document(SPLIT)
+    route["status"] = {
         "parents": [
             {
                 "parentRef": {"name": "gate"},
@@ -93,7 +93,7 @@ def conditions(accepted: str, generation: int, resolved: str = "True") -> Json:
             }
         ]
     }
-    return found
+    return route
 
 
 @pytest.mark.parametrize(
@@ -107,6 +107,6 @@ def conditions(accepted: str, generation: int, resolved: str = "True") -> Json:
     ],
     ids=["no status", "accepted", "an older generation", "refused", "unknown backend"],
 )
-def test_a_change_is_accepted_once_each_gateway_says_so(found: Json, *, waits: bool, refused: bool) -> None:
-    assert bool(find_waiting(found)) is waits
-    assert bool(find_refusals(found)) is refused
+def test_a_change_is_accepted_once_each_gateway_says_so(route: Json, *, waits: bool, refused: bool) -> None:
+    assert bool(find_waiting(route)) is waits
+    assert bool(find_refusals(route)) is refused

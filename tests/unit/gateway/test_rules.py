@@ -46,13 +46,13 @@ def test_several_rules_with_the_same_backend_are_split_together() -> None:
     ],
 )
 def test_what_would_make_a_split_wrong_is_named(rules: list[Json], why: str) -> None:
-    found = rule_obstacles(document(*rules), [0], home_of(document(*rules), [0]), "ns")
+    obstacles = rule_obstacles(document(*rules), [0], home_of(document(*rules), [0]), "ns")
 
-    assert len(found) == 1
-    assert why in found[0]
+    assert len(obstacles) == 1
+    assert why in obstacles[0]
 
 
 def test_rules_of_other_services_do_not_matter() -> None:
-    found = document(CHAT, DOCS)
+    route = document(CHAT, DOCS)
 
-    assert rule_obstacles(found, [0], home_of(found, [0]), "ns") == []
+    assert rule_obstacles(route, [0], home_of(route, [0]), "ns") == []

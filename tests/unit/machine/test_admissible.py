@@ -105,23 +105,23 @@ def admit_both(to: dict[Knob, Value], guard: Guard = GUARD) -> list[Suggestion |
 
 @pytest.mark.parametrize(("knob", "value"), HOSTILE, ids=[knob for knob, _ in HOSTILE])
 def test_a_knob_that_is_not_tunable_is_refused_with_advice(knob: Knob, value: Value) -> None:
-    for found in (
+    for refusal in (
         *admit_both({knob: value}),
         *admit_both({knob: None}),
         *admit_both({"max_num_seqs": 8, knob: value}),
     ):
-        assert isinstance(found, ProposalRefusal)
-        assert f"a change of {knob} was requested" in found.why
-        assert "[targets.bounds." in found.why
-        assert "under `allowed`" in found.why
+        assert isinstance(refusal, ProposalRefusal)
+        assert f"a change of {knob} was requested" in refusal.why
+        assert "[targets.bounds." in refusal.why
+        assert "under `allowed`" in refusal.why
 
 
 @pytest.mark.parametrize(("knob", "value", "why"), MISTYPED)
 def test_a_value_of_the_wrong_type_is_refused_and_not_clamped(knob: Knob, value: Value, why: str) -> None:
-    for found in (*admit_both({knob: value}), *admit_both({"stream_interval": 2, knob: value})):
-        assert isinstance(found, ProposalRefusal)
-        assert f"{knob}=" in found.why
-        assert why in found.why
+    for refusal in (*admit_both({knob: value}), *admit_both({"stream_interval": 2, knob: value})):
+        assert isinstance(refusal, ProposalRefusal)
+        assert f"{knob}=" in refusal.why
+        assert why in refusal.why
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,10 @@ def test_a_value_of_the_wrong_type_is_refused_and_not_clamped(knob: Knob, value:
     ],
 )
 def test_an_operator_may_request_a_performance_knob(knob: Knob, value: Value) -> None:
-    _, found = admit_both({knob: value})
+    _, suggestion = admit_both({knob: value})
 
-    assert isinstance(found, Suggestion)
-    assert found.proposal.to == {knob: value}
+    assert isinstance(suggestion, Suggestion)
+    assert suggestion.proposal.to == {knob: value}
 
 
 def test_a_tunable_flag_may_be_removed() -> None:
@@ -149,10 +149,10 @@ def test_a_tunable_flag_may_be_removed() -> None:
     )
     out = Proposal(rule="X1", to={"enforce_eager": None}, why="1", expects="", risks="", source="")
 
-    found = GUARD.admit_asked(given, out, actor="alice", at=NOON)
+    suggestion = GUARD.admit_asked(given, out, actor="alice", at=NOON)
 
-    assert isinstance(found, Suggestion)
-    assert found.proposal.to == {"enforce_eager": None}
+    assert isinstance(suggestion, Suggestion)
+    assert suggestion.proposal.to == {"enforce_eager": None}
 
 
 @pytest.mark.parametrize(
@@ -177,17 +177,17 @@ def test_the_operators_table_admits_exactly_the_listed_values(
 
     assert isinstance(taken, Suggestion)
     assert taken.proposal.to == {knob: admitted}
-    for found in not_taken:
-        assert isinstance(found, ProposalRefusal)
-        assert "does not allow the value" in found.why
+    for refusal in not_taken:
+        assert isinstance(refusal, ProposalRefusal)
+        assert "does not allow the value" in refusal.why
 
 
 def test_a_table_without_limits_admits_nothing() -> None:
-    for found in admit_both({"model": "evil/model"}, replace(GUARD, bounds={"model": Bound(octaves=2)})):
-        assert isinstance(found, ProposalRefusal)
+    for refusal in admit_both({"model": "evil/model"}, replace(GUARD, bounds={"model": Bound(octaves=2)})):
+        assert isinstance(refusal, ProposalRefusal)
 
 
 def test_the_refusal_does_not_repeat_a_secret() -> None:
-    for found in admit_both({"api_key": "s3cret"}):
-        assert isinstance(found, ProposalRefusal)
-        assert "s3cret" not in found.why
+    for refusal in admit_both({"api_key": "s3cret"}):
+        assert isinstance(refusal, ProposalRefusal)
+        assert "s3cret" not in refusal.why

@@ -94,8 +94,8 @@ def test_a_change_without_gain_is_rolled_back_and_not_tried_again() -> None:
 def test_a_mitigation_only_needs_to_be_not_worse() -> None:
     class Mitigates(RaiseSeqs):
         def propose(self, reading: Reading, context: Context) -> tuple[Proposal, ...]:
-            found = super().propose(reading, context)
-            return tuple(replace(proposal, mitigation=True) for proposal in found)
+            proposals = super().propose(reading, context)
+            return tuple(replace(proposal, mitigation=True) for proposal in proposals)
 
     chosen = rules(judge=CountingJudge(better=""), policies=(("admission", Mitigates()),))
     world = World(machine=Machine(chosen)).start().until("proposed").approve().until("promoting")

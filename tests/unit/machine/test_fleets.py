@@ -45,8 +45,8 @@ def test_the_only_server_may_die_while_a_change_is_checked(strategy: Strategy) -
     lose_server(world, "vllm0").tick(5)
 
     assert world.state.phase is Phase.OBSERVING
-    ended = [one for state in world.states for one in state.suggestions.ended]
-    assert [one.status for one in ended] == ["superseded"]
+    ended = [suggestion for state in world.states for suggestion in state.suggestions.ended]
+    assert [suggestion.status for suggestion in ended] == ["superseded"]
 
 
 def test_an_approval_does_not_outlive_the_servers_it_was_made_for() -> None:
@@ -157,8 +157,8 @@ def test_a_lost_server_that_returns_needs_no_successor() -> None:
 
 def test_servers_that_exchange_addresses_stay_distinct() -> None:
     world = World.servers(2, "replace").start().tick(3)
-    one = world.running.pop("vllm0")
-    world.running["vllm1"] = replace(world.running["vllm1"], address=one.address)
+    removed = world.running.pop("vllm0")
+    world.running["vllm1"] = replace(world.running["vllm1"], address=removed.address)
 
     world.start().tick(5)
 

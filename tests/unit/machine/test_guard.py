@@ -49,15 +49,15 @@ def admit(
 
 
 def test_a_step_inside_the_bounds_is_unchanged() -> None:
-    found = admit(proposal(8))
+    suggestion = admit(proposal(8))
 
-    assert isinstance(found, Suggestion)
-    assert found.proposal.to == {"max_num_seqs": 8}
-    assert found.before == {"max_num_seqs": 4}
+    assert isinstance(suggestion, Suggestion)
+    assert suggestion.proposal.to == {"max_num_seqs": 8}
+    assert suggestion.before == {"max_num_seqs": 4}
 
 
 @pytest.mark.parametrize(
-    ("wanted", "bound", "value", "said"),
+    ("wanted", "bound", "value", "note"),
     [
         (32, Bound(min=2, max=64, octaves=1), 8, "one change is at most a factor of 2 from 4"),
         (32, Bound(min=2, max=64, octaves=3), 32, ""),
@@ -66,19 +66,19 @@ def test_a_step_inside_the_bounds_is_unchanged() -> None:
         (1, Bound(min=1, max=64, octaves=1), 2, "one change is at most a factor of 2 from 4"),
     ],
 )
-def test_a_clamped_value_is_reported(wanted: int, bound: Bound, value: int, said: str) -> None:
-    found = admit(proposal(wanted), guard=replace(GUARD, bounds={"max_num_seqs": bound}))
+def test_a_clamped_value_is_reported(wanted: int, bound: Bound, value: int, note: str) -> None:
+    suggestion = admit(proposal(wanted), guard=replace(GUARD, bounds={"max_num_seqs": bound}))
 
-    assert isinstance(found, Suggestion)
-    assert found.proposal.to == {"max_num_seqs": value}
-    assert said in " ".join(found.notes)
+    assert isinstance(suggestion, Suggestion)
+    assert suggestion.proposal.to == {"max_num_seqs": value}
+    assert note in " ".join(suggestion.notes)
 
 
 def test_a_bound_on_the_other_side_never_turns_a_raise_into_a_cut() -> None:
-    found = admit(proposal(8), guard=replace(GUARD, bounds={"max_num_seqs": Bound(min=1, max=2)}))
+    refusal = admit(proposal(8), guard=replace(GUARD, bounds={"max_num_seqs": Bound(min=1, max=2)}))
 
-    assert isinstance(found, ProposalRefusal)
-    assert "out of reach" in found.why
+    assert isinstance(refusal, ProposalRefusal)
+    assert "out of reach" in refusal.why
 
 
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95))
@@ -105,10 +105,10 @@ def test_while_the_error_budget_burns_only_a_mitigation_is_suggested() -> None:
 
 
 def test_an_operators_request_notes_that_the_error_budget_burns() -> None:
-    found = GUARD.admit_asked(burning(), proposal(8), actor="alice", at=NOON, slo=SLO)
+    suggestion = GUARD.admit_asked(burning(), proposal(8), actor="alice", at=NOON, slo=SLO)
 
-    assert isinstance(found, Suggestion)
-    assert "the error budget burns at least 14.4 times too fast" in " ".join(found.notes)
+    assert isinstance(suggestion, Suggestion)
+    assert "the error budget burns at least 14.4 times too fast" in " ".join(suggestion.notes)
 
 
 def test_a_budget_spent_at_the_planned_rate_blocks_nothing() -> None:
@@ -116,11 +116,11 @@ def test_a_budget_spent_at_the_planned_rate_blocks_nothing() -> None:
     missed = replace(SEEN, ttft=Latency(count=100, p50=1.0, p95=2.0, p99=3.0, over_slo=0.9))
 
     admitted = GUARD.admit(state, proposal(8), policy="graphs", at=NOON, reading=missed, slo=SLO)
-    asked = GUARD.admit_asked(state, proposal(8), actor="alice", at=NOON, slo=SLO)
+    suggestion = GUARD.admit_asked(state, proposal(8), actor="alice", at=NOON, slo=SLO)
 
     assert isinstance(admitted, Suggestion)
-    assert isinstance(asked, Suggestion)
-    assert asked.notes == ()
+    assert isinstance(suggestion, Suggestion)
+    assert suggestion.notes == ()
 
 
 def test_an_optimisation_needs_a_missed_objective() -> None:
@@ -148,10 +148,10 @@ def test_a_window_over_a_change_of_load_is_no_evidence() -> None:
 def test_a_value_that_is_not_allowed_is_refused() -> None:
     guard = replace(GUARD, bounds={"kv_cache_dtype": Bound(allowed=("auto", "fp8"))})
 
-    found = admit(proposal("bfloat16", knob="kv_cache_dtype"), guard=guard)
+    refusal = admit(proposal("bfloat16", knob="kv_cache_dtype"), guard=guard)
 
-    assert isinstance(found, ProposalRefusal)
-    assert "not one of the allowed" in found.why
+    assert isinstance(refusal, ProposalRefusal)
+    assert "not one of the allowed" in refusal.why
 
 
 @pytest.mark.parametrize(
@@ -162,15 +162,15 @@ def test_a_value_that_is_not_allowed_is_refused() -> None:
 def test_a_step_is_clamped_to_the_nearest_allowed_value_on_its_way(wanted: int, value: int | None) -> None:
     guard = replace(GUARD, bounds={"max_num_seqs": Bound(allowed=(8, 16, 32), octaves=3)})
 
-    found = admit(proposal(wanted), guard=guard)
+    suggestion = admit(proposal(wanted), guard=guard)
 
-    assert (found.proposal.to if isinstance(found, Suggestion) else None) == (
+    assert (suggestion.proposal.to if isinstance(suggestion, Suggestion) else None) == (
         {"max_num_seqs": value} if value else None
     )
 
 
 @pytest.mark.parametrize(
-    ("seen", "said"),
+    ("seen", "why"),
     [
         (None, "no fresh metrics"),
         (reading(NOON, coverage=0.5), "no fresh metrics"),
@@ -178,15 +178,15 @@ def test_a_step_is_clamped_to_the_nearest_allowed_value_on_its_way(wanted: int, 
     ],
     ids=["none", "stale", "idle"],
 )
-def test_nothing_is_suggested_on_stale_missing_or_idle_metrics(seen: Reading | None, said: str) -> None:
-    found = admit(proposal(), seen=seen)
+def test_nothing_is_suggested_on_stale_missing_or_idle_metrics(seen: Reading | None, why: str) -> None:
+    refusal = admit(proposal(), seen=seen)
 
-    assert isinstance(found, ProposalRefusal)
-    assert said in found.why
+    assert isinstance(refusal, ProposalRefusal)
+    assert why in refusal.why
 
 
 @pytest.mark.parametrize(
-    ("result", "hours_ago", "said"),
+    ("result", "hours_ago", "why"),
     [
         ("promoted", 0.1, "cooling down until 12:04:00"),
         ("rolled_back", 200, "was tried and rolled back: worse"),
@@ -196,16 +196,16 @@ def test_nothing_is_suggested_on_stale_missing_or_idle_metrics(seen: Reading | N
         ("promoted", 1, ""),
     ],
 )
-def test_recent_outcomes_refuse_a_proposal(result: str, hours_ago: float, said: str) -> None:
+def test_recent_outcomes_refuse_a_proposal(result: str, hours_ago: float, why: str) -> None:
     at = NOON - timedelta(hours=hours_ago)
     past = Outcome(at=at, result=result, to={"max_num_seqs": 8}, why="worse")  # type: ignore[arg-type]
 
-    found = admit(proposal(8), replace(STATE, outcomes=(past,)))
+    admission = admit(proposal(8), replace(STATE, outcomes=(past,)))
 
     assert (
-        isinstance(found, Suggestion)
-        if not said
-        else isinstance(found, ProposalRefusal) and said in found.why
+        isinstance(admission, Suggestion)
+        if not why
+        else isinstance(admission, ProposalRefusal) and why in admission.why
     )
 
 
@@ -244,10 +244,10 @@ def test_a_change_that_did_no_good_alone_is_admitted_with_another(result: str, a
     ],
 )
 def test_a_non_number_is_refused_by_numeric_bounds(value: Value, why: str) -> None:
-    found = GUARD.admit_asked(STATE, proposal(value), actor="alice", at=NOON)
+    refusal = GUARD.admit_asked(STATE, proposal(value), actor="alice", at=NOON)
 
-    assert isinstance(found, ProposalRefusal)
-    assert why in found.why
+    assert isinstance(refusal, ProposalRefusal)
+    assert why in refusal.why
 
 
 def test_a_step_from_an_unknown_value_is_refused_and_from_an_assumed_value_bounded() -> None:
@@ -267,10 +267,10 @@ def test_a_step_from_an_unknown_value_is_refused_and_from_an_assumed_value_bound
 def test_a_clamp_does_not_restore_a_failed_value() -> None:
     past = Outcome(at=NOON - timedelta(days=9), result="failed", to={"max_num_seqs": 8}, why="OOM")
 
-    found = admit(proposal(16), replace(STATE, outcomes=(past,)))
+    refusal = admit(proposal(16), replace(STATE, outcomes=(past,)))
 
-    assert isinstance(found, ProposalRefusal)
-    assert "was tried and failed: OOM" in found.why
+    assert isinstance(refusal, ProposalRefusal)
+    assert "was tried and failed: OOM" in refusal.why
 
 
 def test_a_value_promoted_after_its_failure_is_admitted() -> None:
@@ -285,19 +285,19 @@ def test_a_value_promoted_after_its_failure_is_admitted() -> None:
 def test_changes_per_day_are_limited() -> None:
     past = [Outcome(at=NOON - timedelta(hours=h), result="promoted", to={"x": h}) for h in (5, 3)]
 
-    found = admit(proposal(8), replace(STATE, outcomes=tuple(past)))
+    refusal = admit(proposal(8), replace(STATE, outcomes=tuple(past)))
 
-    assert isinstance(found, ProposalRefusal)
-    assert found.why == "2 changes in the last 24 h, at most 2 are allowed"
+    assert isinstance(refusal, ProposalRefusal)
+    assert refusal.why == "2 changes in the last 24 h, at most 2 are allowed"
 
 
 def test_the_digest_covers_everything_that_is_shown() -> None:
-    one, other = admit(proposal(8)), admit(replace(proposal(8), why="13 wait"))
-    assert isinstance(one, Suggestion)
+    first, other = admit(proposal(8)), admit(replace(proposal(8), why="13 wait"))
+    assert isinstance(first, Suggestion)
     assert isinstance(other, Suggestion)
     quick, slow = PreflightResult(why="room"), PreflightResult(why="room", start_s=300)
 
-    digests = {seal(s, preflight).digest for s in (one, other) for preflight in (quick, slow)}
+    digests = {seal(s, preflight).digest for s in (first, other) for preflight in (quick, slow)}
 
     assert len(digests) == 4
 
@@ -312,20 +312,20 @@ def seal(
     ("servers", "held"), [(1, "all traffic for"), (3, "75 % of the traffic, one old server the rest, for")]
 )
 def test_the_forecast_of_the_hold_step_follows_the_plan(servers: int, held: str) -> None:
-    found, preflight = admit(proposal(8)), PreflightResult(why="room")
-    assert isinstance(found, Suggestion)
+    suggestion, preflight = admit(proposal(8)), PreflightResult(why="room")
+    assert isinstance(suggestion, Suggestion)
     forecast = Forecast(rate_rps=8.0, usual_s=100.0, likely_s=200.0, hold_s=60.0)
 
-    sealed = seal(found, preflight, plan_for(PLAN, preflight, servers), forecast)
+    sealed = seal(suggestion, preflight, plan_for(PLAN, preflight, servers), forecast)
 
     assert f"if green is not worse; green then holds {held} 60 s" in " ".join(sealed.notes)
 
 
 def test_a_planned_outage_is_reported_and_never_auto_approved() -> None:
-    found = admit(proposal(8))
-    assert isinstance(found, Suggestion)
+    suggestion = admit(proposal(8))
+    assert isinstance(suggestion, Suggestion)
 
-    sealed = seal(found, PreflightResult(strategy="swap", why="one GPU", outage_s=90))
+    sealed = seal(suggestion, PreflightResult(strategy="swap", why="one GPU", outage_s=90))
 
     assert sealed.proposal.klass == "gated"
     assert "a planned outage of about 90 s" in " ".join(sealed.notes)
@@ -342,10 +342,10 @@ def test_a_planned_outage_is_reported_and_never_auto_approved() -> None:
     ids=["no hold", "shorter than the hold", "of each pod", "longer"],
 )
 def test_a_planned_outage_is_compared_with_the_hold(hold: Hold | None, outage_s: float, seen: str) -> None:
-    found, swap = admit(proposal(8)), PreflightResult(strategy="swap", why="one GPU", outage_s=outage_s)
-    assert isinstance(found, Suggestion)
+    suggestion, swap = admit(proposal(8)), PreflightResult(strategy="swap", why="one GPU", outage_s=outage_s)
+    assert isinstance(suggestion, Suggestion)
 
-    sealed = replace(GUARD, hold=hold).seal(found, swap, expires_at=NOON, plan=PLAN, forecast=None)
+    sealed = replace(GUARD, hold=hold).seal(suggestion, swap, expires_at=NOON, plan=PLAN, forecast=None)
 
     assert seen in " ".join(sealed.notes)
 
@@ -353,9 +353,9 @@ def test_a_planned_outage_is_compared_with_the_hold(hold: Hold | None, outage_s:
 def test_a_value_rejected_by_vllm_is_not_suggested_again() -> None:
     refused = Outcome(at=NOON - timedelta(days=9), result="refused", to={"max_num_seqs": 8}, why="too few")
 
-    found = admit(proposal(8), replace(STATE, outcomes=(refused,)))
+    refusal = admit(proposal(8), replace(STATE, outcomes=(refused,)))
 
-    assert found == ProposalRefusal(why="vLLM does not accept max_num_seqs=8: too few")
+    assert refusal == ProposalRefusal(why="vLLM does not accept max_num_seqs=8: too few")
 
 
 @given(
@@ -371,10 +371,10 @@ def test_an_admitted_value_is_inside_the_bounds_or_nearer_to_them(
     blue = replace(BLUE, setting={"max_num_seqs": now})
     guard = replace(GUARD, bounds={"max_num_seqs": Bound(min=low, max=high, octaves=octaves)})
 
-    found = admit(proposal(wanted), replace(STATE, fleet=replace(STATE.fleet, servers=(blue,))), guard)
+    admission = admit(proposal(wanted), replace(STATE, fleet=replace(STATE.fleet, servers=(blue,))), guard)
 
-    if isinstance(found, Suggestion):
-        value = found.proposal.to["max_num_seqs"]
+    if isinstance(admission, Suggestion):
+        value = admission.proposal.to["max_num_seqs"]
         assert isinstance(value, int)
         assert now / 2**octaves - 1 <= value <= now * 2**octaves
         if low <= now <= high:

@@ -51,8 +51,8 @@ class HotWorld(World):
         for name in self.running:
             if name not in self.hot.knobs:
                 self.boot(name)
-        told, plain = {name: self.hot.describe(one) for name, one in self.running.items()}, self.running
-        self.running = told
+        plain = self.running
+        self.running = {name: self.hot.describe(server) for name, server in plain.items()}
         super().start()
         self.running = plain
         return self
@@ -136,15 +136,15 @@ def test_the_values_take_turns_and_a_better_one_is_kept() -> None:
 
 def test_the_audit_says_which_values_are_in_force() -> None:
     world = trying(present_fails=4)
-    said = set()
+    reasons = set()
     while world.state.phase is Phase.TRIAL:
         if isinstance(change := world.state.effects.awaited, fx.SetKnobs):
             event = e.KnobsSet(at=world.at, number=change.number)
             after, _ = world.machine.step(world.state, event)
-            said.add(build_entry(world.state, after, event, ()).why)
+            reasons.add(build_entry(world.state, after, event, ()).why)
         world.tick()
 
-    assert {f"{CAP} 4 in force", f"{CAP} 16 in force, with a lease of {LEASE_S:g} s"} <= said
+    assert {f"{CAP} 4 in force", f"{CAP} 16 in force, with a lease of {LEASE_S:g} s"} <= reasons
 
 
 def test_a_worse_value_is_taken_back_by_one_effect() -> None:
@@ -211,11 +211,11 @@ def test_a_server_that_exits_in_the_trial_is_restored_with_the_present_value() -
     world.tick(5)
 
     assert world.outcome().result == "rolled_back"
-    assert [one.setting[CAP] for one in world.running.values()] == [4]
+    assert [server.setting[CAP] for server in world.running.values()] == [4]
     assert world.state.knobs is None
 
 
-def kept() -> HotWorld:
+def promoted_world() -> HotWorld:
     world = trying(present_fails=4)
     world.until("observing", 1500)
     assert world.cap() == 16
@@ -223,7 +223,7 @@ def kept() -> HotWorld:
 
 
 def test_a_server_that_starts_again_gets_the_values_in_force() -> None:
-    world = kept()
+    world = promoted_world()
     world.boot(HOT.name)
     assert world.cap() == 4
 
@@ -233,7 +233,7 @@ def test_a_server_that_starts_again_gets_the_values_in_force() -> None:
 
 
 def test_a_restart_of_the_daemon_and_of_the_server_keeps_the_value_in_force() -> None:
-    world = kept()
+    world = promoted_world()
     world.boot(HOT.name)
     world.start().tick(2)
 
@@ -243,7 +243,7 @@ def test_a_restart_of_the_daemon_and_of_the_server_keeps_the_value_in_force() ->
 
 
 def test_values_of_a_third_party_are_adopted() -> None:
-    world = kept()
+    world = promoted_world()
     world.hot.set(HOT, {CAP: 9}, (world.epoch, 10_000), None)
     world.start().tick(5)
 
@@ -354,7 +354,7 @@ def test_a_knob_is_not_moved_back_under_the_same_load() -> None:
 
 
 def test_flags_that_an_owner_has_changed_are_adopted_over_the_values_in_force() -> None:
-    world = kept()
+    world = promoted_world()
     world.running[HOT.name] = replace(HOT, setting={**HOT.setting, CAP: 6})
     world.boot(HOT.name)
     world.start().tick(5)

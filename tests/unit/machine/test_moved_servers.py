@@ -27,7 +27,7 @@ def test_a_change_to_commit_is_held_and_not_started() -> None:
     world = proposed_to_commit().approve()
 
     assert world.state.phase is Phase.PROPOSED
-    assert [one.preflight.patch for one in world.state.suggestions.open] == ["- op: test"]
+    assert [suggestion.preflight.patch for suggestion in world.state.suggestions.open] == ["- op: test"]
 
 
 def test_a_committed_change_ends_its_suggestion() -> None:
@@ -38,7 +38,7 @@ def test_a_committed_change_ends_its_suggestion() -> None:
     world.running[name] = replace(server, setting={**server.setting, **suggestion.proposal.to})
     world.start()
 
-    ended = next(one for state in world.states for one in state.suggestions.ended if one.id == suggestion.id)
+    ended = world.ended(suggestion.id)
     assert (ended.status, ended.notes[-1]) == ("superseded", "a third party has made this change")
     assert world.state.rollout is None
 
@@ -61,5 +61,5 @@ def test_a_server_that_its_owner_starts_again_serves_again() -> None:
     world.running[GREEN] = server
     world.start().tick(3)
 
-    assert [one.name for one in world.state.fleet.running] == [GREEN]
+    assert [running.name for running in world.state.fleet.running] == [GREEN]
     assert world.weights == {GREEN: 100}

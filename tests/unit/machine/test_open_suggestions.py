@@ -11,7 +11,6 @@ from flettner.agent.domain.model import Evidence, Forecast, Objective, Plan, Pre
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Latency, Reading
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine.evidence import burns_fast
 from flettner.agent.machine.step import Machine
 from flettner.vllm_facts.values import ChangeClass, Value
@@ -46,10 +45,10 @@ class Says:
 class Forecasting(CountingJudge):
     """Forecasts by the request rate alone."""
 
-    def forecast(self, plan: Plan, **known: object) -> Forecast | None:  # type: ignore[override]
+    def forecast(self, plan: Plan, **facts: object) -> Forecast | None:  # type: ignore[override]
         del plan
-        rate = known["rate_rps"]
-        if not getattr(known["recent"], "asked", 0) or not isinstance(rate, float):
+        rate = facts["rate_rps"]
+        if not getattr(facts["recent"], "asked", 0) or not isinstance(rate, float):
             return None
         return Forecast(rate_rps=rate, usual_s=1000 / rate, likely_s=2000 / rate, hold_s=60.0)
 
@@ -60,16 +59,11 @@ def world(*policies: Says, **changes: object) -> World:
 
 
 def ids(state: State) -> list[str]:
-    return [one.id for one in state.suggestions.open]
+    return [suggestion.id for suggestion in state.suggestions.open]
 
 
 def changes(state: State) -> list[Mapping[str, Value]]:
-    return [one.proposal.to for one in state.suggestions.open]
-
-
-def ended(told: World, id_: str) -> Suggestion:
-    """The suggestion as it ended."""
-    return next(one for state in told.states for one in state.suggestions.ended if one.id == id_)
+    return [suggestion.proposal.to for suggestion in state.suggestions.open]
 
 
 def queue(to: int = 8) -> Says:
@@ -99,12 +93,12 @@ def test_a_cause_must_be_seen_in_two_windows() -> None:
 def test_a_flicker_does_not_restart_the_windows_and_a_longer_gap_does() -> None:
     for gap, phase in ((4, Phase.CHECKING), (6, Phase.OBSERVING)):
         rule = queue()
-        told = World(machine=Machine(rules(policies=(("q1", rule),)))).start()
+        story = World(machine=Machine(rules(policies=(("q1", rule),)))).start()
 
-        def tick(seconds: int, told: World = told) -> None:
+        def tick(seconds: int, story: World = story) -> None:
             for _ in range(seconds):
-                told.at += timedelta(seconds=1)
-                told.feed(e.Observed(at=told.at, reading=replace(reading(told.at), span_s=30)))
+                story.at += timedelta(seconds=1)
+                story.feed(e.Observed(at=story.at, reading=replace(reading(story.at), span_s=30)))
 
         tick(20)
         rule.on = False
@@ -112,28 +106,28 @@ def test_a_flicker_does_not_restart_the_windows_and_a_longer_gap_does() -> None:
         rule.on = True
         tick(30 - 19 - gap)
 
-        assert told.state.phase is phase
+        assert story.state.phase is phase
 
 
 def test_a_window_with_a_change_of_load_is_neither_the_first_nor_evidence_of_absence() -> None:
     rule = queue()
-    told = world(rule)
+    story = world(rule)
 
     def tick(seconds: int, shift: str, span_s: float = 30) -> None:
         for _ in range(seconds):
-            told.at += timedelta(seconds=1)
-            seen = replace(reading(told.at), span_s=span_s, shift=shift)
-            told.feed(e.Observed(at=told.at, reading=seen))
+            story.at += timedelta(seconds=1)
+            seen = replace(reading(story.at), span_s=span_s, shift=shift)
+            story.feed(e.Observed(at=story.at, reading=seen))
 
     tick(40, "the load began")
     tick(30, "")
-    assert told.state.suggestions.pending == ()
+    assert story.state.suggestions.pending == ()
     tick(1, "")
-    told.until("proposed", 2)
+    story.until("proposed", 2)
 
     rule.on = False
     tick(300, "the load changed")
-    assert ids(told.state) == ["chat-s1"]
+    assert ids(story.state) == ["chat-s1"]
 
 
 TTFT = Slo(ttft=Objective(under_s=0.5, share=0.95))
@@ -166,10 +160,10 @@ def test_failures_count_with_enough_of_them() -> None:
 
 
 def test_several_are_open_in_the_order_of_the_rules() -> None:
-    told = world(graphs(), queue()).until("proposed").tick(5)
+    story = world(graphs(), queue()).until("proposed").tick(5)
 
-    assert changes(told.state) == [{"max_num_seqs": 8}, {"enforce_eager": False}]
-    assert told.state.phase is Phase.PROPOSED
+    assert changes(story.state) == [{"max_num_seqs": 8}, {"enforce_eager": False}]
+    assert story.state.phase is Phase.PROPOSED
 
 
 def test_no_more_than_three_are_open_and_a_more_important_one_takes_the_place_of_the_last() -> None:
@@ -181,146 +175,146 @@ def test_no_more_than_three_are_open_and_a_more_important_one_takes_the_place_of
         Says("X1", {"enable_prefix_caching": True}),
         Says("A1", {"async_scheduling": True}),
     )
-    told = world(*rest, first).tick(20)
-    assert [one.proposal.rule for one in told.state.suggestions.open] == ["G1", "B2", "X1"]
+    story = world(*rest, first).tick(20)
+    assert [suggestion.proposal.rule for suggestion in story.state.suggestions.open] == ["G1", "B2", "X1"]
 
     first.on = True
-    told.tick(20)
+    story.tick(20)
 
-    assert [one.proposal.rule for one in told.state.suggestions.open] == ["Q1", "G1", "B2"]
-    assert ended(told, "chat-s3").notes[-1] == "chat-s4 comes before it"
+    assert [suggestion.proposal.rule for suggestion in story.state.suggestions.open] == ["Q1", "G1", "B2"]
+    assert story.ended("chat-s3").notes[-1] == "chat-s4 comes before it"
 
 
 def test_any_open_one_is_approved_and_the_others_are_superseded() -> None:
-    told = world(graphs(), queue()).until("proposed").tick(5)
-    first, second = told.state.suggestions.open
+    story = world(graphs(), queue()).until("proposed").tick(5)
+    first, second = story.state.suggestions.open
 
-    told.feed(e.Approved(at=told.at, actor="alice", suggestion=second.id, digest=second.digest))
+    story.feed(e.Approved(at=story.at, actor="alice", suggestion=second.id, digest=second.digest))
 
-    assert told.state.rollout is not None
-    assert told.state.rollout.suggestion.id == second.id
-    assert ended(told, first.id).status == "superseded"
-    assert ids(told.state) == []
+    assert story.state.rollout is not None
+    assert story.state.rollout.suggestion.id == second.id
+    assert story.ended(first.id).status == "superseded"
+    assert ids(story.state) == []
 
 
 def test_an_approval_during_the_check_of_another_one_ends_the_check() -> None:
     late = graphs()
     late.on = False
-    told = world(late, queue()).until("proposed")
-    first = told.state.suggestions.open[0]
+    story = world(late, queue()).until("proposed")
+    first = story.state.suggestions.open[0]
     late.on = True
-    told.until("checking")
+    story.until("checking")
 
-    told.feed(e.Approved(at=told.at, actor="alice", suggestion=first.id, digest=first.digest))
-    told.tick(3)
+    story.feed(e.Approved(at=story.at, actor="alice", suggestion=first.id, digest=first.digest))
+    story.tick(3)
 
-    assert told.state.rollout is not None
-    assert told.state.rollout.suggestion.id == first.id
-    assert ended(told, "chat-s2").status == "superseded"
+    assert story.state.rollout is not None
+    assert story.state.rollout.suggestion.id == first.id
+    assert story.ended("chat-s2").status == "superseded"
 
 
 def test_after_a_denial_the_others_stay_open() -> None:
-    told = world(graphs(), queue()).until("proposed").tick(5)
-    first, second = told.state.suggestions.open
+    story = world(graphs(), queue()).until("proposed").tick(5)
+    first, second = story.state.suggestions.open
 
-    told.feed(e.Denied(at=told.at, actor="bob", suggestion=first.id, reason="no")).tick(5)
+    story.feed(e.Denied(at=story.at, actor="bob", suggestion=first.id, reason="no")).tick(5)
 
-    assert (told.state.phase, ids(told.state)) == (Phase.PROPOSED, [second.id])
-    assert ended(told, first.id).decided_by == "bob"
-    assert [outcome.to for outcome in told.state.outcomes] == [{"max_num_seqs": 8}]
+    assert (story.state.phase, ids(story.state)) == (Phase.PROPOSED, [second.id])
+    assert story.ended(first.id).decided_by == "bob"
+    assert [outcome.to for outcome in story.state.outcomes] == [{"max_num_seqs": 8}]
 
 
 def test_it_is_withdrawn_when_its_evidence_is_gone() -> None:
     rule = queue()
-    told = world(rule).until("proposed")
+    story = world(rule).until("proposed")
 
     rule.on = False
-    assert told.tick(119).state.phase is Phase.PROPOSED
-    told.tick(2)
+    assert story.tick(119).state.phase is Phase.PROPOSED
+    story.tick(2)
 
-    assert told.state.phase is Phase.OBSERVING
-    assert ended(told, "chat-s1").status == "withdrawn"
-    assert ended(told, "chat-s1").notes[-1] == "chat-s1 is withdrawn: no policy has proposed it for 120 s"
+    assert story.state.phase is Phase.OBSERVING
+    assert story.ended("chat-s1").status == "withdrawn"
+    assert story.ended("chat-s1").notes[-1] == "chat-s1 is withdrawn: no policy has proposed it for 120 s"
 
 
 def test_stale_metrics_and_an_idle_server_withdraw_nothing() -> None:
     rule = queue()
-    told = world(rule).until("proposed")
+    story = world(rule).until("proposed")
     rule.on = False
 
     for seen in ({"coverage": 0.5}, {"waiting": 0, "running": 0}):
         for _ in range(200):
-            told.at += timedelta(seconds=1)
-            told.feed(e.Observed(at=told.at, reading=reading(told.at, **seen)))
+            story.at += timedelta(seconds=1)
+            story.feed(e.Observed(at=story.at, reading=reading(story.at, **seen)))
 
-    assert told.state.phase is Phase.PROPOSED
+    assert story.state.phase is Phase.PROPOSED
 
 
 def test_what_a_person_asked_for_is_not_withdrawn() -> None:
-    told = World(waiting=0).start().tick()
-    told.feed(e.ChangeAsked(at=told.at, actor="alice", to={"max_num_seqs": 2}, reason="try")).tick(300)
+    story = World(waiting=0).start().tick()
+    story.feed(e.ChangeAsked(at=story.at, actor="alice", to={"max_num_seqs": 2}, reason="try")).tick(300)
 
-    assert ids(told.state) == ["chat-s1"]
+    assert ids(story.state) == ["chat-s1"]
 
 
 def test_a_request_comes_first_and_takes_the_place_of_the_same_knob() -> None:
-    told = world(graphs(), queue()).until("proposed").tick(5)
+    story = world(graphs(), queue()).until("proposed").tick(5)
 
-    told.feed(e.ChangeAsked(at=told.at, actor="alice", to={"max_num_seqs": 2}, reason="try")).tick(100)
+    story.feed(e.ChangeAsked(at=story.at, actor="alice", to={"max_num_seqs": 2}, reason="try")).tick(100)
 
-    assert changes(told.state) == [{"max_num_seqs": 2}, {"enforce_eager": False}]
-    assert ended(told, "chat-s1").status == "superseded"
+    assert changes(story.state) == [{"max_num_seqs": 2}, {"enforce_eager": False}]
+    assert story.ended("chat-s1").status == "superseded"
 
 
 def test_it_is_superseded_by_a_rule_that_it_yields_to() -> None:
     rule, heat = queue(), Says("T1", {}, klass="note", on=False)
-    told = world(rule, heat).until("proposed")
+    story = world(rule, heat).until("proposed")
 
     heat.on = True
-    told.tick(3)
+    story.tick(3)
 
-    assert told.state.phase is Phase.OBSERVING
-    assert ended(told, "chat-s1").status == "superseded"
+    assert story.state.phase is Phase.OBSERVING
+    assert story.ended("chat-s1").status == "superseded"
     assert (
-        ended(told, "chat-s1").notes[-1]
+        story.ended("chat-s1").notes[-1]
         == "chat-s1 yields to T1 gpu-throttles: every change waits while a GPU throttles"
     )
 
 
 def test_a_larger_value_supersedes_it_after_a_minute() -> None:
     rule = queue(8)
-    told = world(rule).until("proposed")
+    story = world(rule).until("proposed")
 
     rule.to = {"max_num_seqs": 32}
-    assert changes(told.tick(55).state) == [{"max_num_seqs": 8}]
-    told.tick(10)
+    assert changes(story.tick(55).state) == [{"max_num_seqs": 8}]
+    story.tick(10)
 
-    assert changes(told.state) == [{"max_num_seqs": 32}]
-    assert ended(told, "chat-s1").status == "superseded"
-    assert ended(told, "chat-s1").notes[-1] == "chat-s2 takes its place"
+    assert changes(story.state) == [{"max_num_seqs": 32}]
+    assert story.ended("chat-s1").status == "superseded"
+    assert story.ended("chat-s1").notes[-1] == "chat-s2 takes its place"
 
 
 def test_a_slightly_larger_value_does_not() -> None:
     rule = queue(16)
-    told = world(rule).until("proposed")
+    story = world(rule).until("proposed")
 
     rule.to = {"max_num_seqs": 18}
-    told.tick(200)
+    story.tick(200)
 
-    assert ids(told.state) == ["chat-s1"]
+    assert ids(story.state) == ["chat-s1"]
 
 
 def test_the_first_traffic_refreshes_the_forecast_with_a_new_digest() -> None:
-    told = world(queue(), judge=Forecasting())
-    told.silent = True
-    told.until("proposed")
-    before = told.state.suggestions.open[0]
+    story = world(queue(), judge=Forecasting())
+    story.silent = True
+    story.until("proposed")
+    before = story.state.suggestions.open[0]
     assert before.forecast is None
 
-    told.silent = False
-    told.tick(130)
+    story.silent = False
+    story.tick(130)
 
-    (after,) = told.state.suggestions.open
+    (after,) = story.state.suggestions.open
     assert after.forecast is not None
     assert (after.id, after.expires_at) == (before.id, before.expires_at)
     assert after.digest != before.digest
@@ -328,43 +322,43 @@ def test_the_first_traffic_refreshes_the_forecast_with_a_new_digest() -> None:
 
 
 def test_an_approval_of_the_former_digest_starts_nothing() -> None:
-    told = world(queue(), judge=Forecasting())
-    told.silent = True
-    before = told.until("proposed").state.suggestions.open[0]
-    told.silent = False
-    told.tick(130)
+    story = world(queue(), judge=Forecasting())
+    story.silent = True
+    before = story.until("proposed").state.suggestions.open[0]
+    story.silent = False
+    story.tick(130)
 
-    told.feed(e.Approved(at=told.at, actor="alice", suggestion=before.id, digest=before.digest))
-    assert told.state.rollout is None
+    story.feed(e.Approved(at=story.at, actor="alice", suggestion=before.id, digest=before.digest))
+    assert story.state.rollout is None
 
-    told.approve()
-    assert told.state.rollout is not None
+    story.approve()
+    assert story.state.rollout is not None
 
 
 def test_it_is_refreshed_once_a_minute_and_only_for_a_material_difference() -> None:
     rule = queue()
-    told = world(rule).until("proposed")
+    story = world(rule).until("proposed")
 
     def digests(seconds: int) -> set[str]:
-        return {told.tick().state.suggestions.open[0].digest for _ in range(seconds)}
+        return {story.tick().state.suggestions.open[0].digest for _ in range(seconds)}
 
     rule.waiting = 20
     assert len(digests(130)) == 1
     rule.waiting = 40
     assert len(digests(130)) == 2
-    assert told.state.suggestions.open[0].proposal.why == "40 wait"
+    assert story.state.suggestions.open[0].proposal.why == "40 wait"
 
 
 def test_a_plan_that_was_configured_since_reaches_it() -> None:
-    told = world(queue()).until("proposed")
-    old = told.state.suggestions.open[0].plan
+    story = world(queue()).until("proposed")
+    old = story.state.suggestions.open[0].plan
 
-    told.machine = Machine(replace(told.machine.rules, plan=replace(PLAN, margin=0.02)))
-    told.tick(130)
+    story.machine = Machine(replace(story.machine.rules, plan=replace(PLAN, margin=0.02)))
+    story.tick(130)
 
     assert old is not None
-    assert told.state.suggestions.open[0].plan == replace(old, margin=0.02)
-    assert told.state.suggestions.open[0].changed == "the plan of the rollout"
+    assert story.state.suggestions.open[0].plan == replace(old, margin=0.02)
+    assert story.state.suggestions.open[0].changed == "the plan of the rollout"
 
 
 def test_a_gated_one_does_not_stand_in_the_way_of_an_auto_one() -> None:
@@ -372,82 +366,82 @@ def test_a_gated_one_does_not_stand_in_the_way_of_an_auto_one() -> None:
         Says("M1", {"enforce_eager": False}, klass="gated"),
         Says("A1", {"max_num_seqs": 8}, on=False),
     )
-    told = world(gated, auto)
-    told.mode = "auto"
-    told.start().until("proposed")
-    assert ids(told.state) == ["chat-s1"]
+    story = world(gated, auto)
+    story.mode = "auto"
+    story.start().until("proposed")
+    assert ids(story.state) == ["chat-s1"]
 
     auto.on = True
-    told.until("launching", 10)
+    story.until("launching", 10)
 
-    assert told.state.rollout is not None
-    assert told.state.rollout.suggestion.id == "chat-s2"
-    assert ended(told, "chat-s1").status == "superseded"
+    assert story.state.rollout is not None
+    assert story.state.rollout.suggestion.id == "chat-s2"
+    assert story.ended("chat-s1").status == "superseded"
 
 
 def test_in_auto_mode_an_auto_one_is_checked_before_a_gated_one_of_higher_rank() -> None:
-    told = world(Says("M1", {"enforce_eager": False}, klass="gated"), Says("A1", {"max_num_seqs": 8}))
-    told.mode = "auto"
+    story = world(Says("M1", {"enforce_eager": False}, klass="gated"), Says("A1", {"max_num_seqs": 8}))
+    story.mode = "auto"
 
-    told.start().until("launching", 10)
+    story.start().until("launching", 10)
 
-    assert told.state.rollout is not None
-    assert told.state.rollout.suggestion.id == "chat-s1"
+    assert story.state.rollout is not None
+    assert story.state.rollout.suggestion.id == "chat-s1"
 
 
 def test_one_left_open_starts_by_itself_once_the_mode_is_auto() -> None:
-    told = world(queue()).until("proposed")
-    told.mode = "auto"
+    story = world(queue()).until("proposed")
+    story.mode = "auto"
 
-    told.start().until("launching", 3)
+    story.start().until("launching", 3)
 
-    assert told.state.rollout is not None
-    assert told.state.rollout.suggestion.id == "chat-s1"
+    assert story.state.rollout is not None
+    assert story.state.rollout.suggestion.id == "chat-s1"
 
 
 def test_a_change_of_the_servers_ends_all() -> None:
-    told = World.servers(
+    story = World.servers(
         2, "surge", machine=Machine(rules(policies=(("q", queue()), ("g", graphs()))))
     ).start()
-    told.until("proposed").tick(5)
-    assert len(ids(told.state)) == 2
+    story.until("proposed").tick(5)
+    assert len(ids(story.state)) == 2
 
-    told.feed(e.ServerLost(at=told.at, server="vllm1", why="exited with 1"))
+    story.feed(e.ServerLost(at=story.at, server="vllm1", why="exited with 1"))
 
-    assert ids(told.state) == []
-    assert {one.status for one in told.state.suggestions.ended} == {"superseded"}
+    assert ids(story.state) == []
+    assert {suggestion.status for suggestion in story.state.suggestions.ended} == {"superseded"}
 
 
 def test_a_pause_keeps_what_is_open_until_it_expires() -> None:
     rule, late = queue(), graphs()
     late.on = False
-    told = world(rule, late).until("proposed").feed(e.Paused(at=NOON, actor="alice"))
+    story = world(rule, late).until("proposed").feed(e.Paused(at=NOON, actor="alice"))
     rule.on, late.on = False, True
 
-    assert ids(told.tick(300).state) == ["chat-s1"]
-    told.at += timedelta(hours=1)
-    told.tick(1)
+    assert ids(story.tick(300).state) == ["chat-s1"]
+    story.at += timedelta(hours=1)
+    story.tick(1)
 
-    assert ended(told, "chat-s1").status == "expired"
-    assert told.state.phase is Phase.OBSERVING
+    assert story.ended("chat-s1").status == "expired"
+    assert story.state.phase is Phase.OBSERVING
 
 
 def test_a_restart_keeps_what_is_open_and_ends_the_check() -> None:
     late = graphs()
     late.on = False
-    told = world(queue(), late).until("proposed")
+    story = world(queue(), late).until("proposed")
     late.on = True
-    told.until("checking").start()
+    story.until("checking").start()
 
-    assert (told.state.phase, ids(told.state)) == (Phase.PROPOSED, ["chat-s1"])
+    assert (story.state.phase, ids(story.state)) == (Phase.PROPOSED, ["chat-s1"])
 
 
 def test_a_refused_preflight_leaves_the_others_open() -> None:
     late = graphs()
     late.on = False
-    told = world(queue(), late).until("proposed")
-    told.preflight, late.on = PreflightResult(problem="vLLM refuses it", lasting=True), True
-    told.tick(5)
+    story = world(queue(), late).until("proposed")
+    story.preflight, late.on = PreflightResult(problem="vLLM refuses it", lasting=True), True
+    story.tick(5)
 
-    assert ids(told.state) == ["chat-s1"]
-    assert ended(told, "chat-s2").notes[-1] == "vLLM refuses it"
+    assert ids(story.state) == ["chat-s1"]
+    assert story.ended("chat-s2").notes[-1] == "vLLM refuses it"

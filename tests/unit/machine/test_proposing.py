@@ -57,24 +57,25 @@ def test_the_most_urgent_proposal_is_suggested_in_any_policy_order() -> None:
 
 
 def test_a_finding_on_the_flags_is_suggested_after_what_was_measured() -> None:
-    found = Finding(
+    finding = Finding(
         rule="A1", klass="auto", severity="warning", why="1", source="test", to={"async_scheduling": True}
     )
     blue = replace(BLUE, setting={**BLUE.setting, "async_scheduling": False})
 
-    def asked(*policies: tuple[str, Policy]) -> list[str]:
+    def proposed_rules(*policies: tuple[str, Policy]) -> list[str]:
         machine = Machine(rules(policies=(("static_findings", StaticFindings()), *policies)))
-        site = World(machine=machine, running={blue.name: blue}, findings=(found,))
-        return [one.proposal.rule for one in site.start().until("proposed").state.suggestions.open]
+        site = World(machine=machine, running={blue.name: blue}, findings=(finding,))
+        state = site.start().until("proposed").state
+        return [suggestion.proposal.rule for suggestion in state.suggestions.open]
 
-    assert asked() == ["CL1"]
-    assert asked(("q1", QUEUE)) == ["Q1"]
+    assert proposed_rules() == ["CL1"]
+    assert proposed_rules(("q1", QUEUE)) == ["Q1"]
 
 
 def test_the_next_proposal_is_suggested_if_the_guard_refuses_the_first() -> None:
-    asked = World(machine=Machine(rules(policies=(("q1", Says("Q1", {"max_num_seqs": 4})), ("g1", EAGER)))))
+    story = World(machine=Machine(rules(policies=(("q1", Says("Q1", {"max_num_seqs": 4})), ("g1", EAGER)))))
 
-    suggestion = asked.start().until("proposed").state.suggestions.open[0]
+    suggestion = story.start().until("proposed").state.suggestions.open[0]
 
     assert suggestion.proposal.rule == "G1"
 
@@ -119,10 +120,10 @@ INADMISSIBLE: dict[str, tuple[Mapping[str, Value], str]] = {
 def test_a_policy_is_held_to_the_same_limits_as_an_operator(case: str, mode: Mode) -> None:
     to, why = INADMISSIBLE[case]
     odd = World(machine=Machine(rules(policies=(("odd", Says("ODD-1", to)),))), mode=mode).start().tick(5)
-    asked = World(waiting=0).start().tick()
-    asked.feed(ChangeAsked(at=asked.at, actor="mallory", to=to, reason="because"))
+    story = World(waiting=0).start().tick()
+    story.feed(ChangeAsked(at=story.at, actor="mallory", to=to, reason="because"))
 
-    for refused in (odd, asked):
+    for refused in (odd, story):
         assert why in refused.state.note
         assert (refused.state.phase, refused.state.suggestions.pending) == (Phase.OBSERVING, ())
     assert odd.state.note.startswith("ODD-1 is held back: ")
@@ -143,9 +144,9 @@ def test_the_rule_named_by_a_note_changes_at_most_once_a_minute() -> None:
 
     flapping = World(machine=Machine(rules(policies=(("flaps", Flaps()),)))).start().tick(121)
 
-    said = [state.note for state in flapping.states if "(advice)" in state.note]
-    changes = [note for before, note in pairwise(said) if before != note]
-    assert said
+    notes = [state.note for state in flapping.states if "(advice)" in state.note]
+    changes = [note for before, note in pairwise(notes) if before != note]
+    assert notes
     assert len(changes) <= 3
 
 
@@ -159,8 +160,8 @@ def test_policies_receive_the_served_model() -> None:
             return ()
 
     named = (("looks", Looks()),)
-    known = replace(BLUE, setting={"model": "Qwen/Qwen3-8B"})
-    World(machine=Machine(rules(policies=named)), running={BLUE.name: known}).start().tick(1)
+    server = replace(BLUE, setting={"model": "Qwen/Qwen3-8B"})
+    World(machine=Machine(rules(policies=named)), running={BLUE.name: server}).start().tick(1)
     World(machine=Machine(rules(policies=named))).start().tick(1)
 
     assert set(seen) == {"Qwen/Qwen3-8B", ""}

@@ -121,8 +121,8 @@ def test_an_effect_that_fails_temporarily_at_any_second_ends_consistently(story:
 
 
 @pytest.mark.parametrize("story", [s for s in STORIES if s not in {"promoted", "rolled back"}])
-@pytest.mark.parametrize("known", [True, False], ids=["seen", "while the daemon was dead"])
-def test_any_server_that_exits_at_any_second_is_restored(story: str, known: bool) -> None:
+@pytest.mark.parametrize("reported", [True, False], ids=["seen", "while the daemon was dead"])
+def test_any_server_that_exits_at_any_second_is_restored(story: str, reported: bool) -> None:
     for seconds in range(0, LONGEST_S, 3):
         for at in range(4):
             world = world_at(story, seconds)
@@ -132,7 +132,7 @@ def test_any_server_that_exits_at_any_second_is_restored(story: str, known: bool
                 continue
             name = list(world.running)[at]
             world.running.pop(name)
-            if known:
+            if reported:
                 world.feed(e.ServerLost(at=world.at, server=name, why="exited with 137"))
             else:
                 world.start()
@@ -229,7 +229,7 @@ def test_a_suggestion_that_advise_mode_did_not_check_needs_a_check_before_an_app
     assert world.state.phase is Phase.OBSERVING
     assert world.state.note.endswith("was made in advise mode, without a check by vLLM")
     world.until("proposed")
-    assert [one.kind for one in world.performed].count("preflight") == 2
+    assert [effect.kind for effect in world.performed].count("preflight") == 2
 
 
 def test_flags_changed_by_a_third_party_are_adopted_and_reported() -> None:
@@ -240,7 +240,7 @@ def test_flags_changed_by_a_third_party_are_adopted_and_reported() -> None:
 
     assert world.state.fleet.blue is not None
     assert world.state.fleet.blue.setting["max_num_seqs"] == 32
-    assert [one.status for one in world.state.suggestions.ended] == ["superseded"]
+    assert [suggestion.status for suggestion in world.state.suggestions.ended] == ["superseded"]
 
 
 MISHAPS = st.sampled_from(
