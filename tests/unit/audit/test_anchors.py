@@ -155,9 +155,9 @@ def journal_of(path: Path, entries: int, limits: RetentionLimits | None = None) 
 def test_anchors_confirm_an_intact_journal(tmp_path: Path) -> None:
     anchors = journal_of(tmp_path / "audit.jsonl", 35)
 
-    found = verify(tmp_path / "audit.jsonl", anchors=anchors)
+    report = verify(tmp_path / "audit.jsonl", anchors=anchors)
 
-    assert (found.ok, found.pinned) == (True, 30)
+    assert (report.ok, report.pinned) == (True, 30)
 
 
 def test_anchors_detect_a_replaced_journal(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_anchors_detect_a_replaced_journal(tmp_path: Path) -> None:
     journal.close()
 
     assert verify(path).ok
-    found = verify(path, anchors=anchors)
-    assert (found.ok, found.first_bad) == (False, 10)
+    report = verify(path, anchors=anchors)
+    assert (report.ok, report.first_bad) == (False, 10)
 
 
 def test_anchors_of_removed_entries_do_not_matter_if_a_later_one_holds(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_anchors_of_removed_entries_do_not_matter_if_a_later_one_holds(tmp_path:
 
 
 def test_the_config_sets_the_schedule_and_the_destinations() -> None:
-    found = loader.parse_config(
+    config = loader.parse_config(
         f"""
         [agent.audit.anchor]
         every = "1h"
@@ -209,7 +209,7 @@ def test_the_config_sets_the_schedule_and_the_destinations() -> None:
         here=Path("/etc/flettner"),
     )
 
-    assert found.anchor == AnchorOptions(every_s=3600, to=("syslog", "ops"))
+    assert config.anchor == AnchorOptions(every_s=3600, to=("syslog", "ops"))
     assert loader.parse_config(CONFIG, here=Path("/etc/flettner")).anchor == AnchorOptions()
 
 

@@ -148,10 +148,10 @@ def test_a_start_and_a_verification_find_it(path: Path, change: Callable[[Path],
     change(path)
     before = {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
 
-    found = verify_in_place(path, now=NOON)
+    report = verify_in_place(path, now=NOON)
     why = refusal(path)
 
-    assert not found.ok
+    assert not report.ok
     assert problem in why
     assert "--accept-new-journal" in why
     assert {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()} == before

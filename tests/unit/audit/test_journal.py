@@ -279,9 +279,9 @@ def test_entries_after_a_number_are_read_from_disk(path: Path, *, reopened: bool
         journal.close()
         journal = opened(path)
 
-    found = [record["seq"] for record in journal.after(seq, 70)]
+    numbers = [record["seq"] for record in journal.after(seq, 70)]
 
-    assert found == list(range(max(seq, 0) + 1, 151))[:70]
+    assert numbers == list(range(max(seq, 0) + 1, 151))[:70]
 
 
 async def test_a_follower_gets_every_entry_once_and_in_order(path: Path) -> None:
@@ -444,8 +444,8 @@ def test_a_line_torn_at_any_byte_is_distinguished_from_tampering(path: Path) -> 
 
     for end in range(start + 1, len(content)):
         path.write_bytes(content[:end])
-        found = verify(path)
-        assert (found.ok, found.entries, found.torn_tail) == (True, 2, end - start)
+        report = verify(path)
+        assert (report.ok, report.entries, report.torn_tail) == (True, 2, end - start)
 
 
 def test_a_torn_line_is_moved_and_recorded(path: Path) -> None:
@@ -553,10 +553,10 @@ def test_tampering_is_found_and_the_first_bad_entry_named(
     path.write_bytes(b"".join(tamper(lines)))
     before = path.read_bytes()
 
-    found = verify(path)
+    report = verify(path)
 
-    assert (found.ok, found.first_bad, found.entries) == (False, first_bad, first_bad - 1)
-    assert problem in found.problem
+    assert (report.ok, report.first_bad, report.entries) == (False, first_bad, first_bad - 1)
+    assert problem in report.problem
     with pytest.raises(JournalError, match=rf"entry {first_bad} \(line {first_bad}\) is bad"):
         opened(path)
     assert path.read_bytes() == before
@@ -568,8 +568,8 @@ def test_a_change_of_any_single_byte_is_found(path: Path) -> None:
 
     for place in range(first + 1):
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-        found = verify(path)
-        assert (found.ok, found.first_bad) == (False, 1), f"byte {place}"
+        report = verify(path)
+        assert (report.ok, report.first_bad) == (False, 1), f"byte {place}"
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -577,10 +577,10 @@ def test_a_change_of_any_single_byte_is_found(path: Path) -> None:
 def test_verifies_any_garbage_without_an_exception(path: Path, garbage: bytes) -> None:
     path.write_bytes(garbage + b"\n")
 
-    found = verify(path)
+    report = verify(path)
 
-    assert found.entries == 0
-    assert found.ok == bool(found.torn_tail)
+    assert report.entries == 0
+    assert report.ok == bool(report.torn_tail)
 
 
 def test_a_cut_end_is_found_with_a_pin(path: Path) -> None:
@@ -589,10 +589,10 @@ def test_a_cut_end_is_found_with_a_pin(path: Path) -> None:
     path.write_bytes(b"".join(lines[:3]))
 
     assert verify(path).ok
-    found = verify(path, pins=[noted])
+    report = verify(path, pins=[noted])
 
-    assert (found.ok, found.first_bad) == (False, 4)
-    assert "cut off or rewritten" in found.problem
+    assert (report.ok, report.first_bad) == (False, 4)
+    assert "cut off or rewritten" in report.problem
 
 
 def test_a_pin_stays_valid_while_the_journal_grows(path: Path) -> None:

@@ -41,9 +41,9 @@ def states(path: Path) -> dict[str, State]:
 
 
 def test_its_chain_is_verified_and_each_state_is_recovered(path: Path, states: dict[str, State]) -> None:
-    found = verify(path)
+    report = verify(path)
 
-    assert (found.ok, found.entries) == (True, len(GOES_ON))
+    assert (report.ok, report.entries) == (True, len(GOES_ON))
     assert states.keys() == GOES_ON.keys()
     assert {state.phase for state in states.values()} == {*Phase}
     assert all(name.startswith(state.phase.value) for name, state in states.items() if name in [*Phase])
@@ -121,7 +121,8 @@ def test_the_history_reads_it(path: Path) -> None:
 
 
 def test_an_ended_rollout_without_its_suggestion_is_left_out() -> None:
-    old = next(one for one in map(parse_record, LINES.splitlines()) if one["target"] == "cooldown")["state"]
+    record = next(line for line in map(parse_record, LINES.splitlines()) if line["target"] == "cooldown")
+    old = record["state"]
     assert old is not None
     later = {**old, "phase": "observing", "suggestion": {**old["suggestion"], "id": "chat-s2"}}
 
@@ -132,7 +133,7 @@ def test_an_ended_rollout_without_its_suggestion_is_left_out() -> None:
 @pytest.mark.parametrize("name", GOES_ON)
 def test_each_target_goes_on_as_with_the_release_before(states: dict[str, State], name: str) -> None:
     state = states[name]
-    record = next(one for one in map(parse_record, LINES.splitlines()) if one["target"] == name)
+    record = next(line for line in map(parse_record, LINES.splitlines()) if line["target"] == name)
     world = World(
         state=state,
         waiting=0,

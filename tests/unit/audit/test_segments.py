@@ -103,8 +103,8 @@ def test_a_full_file_is_closed_and_the_next_one_names_its_last_entry(path: Path)
             last["hash"],
         )
         assert first["after"]["follows"] == name.name
-    found = verify(path)
-    assert (found.ok, found.entries) == (True, sum(len(part) for part in lines))
+    report = verify(path)
+    assert (report.ok, report.entries) == (True, sum(len(part) for part in lines))
 
 
 def test_a_restart_needs_no_other_file_than_the_last(path: Path) -> None:
@@ -189,10 +189,10 @@ def test_a_crash_while_a_file_is_closed_loses_nothing(path: Path, crash: str) ->
     if crash == "linked":
         os.link(path, path.with_name("audit-000000000001.jsonl"))
 
-    found = verify(path)
+    report = verify(path)
     again = opened(path, RetentionLimits())
 
-    assert (found.ok, found.entries) == (True, 5)
+    assert (report.ok, report.entries) == (True, 5)
     assert again.head == head
     assert again.append(ENTRY)["seq"] == 6
     assert in_(path) == ["audit.jsonl"]
@@ -258,9 +258,9 @@ def test_acknowledged_entries_survive_a_kill_during_rotations(path: Path, signer
         acknowledged = max([0, *(int(line) for line in process.stdout if line.endswith("\n"))])
         process.stdout.close()
         process.wait()
-        found = verify(path, keys=signer.public_keys)
-        assert found.ok, found
-        assert found.head.seq >= acknowledged
+        report = verify(path, keys=signer.public_keys)
+        assert report.ok, report
+        assert report.head.seq >= acknowledged
 
     journal = opened(path, RetentionLimits(), signer)
     assert journal.states().keys() == {"chat"}
@@ -316,11 +316,11 @@ def test_a_full_disk_loses_no_acknowledged_entry(small_disk: Path) -> None:
     written.append(journal.append(ENTRY)["seq"])
     journal.close()
 
-    found = verify(path)
-    kept = {record["seq"] for record in every_record(path)}
-    assert found.ok
-    assert set(written) <= kept
-    assert sorted(kept) == list(range(1, found.head.seq + 1))
+    report = verify(path)
+    numbers = {record["seq"] for record in every_record(path)}
+    assert report.ok
+    assert set(written) <= numbers
+    assert sorted(numbers) == list(range(1, report.head.seq + 1))
 
 
 def test_a_torn_line_is_moved_once_the_disk_has_space(small_disk: Path) -> None:
@@ -354,17 +354,17 @@ def test_old_files_are_removed_and_recorded(path: Path) -> None:
     for day in range(8):
         journal.append(replace(ENTRY, at=NOON + timedelta(days=day, minutes=1)))
         journal.append(replace(ENTRY, at=NOON + timedelta(days=day, hours=1)))
-    found = verify(path)
+    report = verify(path)
 
     records = every_record(path)
     removed = [record for record in records if record["action"] == "audit.removed"]
-    assert found.ok
-    assert found.first == records[0]["seq"] > 1
-    assert removed[-1]["after"]["cuts"][-1]["last"] == found.first - 1
+    assert report.ok
+    assert report.first == records[0]["seq"] > 1
+    assert removed[-1]["after"]["cuts"][-1]["last"] == report.first - 1
     assert datetime.fromisoformat(records[0]["ts"]) >= NOON + timedelta(days=3)
-    assert journal.after(0, 1)[0]["seq"] == found.first
+    assert journal.after(0, 1)[0]["seq"] == report.first
     journal.close()
-    assert Journal.open(path, now=lambda: NOON + timedelta(days=8)).head == found.head
+    assert Journal.open(path, now=lambda: NOON + timedelta(days=8)).head == report.head
 
 
 def test_no_size_removes_an_entry_younger_than_the_retention_time(path: Path) -> None:
@@ -416,7 +416,7 @@ def test_a_clock_that_jumps_by_years_removes_few_files(path: Path) -> None:
 
 def test_a_crash_between_removals_is_no_tampering(path: Path) -> None:
     written(path, 60).close()
-    kept = {file.name: file.read_bytes() for file in every_file(path)}
+    contents = {file.name: file.read_bytes() for file in every_file(path)}
     journal = opened(path)
     while path.with_name("audit-000000000001.jsonl").exists():
         journal.append(replace(ENTRY, at=LATER))
@@ -424,10 +424,10 @@ def test_a_crash_between_removals_is_no_tampering(path: Path) -> None:
     (removed,) = [record for record in every_record(path) if record["action"] == "audit.removed"]
     *_, before, newest = [cut["file"] for cut in removed["after"]["cuts"]]
 
-    path.with_name(newest).write_bytes(kept[newest])
+    path.with_name(newest).write_bytes(contents[newest])
     assert verify(path).ok
     path.with_name(newest).unlink()
-    path.with_name(before).write_bytes(kept[before])
+    path.with_name(before).write_bytes(contents[before])
     assert not verify(path).ok
 
 
@@ -438,10 +438,10 @@ def test_files_removed_by_another_program_are_reported_missing(path: Path, left:
     for segment in gone:
         segment.path.unlink()
 
-    found = verify(path)
+    report = verify(path)
 
-    assert (found.ok, found.first_bad, found.entries) == (False, 1, 0)
-    assert "entries before it are missing" in found.problem
+    assert (report.ok, report.first_bad, report.entries) == (False, 1, 0)
+    assert "entries before it are missing" in report.problem
 
 
 def test_a_start_without_the_files_before_it_is_refused_unless_an_entry_removed_them(path: Path) -> None:
@@ -563,10 +563,10 @@ def test_a_change_in_any_file_names_the_first_bad_entry(
     bad = parse_record(lines[place])["seq"] + offset
     files[number].write_bytes(b"".join(tamper(lines, place)))
 
-    found = verify(path)
+    report = verify(path)
 
-    assert (found.ok, found.first_bad) == (False, bad)
-    assert found.where == f"{files[number].name}, line {place + offset + 1}"
+    assert (report.ok, report.first_bad) == (False, bad)
+    assert report.where == f"{files[number].name}, line {place + offset + 1}"
 
 
 def test_a_file_missing_in_the_middle_is_named_by_its_first_entry(path: Path) -> None:
@@ -574,9 +574,9 @@ def test_a_file_missing_in_the_middle_is_named_by_its_first_entry(path: Path) ->
     gone = closed_segments(path)[1]
     gone.path.unlink()
 
-    found = verify(path)
+    report = verify(path)
 
-    assert (found.ok, found.first_bad) == (False, gone.first)
+    assert (report.ok, report.first_bad) == (False, gone.first)
 
 
 def test_a_closed_file_cannot_end_in_a_torn_line(path: Path) -> None:
@@ -606,9 +606,9 @@ def test_an_end_that_no_crash_leaves_is_tampering(path: Path, end: Callable[[byt
     *lines, last = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines, end(last)]))
 
-    found = verify(path)
+    report = verify(path)
 
-    assert (found.ok, found.first_bad, found.torn_tail) == (False, 5, 0)
+    assert (report.ok, report.first_bad, report.torn_tail) == (False, 5, 0)
     with pytest.raises(JournalError, match="entry 5"):
         opened(path)
 
@@ -621,9 +621,9 @@ def test_signs_at_the_interval_and_at_each_stop(path: Path, signer: Signer) -> N
     journal.close()
 
     signed = [record for record in every_record(path) if record["action"] == "audit.checkpoint"]
-    found = verify(path, keys=signer.public_keys)
+    report = verify(path, keys=signer.public_keys)
     assert [record["seq"] for record in signed] == [101, 202, 253]
-    assert (found.ok, found.checkpoints, found.signed) == (True, 3, 253)
+    assert (report.ok, report.checkpoints, report.signed) == (True, 3, 253)
     assert verify(path).signed == 0
 
 
@@ -648,8 +648,8 @@ def test_a_rechained_edit_lacks_the_signature(path: Path, signer: Signer) -> Non
     path.write_bytes(b"".join(rechain(lines, 120)))
 
     assert verify(path).first_bad == 202  # its checkpoint names the hash of a removed entry
-    found = verify(path, keys=signer.public_keys)
-    assert (found.ok, found.first_bad, found.signed) == (False, 202, 101)
+    report = verify(path, keys=signer.public_keys)
+    assert (report.ok, report.first_bad, report.signed) == (False, 202, 101)
     with pytest.raises(JournalError, match="entry 202"):
         opened(path, RetentionLimits(), signer)
 
@@ -658,13 +658,13 @@ def test_a_rechained_edit_lacks_the_signature(path: Path, signer: Signer) -> Non
 def test_removed_checkpoints_are_found(path: Path, signer: Signer, at: int) -> None:
     written(path, 450, RetentionLimits(), signer).close()
     lines = path.read_bytes().splitlines(keepends=True)
-    kept = [line for n, line in enumerate(lines) if n < at or b'"audit.checkpoint"' not in line]
-    path.write_bytes(b"".join(rechain(kept, at)))
+    remaining = [line for n, line in enumerate(lines) if n < at or b'"audit.checkpoint"' not in line]
+    path.write_bytes(b"".join(rechain(remaining, at)))
 
     assert verify(path).ok  # the documented limit: a rechained journal, verified without the key
-    found = verify(path, keys=signer.public_keys)
-    assert not found.ok
-    assert "were removed" in found.problem
+    report = verify(path, keys=signer.public_keys)
+    assert not report.ok
+    assert "were removed" in report.problem
 
 
 def test_a_rechained_edit_after_the_last_checkpoint_is_found_with_a_pin_only(
@@ -682,10 +682,10 @@ def test_a_rechained_edit_after_the_last_checkpoint_is_found_with_a_pin_only(
 def test_rejects_a_signature_of_another_key(path: Path, signer: Signer, tmp_path: Path) -> None:
     written(path, 5, RetentionLimits(), checkpoints.create_signer(tmp_path / "other.key")).close()
 
-    found = verify(path, keys=signer.public_keys)
+    report = verify(path, keys=signer.public_keys)
 
-    assert (found.ok, found.first_bad) == (False, 6)
-    assert "with a key that was not given" in found.problem
+    assert (report.ok, report.first_bad) == (False, 6)
+    assert "with a key that was not given" in report.problem
 
 
 def test_a_new_key_continues_after_the_old_one(path: Path, signer: Signer, tmp_path: Path) -> None:
@@ -711,9 +711,9 @@ def test_only_the_owner_may_read_the_private_key(tmp_path: Path, signer: Signer)
     key = tmp_path / "audit.key"
 
     assert key.stat().st_mode & 0o777 == 0o600
-    found = checkpoints.find_signer(tmp_path)
-    assert found is not None
-    assert found.id == signer.id
+    loaded = checkpoints.find_signer(tmp_path)
+    assert loaded is not None
+    assert loaded.id == signer.id
     key.chmod(0o640)
     with pytest.raises(JournalError, match="other users can read it"):
         checkpoints.find_signer(tmp_path)
@@ -728,10 +728,10 @@ def test_loads_the_key_from_systemd_credentials(
     empty = tmp_path / "state"
     empty.mkdir()
 
-    found = checkpoints.find_signer(empty)
+    loaded = checkpoints.find_signer(empty)
 
-    assert found is not None
-    assert found.id == signer.id
+    assert loaded is not None
+    assert loaded.id == signer.id
     monkeypatch.delenv("CREDENTIALS_DIRECTORY")
     assert checkpoints.find_signer(empty) is None
 

@@ -28,7 +28,7 @@ class Says:
 
 
 @dataclass
-class Told(World):
+class RecordedWorld(World):
     """A world that keeps the entries."""
 
     def __post_init__(self) -> None:
@@ -49,21 +49,21 @@ class Told(World):
         return self
 
 
-def told(mode: str = "approve") -> tuple[Told, Says, Says]:
+def story(mode: str = "approve") -> tuple[RecordedWorld, Says, Says]:
     queue, graphs = Says("Q1", {"max_num_seqs": 8}), Says("G1", {"enforce_eager": False})
-    world = Told(machine=Machine(rules(policies=(("queue", queue), ("graphs", graphs)))))
+    world = RecordedWorld(machine=Machine(rules(policies=(("queue", queue), ("graphs", graphs)))))
     if mode == "auto":
         world.mode = "auto"
     world.start()
     return world, queue, graphs
 
 
-def statuses(world: Told) -> dict[str, str]:
-    return {one.id: one.status for one in world.history.suggestions()}
+def statuses(world: RecordedWorld) -> dict[str, str]:
+    return {suggestion.id: suggestion.status for suggestion in world.history.suggestions()}
 
 
 def test_each_is_made_once_and_all_stay_open() -> None:
-    world, _, _ = told()
+    world, _, _ = story()
     world.tick(10)
 
     made = [entry for entry in world.entries if entry[0] == "suggestion.made"]
@@ -79,7 +79,7 @@ def test_each_is_made_once_and_all_stay_open() -> None:
 
 
 def test_an_approval_is_of_the_approved_one_and_supersedes_the_other() -> None:
-    world, _, _ = told()
+    world, _, _ = story()
     world.tick(10)
     second = world.state.suggestions.open[1]
 
@@ -94,7 +94,7 @@ def test_an_approval_is_of_the_approved_one_and_supersedes_the_other() -> None:
 
 
 def test_a_denial_is_of_the_denied_one_while_the_other_stays_open() -> None:
-    world, _, _ = told()
+    world, _, _ = story()
     world.tick(10)
 
     world.feed(e.Denied(at=world.at, actor="bob", suggestion="chat-s1", reason="no"))
@@ -104,7 +104,7 @@ def test_a_denial_is_of_the_denied_one_while_the_other_stays_open() -> None:
 
 
 def test_a_withdrawal_names_the_policy_and_the_reason() -> None:
-    world, queue, _ = told()
+    world, queue, _ = story()
     world.tick(10)
 
     queue.on = False
@@ -118,7 +118,7 @@ def test_a_withdrawal_names_the_policy_and_the_reason() -> None:
 
 
 def test_a_start_by_itself_is_of_the_mode() -> None:
-    world, _, _ = told()
+    world, _, _ = story()
     world.tick(10)
     world.mode = "auto"
 

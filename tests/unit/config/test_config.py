@@ -70,15 +70,15 @@ def errors(text: str) -> list[str]:
 
 
 def test_the_defaults_are_safe() -> None:
-    found = parsed(SMALLEST)
+    config = parsed(SMALLEST)
 
-    assert (found.mode, found.approval) == ("advise", "any")
-    assert found.api.listen == (UnixSocket(Path("/run/flettner/api.sock")),)
-    assert (found.api.users, found.api.groups, found.api.certificate) == ({}, {}, None)
-    assert found.state_dir == Path("/var/lib/flettner")
-    assert found.api.tokens_file is None
-    assert tuple(part.name for part in found.policies) == POLICIES
-    (target,) = found.targets
+    assert (config.mode, config.approval) == ("advise", "any")
+    assert config.api.listen == (UnixSocket(Path("/run/flettner/api.sock")),)
+    assert (config.api.users, config.api.groups, config.api.certificate) == ({}, {}, None)
+    assert config.state_dir == Path("/var/lib/flettner")
+    assert config.api.tokens_file is None
+    assert tuple(part.name for part in config.policies) == POLICIES
+    (target,) = config.targets
     assert (target.name, target.profile, target.strategy) == ("chat", "chat", "auto")
     assert target.slo == Slo()
     assert target.engine.plugin == ("actuators", "process", {})
@@ -190,18 +190,18 @@ def test_an_engine_enables_its_own_sensors(tables: str, expected: dict[str, obje
 
 
 def test_paths_are_relative_to_the_file() -> None:
-    found = parsed(SMALLEST + '[agent]\nstate_dir = "state"\n[api]\ntokens_file = "/run/tokens"\n')
+    config = parsed(SMALLEST + '[agent]\nstate_dir = "state"\n[api]\ntokens_file = "/run/tokens"\n')
 
-    assert found.state_dir == Path("/etc/flettner/state")
-    assert found.api.tokens_file == Path("/run/tokens")
+    assert config.state_dir == Path("/etc/flettner/state")
+    assert config.api.tokens_file == Path("/run/tokens")
 
 
 def test_policies_keep_the_order_of_the_file() -> None:
-    found = parsed(SMALLEST + "[policies]\nlast = {}\nadmission = { x = 1 }\nprefill_budget = false\n")
+    config = parsed(SMALLEST + "[policies]\nlast = {}\nadmission = { x = 1 }\nprefill_budget = false\n")
 
-    asked = [(part.name, part.options) for part in found.policies]
-    assert asked[-2:] == [("last", {}), ("admission", {"x": 1})]
-    assert len(asked) == len(POLICIES)
+    policies = [(part.name, part.options) for part in config.policies]
+    assert policies[-2:] == [("last", {}), ("admission", {"x": 1})]
+    assert len(policies) == len(POLICIES)
 
 
 @pytest.mark.parametrize(
@@ -432,8 +432,8 @@ def test_without_tls_the_api_listens_on_loopback_only() -> None:
         ("['unix:/run/a.sock', '[::1]:1']", ("unix:/run/a.sock", "[::1]:1")),
     ],
 )
-def test_the_api_listens_on_one_address_or_several(written: str, found: tuple[str, ...]) -> None:
-    assert tuple(map(str, parsed(f"{SMALLEST}[api]\nlisten = {written}\n").api.listen)) == found
+def test_the_api_listens_on_one_address_or_several(written: str, addresses: tuple[str, ...]) -> None:
+    assert tuple(map(str, parsed(f"{SMALLEST}[api]\nlisten = {written}\n").api.listen)) == addresses
 
 
 @pytest.mark.parametrize(
@@ -678,9 +678,9 @@ def test_two_targets_behind_gateways_have_no_address_in_common(tmp_path: Path) -
         for name in ("chat", "code")
     )
 
-    found = loader.parse_config(targets, here=tmp_path)
+    config = loader.parse_config(targets, here=tmp_path)
 
-    assert [target.traffic.plugin.route for target in found.targets] == ["chat", "code"]
+    assert [target.traffic.plugin.route for target in config.targets] == ["chat", "code"]
 
 
 def test_a_gateway_that_sends_its_access_log_has_a_sensor_for_it(tmp_path: Path) -> None:
@@ -699,13 +699,13 @@ def test_a_gateway_that_sends_its_access_log_has_a_sensor_for_it(tmp_path: Path)
             {records}
         """
         [target] = loader.parse_config(text, here=tmp_path).targets
-        return {one.name: one.plugin for one in target.sensors}
+        return {sensor.name: sensor.plugin for sensor in target.sensors}
 
-    without, found = sensors(""), sensors('records = "0.0.0.0:4317"')["proxy_requests"]
+    without, records_sensor = sensors(""), sensors('records = "0.0.0.0:4317"')["proxy_requests"]
 
     assert list(without) == ["vllm_metrics"]
-    assert isinstance(found, ProxyRequests)
-    assert (found.listen, found.route, found.rule) == ("0.0.0.0:4317", "llm", "0")
-    assert (found.namespace, found.request_source) == ("people", "access_log")
+    assert isinstance(records_sensor, ProxyRequests)
+    assert (records_sensor.listen, records_sensor.route, records_sensor.rule) == ("0.0.0.0:4317", "llm", "0")
+    assert (records_sensor.namespace, records_sensor.request_source) == ("people", "access_log")
     with pytest.raises(ConfigError, match="records must be HOST:PORT"):
         sensors('records = "4317"')

@@ -34,7 +34,7 @@ def test_no_receivers_by_default() -> None:
 
 
 def test_receivers_have_the_configured_name_or_their_kind() -> None:
-    found = parsed("""
+    config = parsed("""
         [api]
         public_url = "https://flettner.example.org/console/"
         [[notify]]
@@ -47,7 +47,7 @@ def test_receivers_have_the_configured_name_or_their_kind() -> None:
         key_file = "/run/secrets/pd"
     """)
 
-    slack, duty = found.notify
+    slack, duty = config.notify
     assert (slack.name, slack.severity, slack.plugin) == (
         "slack",
         "info",
@@ -55,7 +55,7 @@ def test_receivers_have_the_configured_name_or_their_kind() -> None:
     )
     assert (duty.name, duty.severity) == ("on-call", "critical")
     assert duty.plugin == Pagerduty(key_file="/run/secrets/pd")
-    assert found.public_url == "https://flettner.example.org/console"
+    assert config.public_url == "https://flettner.example.org/console"
 
 
 def test_systemd_credentials_take_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,9 +102,9 @@ def test_names_the_invalid_value(text: str, message: str) -> None:
 
 
 def test_two_receivers_of_one_kind_require_names() -> None:
-    one = '[[notify]]\nkind = "slack"\nurl = "https://a"\n'
+    table = '[[notify]]\nkind = "slack"\nurl = "https://a"\n'
 
-    assert errors(one * 2) == ["[[notify]] name: slack is the name of 2 receivers: give each its own name"]
+    assert errors(table * 2) == ["[[notify]] name: slack is the name of 2 receivers: give each its own name"]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ LINES = [f"prompt number {number}" for number in range(10)]
 
 
 def target(text: str, here: Path = Path("/etc/flettner")) -> Target:
-    (found,) = loader.parse_config(f"{SMALLEST}[targets.quality]\n{text}\n", here=here, build=built).targets
-    return found
+    (loaded,) = loader.parse_config(f"{SMALLEST}[targets.quality]\n{text}\n", here=here, build=built).targets
+    return loaded
 
 
 def test_uses_the_shipped_prompts_by_default() -> None:

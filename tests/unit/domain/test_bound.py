@@ -31,9 +31,9 @@ VALUES: tuple[Value, ...] = (None, True, False, 0, 1, 4, 4.0, 4.5, 8, 9, -1, nan
     ids=str,
 )
 def test_a_bound_allows_exactly_its_values(bound: Bound, allowed: tuple[Value, ...]) -> None:
-    found = [repr(value) for value in VALUES if bound.allows(value)]
+    values = [repr(value) for value in VALUES if bound.allows(value)]
 
-    assert found == [repr(value) for value in VALUES if repr(value) in map(repr, allowed)]
+    assert values == [repr(value) for value in VALUES if repr(value) in map(repr, allowed)]
 
 
 @pytest.mark.parametrize(

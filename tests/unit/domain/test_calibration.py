@@ -50,7 +50,7 @@ def window_of(counted: Iterable[Counted]) -> CalibrationWindow:
     return steadiness
 
 
-def known(counted: Iterable[Counted], *, ticks: int) -> Calibration:
+def calibrate(counted: Iterable[Counted], *, ticks: int) -> Calibration:
     """Return the calibration of errors after `ticks`."""
     return window_of(counted).calibrations(at(ticks * TICK_S))["errors"]
 
@@ -84,7 +84,7 @@ def plain_dispersion(counted: Iterable[Counted], length: int, *, ticks: int) -> 
 
 
 def plain(counted: list[Counted], *, ticks: int) -> Calibration:
-    valid = [one for one in counted if one[2] >= 5 and one[0] >= ticks - KEPT_TICKS]
+    valid = [entry for entry in counted if entry[2] >= 5 and entry[0] >= ticks - KEPT_TICKS]
     shares = sorted(bad / requests for _, _, requests, bad in valid)
     edge = shares[ceil(0.85 * len(shares)) - 1]
     above = [(tick, server, 1, int(bad / requests > edge)) for tick, server, requests, bad in valid]
@@ -125,38 +125,38 @@ def test_the_calibration_equals_the_textbook_formula(
     seed: int, ticks: int, servers: int, most: int, clumped: float
 ) -> None:
     counted = list(stream(seed, ticks=ticks, servers=servers, most=most, clumped=clumped))
-    valid = [one for one in counted if one[2] >= 5 and one[0] >= ticks - KEPT_TICKS]
+    valid = [entry for entry in counted if entry[2] >= 5 and entry[0] >= ticks - KEPT_TICKS]
 
-    found = window_of(counted).calibrations(at(ticks * TICK_S)).get("errors")
+    calibration = window_of(counted).calibrations(at(ticks * TICK_S)).get("errors")
 
-    assert (found is None) is (len(valid) < LEAST_TICKS)
-    if found is not None:
+    assert (calibration is None) is (len(valid) < LEAST_TICKS)
+    if calibration is not None:
         expected = plain(counted, ticks=ticks)
-        assert (found.tick_edge, found.ticks) == (expected.tick_edge, expected.ticks)
-        assert found.phi == pytest.approx(expected.phi, abs=1e-3)
-        assert found.tick_phi == pytest.approx(expected.tick_phi, abs=1e-3)
-        assert found.tick_share == pytest.approx(expected.tick_share, abs=1e-4)
-        assert found.tick_requests == pytest.approx(expected.tick_requests, abs=0.06)
+        assert (calibration.tick_edge, calibration.ticks) == (expected.tick_edge, expected.ticks)
+        assert calibration.phi == pytest.approx(expected.phi, abs=1e-3)
+        assert calibration.tick_phi == pytest.approx(expected.tick_phi, abs=1e-3)
+        assert calibration.tick_share == pytest.approx(expected.tick_share, abs=1e-4)
+        assert calibration.tick_requests == pytest.approx(expected.tick_requests, abs=0.06)
 
 
 @pytest.mark.parametrize("servers", [1, 2, 4])
 def test_independent_requests_have_a_design_effect_near_one(servers: int) -> None:
-    found = [known(stream(seed, ticks=960, servers=servers, most=20), ticks=960) for seed in range(5)]
+    results = [calibrate(stream(seed, ticks=960, servers=servers, most=20), ticks=960) for seed in range(5)]
 
-    assert 1.0 <= median(one.phi for one in found) < 1.4
-    assert 1.0 <= median(one.tick_phi for one in found) < 1.4
-    assert all(0.03 < one.tick_share <= 0.15 for one in found)
+    assert 1.0 <= median(result.phi for result in results) < 1.4
+    assert 1.0 <= median(result.tick_phi for result in results) < 1.4
+    assert all(0.03 < result.tick_share <= 0.15 for result in results)
 
 
 @pytest.mark.parametrize("servers", [1, 2, 4])
 def test_clustered_failures_have_a_large_design_effect(servers: int) -> None:
-    assert known(stream(2, ticks=960, servers=servers, clumped=0.05), ticks=960).phi > 10
+    assert calibrate(stream(2, ticks=960, servers=servers, clumped=0.05), ticks=960).phi > 10
 
 
 def test_common_incidents_cancel_and_slow_drift_nearly_cancels() -> None:
     """The drift is 2 to 22 % in four hours; a dispersion over time would be 90."""
-    several = known(stream(3, ticks=960, servers=4, drift=True), ticks=960)
-    alone = known(stream(3, ticks=960, servers=1, drift=True), ticks=960)
+    several = calibrate(stream(3, ticks=960, servers=4, drift=True), ticks=960)
+    alone = calibrate(stream(3, ticks=960, servers=1, drift=True), ticks=960)
 
     assert several.phi < 1.7
     assert alone.phi < 5
@@ -166,14 +166,14 @@ def test_a_calibration_needs_twenty_ticks_with_five_requests() -> None:
     counted = [(tick, "r0", 4 if tick % 2 else 5, 1) for tick in range(39)]
 
     assert window_of(counted).calibrations(at(38 * TICK_S)) == {}
-    assert known(counted, ticks=39).ticks == LEAST_TICKS
+    assert calibrate(counted, ticks=39).ticks == LEAST_TICKS
 
 
 def test_a_tick_that_has_not_ended_is_not_counted() -> None:
     counted = [(tick, "r0", 10, 0) for tick in range(21)]
 
-    assert known(counted, ticks=20).ticks == 20
-    assert known(counted, ticks=21).ticks == 21
+    assert calibrate(counted, ticks=20).ticks == 20
+    assert calibrate(counted, ticks=21).ticks == 21
 
 
 def test_seconds_of_a_tick_add_up() -> None:
@@ -181,19 +181,19 @@ def test_seconds_of_a_tick_add_up() -> None:
     for second in range(20 * TICK_S):
         steadiness.add(at(second), {"r0": make_counts(1, int(second % TICK_S == 0)), "r1": RequestCounts()})
 
-    found = steadiness.calibrations(at(20 * TICK_S))["errors"]
+    calibration = steadiness.calibrations(at(20 * TICK_S))["errors"]
 
-    assert (found.ticks, found.tick_requests, found.tick_edge) == (20, 15.0, 1 / 15)
+    assert (calibration.ticks, calibration.tick_requests, calibration.tick_edge) == (20, 15.0, 1 / 15)
 
 
 def test_four_hours_are_kept() -> None:
     steadiness = window_of((tick, "r0", 10, 5) for tick in range(KEPT_TICKS))
     for tick in range(KEPT_TICKS, 2 * KEPT_TICKS + 81):
         steadiness.add(at(tick * TICK_S), {"r1": make_counts(10, 0)})
-    found = steadiness.calibrations(at((2 * KEPT_TICKS + 81) * TICK_S))["errors"]
+    calibration = steadiness.calibrations(at((2 * KEPT_TICKS + 81) * TICK_S))["errors"]
     later = steadiness.calibrations(at(4 * KEPT_TICKS * TICK_S))
 
-    assert found == Calibration(
+    assert calibration == Calibration(
         phi=1, tick_edge=0, tick_share=0, tick_phi=1, tick_requests=10, ticks=KEPT_TICKS
     )
     assert later == {}
@@ -233,17 +233,17 @@ def test_a_clock_set_back_loses_no_counts() -> None:
     steadiness = window_of((tick, "r0", 10, 1) for tick in range(20))
     steadiness.add(at(0), {"r0": make_counts(10, 1)})
 
-    found = steadiness.calibrations(at(20 * TICK_S))["errors"]
+    calibration = steadiness.calibrations(at(20 * TICK_S))["errors"]
 
-    assert (found.ticks, found.tick_requests) == (20, 10.5)
+    assert (calibration.ticks, calibration.tick_requests) == (20, 10.5)
 
 
 OLD = Calibration(phi=2.5, tick_edge=0.1, tick_share=0.1, tick_phi=1.5, tick_requests=40.0, ticks=3000)
 
 
 def stored_calibration(world: World, *calibrations: Calibration) -> Calibration:
-    for one in calibrations:
-        world.feed(Observed(at=world.at, calibration={"ttft": one}))
+    for calibration in calibrations:
+        world.feed(Observed(at=world.at, calibration={"ttft": calibration}))
     return world.state.traffic.calibration["ttft"]
 
 
@@ -280,25 +280,25 @@ def test_a_new_calibration_alone_is_not_recorded_and_a_recorded_one_can_be_read(
 
 def folded(fold: Aggregator, *, minutes: int) -> Iterator[dict[str, Calibration]]:
     """Yield the calibrations of each second, with one request per second."""
-    one = Request(server="r0", outcome="ok", status=200, duration_s=1.0, ttft_s=0.1, tokens=10)
+    request = Request(server="r0", outcome="ok", status=200, duration_s=1.0, ttft_s=0.1, tokens=10)
     for second in range(minutes * 60):
-        fold.add(RequestSample(at=at(second), requests=(one,)))
+        fold.add(RequestSample(at=at(second), requests=(request,)))
         yield fold.calibrate(at(second), fold.take_request_counts(at(second)))
 
 
 def test_the_aggregator_reports_each_stream_with_an_objective_once_a_minute() -> None:
     fold = Aggregator(slo=Slo(ttft=Objective(under_s=0.5, share=0.95)))
 
-    said = [found for found in list(folded(fold, minutes=7))[6 * 60 :] if found]
+    reports = [report for report in list(folded(fold, minutes=7))[6 * 60 :] if report]
 
-    assert sorted(name for found in said for name in found) == [
+    assert sorted(name for report in reports for name in report) == [
         "errors",
         "gave_up",
         "refused",
         "stalled",
         "ttft",
     ]
-    assert all(len(found) == 1 for found in said)
+    assert all(len(report) == 1 for report in reports)
 
 
 def test_the_aggregator_reports_no_calibration_in_the_first_minutes() -> None:
@@ -306,9 +306,9 @@ def test_the_aggregator_reports_no_calibration_in_the_first_minutes() -> None:
 
 
 def test_the_calibration_of_a_stream_is_rounded() -> None:
-    found = known(stream(4, ticks=100, servers=2), ticks=100)
+    result = calibrate(stream(4, ticks=100, servers=2), ticks=100)
 
-    assert found == replace(found, phi=round(found.phi, 3), tick_share=round(found.tick_share, 4))
+    assert result == replace(result, phi=round(result.phi, 3), tick_share=round(result.tick_share, 4))
 
 
 def test_minutes_in_which_the_fleet_misses_its_slo_are_not_counted() -> None:

@@ -77,8 +77,8 @@ def _request(
 
 
 def test_every_second_of_all_servers_adds_up() -> None:
-    one, other = RequestCounts(total=30, errors=1), RequestCounts(total=70, gave_up=50, refused=50)
-    budget = Budget().add(at(0), [one, other]).add(at(1), [one]).add(at(2), [])
+    first, other = RequestCounts(total=30, errors=1), RequestCounts(total=70, gave_up=50, refused=50)
+    budget = Budget().add(at(0), [first, other]).add(at(1), [first]).add(at(2), [])
 
     assert by_window(budget, 2)["5m"] == Burn(window="5m", objective="errors", rate=1.538, bad=2, of=130)
 
@@ -123,20 +123,20 @@ def test_six_hours_are_kept_in_few_numbers() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 700), st.integers(1, 50)), max_size=60), st.integers(0, 60))
-def test_windows_hold_the_counts_of_their_time(asked: list[tuple[int, int]], later: int) -> None:
-    asked = sorted(asked)
-    budget = budget_after(*((minute, RequestCounts(total=count)) for minute, count in asked))
-    now = max((minute for minute, _ in asked), default=0) + later
+def test_windows_hold_the_counts_of_their_time(counts: list[tuple[int, int]], later: int) -> None:
+    counts = sorted(counts)
+    budget = budget_after(*((minute, RequestCounts(total=count)) for minute, count in counts))
+    now = max((minute for minute, _ in counts), default=0) + later
 
     for name, slots in WINDOWS.items():
-        found = by_window(budget, now).get(name)
+        window = by_window(budget, now).get(name)
         span = slots * SLOT_S // 60
         begin = now // 5 * 5 - span
-        counted = sum(count for minute, count in asked if minute >= begin)
-        least = sum(count for minute, count in asked if minute >= begin + (30 if name == "6h" else 0))
-        assert (found.of if found else 0) <= counted
-        assert found is not None or least < 20
-        assert found is None or found.of >= least
+        counted = sum(count for minute, count in counts if minute >= begin)
+        least = sum(count for minute, count in counts if minute >= begin + (30 if name == "6h" else 0))
+        assert (window.of if window else 0) <= counted
+        assert window is not None or least < 20
+        assert window is None or window.of >= least
 
 
 def test_a_clock_set_back_continues_in_the_latest_slot() -> None:
@@ -162,10 +162,10 @@ def test_a_fast_burn_over_both_windows_is_reported_with_its_numbers() -> None:
 
 
 def test_a_slower_burn_takes_six_hours() -> None:
-    said = alarm((0, 360, RequestCounts(total=30, errors=3)), now=360)
+    text = alarm((0, 360, RequestCounts(total=30, errors=3)), now=360)
 
-    assert "burns at least 6 times too fast: at least 6 % of the requests of the last 6 h" in said
-    assert said.endswith("of the last 30 min failed; the SLO allows 1 %")
+    assert "burns at least 6 times too fast: at least 6 % of the requests of the last 6 h" in text
+    assert text.endswith("of the last 30 min failed; the SLO allows 1 %")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_both_windows_must_burn_on_the_same_objective() -> None:
     assert alarm((0, 55, LATE), (55, 66, failing), now=66, slo=Slo(ttft=SLO.ttft, errors=0.9)) == ""
 
 
-def asked(world: World) -> int:
+def count_all_requests(world: World) -> int:
     return sum(slot[1] for slot in world.state.budget.slots)
 
 
@@ -209,7 +209,7 @@ def test_the_machine_counts_all_servers_in_all_phases() -> None:
             world.approve()
 
     assert {Phase.OBSERVING, Phase.PROPOSED, Phase.CANARY, Phase.PROMOTING} <= phases
-    assert asked(world) == expected
+    assert count_all_requests(world) == expected
 
 
 def test_counts_alone_are_not_recorded_and_recorded_counts_can_be_read() -> None:
@@ -234,7 +234,7 @@ def test_a_server_overloaded_from_the_start_gets_a_mitigation() -> None:
     @dataclass(frozen=True)
     class Relief:
         def propose(self, reading: Reading, context: Context) -> tuple[Proposal, ...]:
-            return tuple(replace(one, mitigation=True) for one in gain.propose(reading, context))
+            return tuple(replace(proposal, mitigation=True) for proposal in gain.propose(reading, context))
 
     held, relieved = (
         World(

@@ -49,7 +49,7 @@ CONTENTS = (
     st.binary(max_size=50)
     | st.integers(0, 20_000).map(lambda depth: b'{"version_info": "2.1.1", "resources": ' + b"[" * depth)
     | st.tuples(LEAVES, st.lists(CONFIGURATIONS, max_size=2) | JSON).map(
-        lambda said: json.dumps(dict(zip(("version_info", "resources"), said, strict=True))).encode()
+        lambda fields: json.dumps(dict(zip(("version_info", "resources"), fields, strict=True))).encode()
     )
 )
 

@@ -29,8 +29,8 @@ names = st.sampled_from([BLUE.name, GREEN.name, "chat-r3", ""])
 def is_accepted(weights: Mapping[str, object]) -> bool:
     return (
         set(weights) <= {BLUE.name, GREEN.name}
-        and all(type(one) is int and 0 <= one <= 100 for one in weights.values())
-        and sum(one for one in weights.values() if type(one) is int) == 100
+        and all(type(share) is int and 0 <= share <= 100 for share in weights.values())
+        and sum(share for share in weights.values() if type(share) is int) == 100
     )
 
 

@@ -43,10 +43,10 @@ def places(parts: tuple[ShareRange, ...]) -> list[str]:
 
 @given(route=splits())
 def test_every_server_has_its_weight(route: Route) -> None:
-    found = places(first_tries(route))
+    servers = places(first_tries(route))
 
-    assert len(found) == 100
-    assert {name: found.count(name) for name in route.weights} == route.weights
+    assert len(servers) == 100
+    assert {name: servers.count(name) for name in route.weights} == route.weights
 
 
 @given(route=splits())

@@ -19,9 +19,9 @@ def write(home: Path, target: str, *names: str, content: bytes | None = None) ->
 
 def united(home: Path) -> list[str]:
     union.unite(home, "cds")
-    found = read_response(union.path(home, "cds"))
-    assert found is not None
-    return [resource["name"] for resource in found[1]]
+    response = read_response(union.path(home, "cds"))
+    assert response is not None
+    return [resource["name"] for resource in response[1]]
 
 
 def test_has_the_resources_of_all_targets(tmp_path: Path) -> None:

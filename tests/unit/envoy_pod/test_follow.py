@@ -64,7 +64,7 @@ async def test_routes_are_followed_through_an_outage_to_their_removal(server: Sc
     following = asyncio.create_task(follower.run())
 
     async def has_both() -> bool:
-        return len({one.write for one in routes}) == 2 and follower.complete
+        return len({route.write for route in routes}) == 2 and follower.complete
 
     async def is_empty() -> bool:
         return removed == ["chat"] and not follower.unreadable

@@ -14,14 +14,14 @@ async def read(
     buffer: RecordBuffer, count: int, *, boot: str = "", after: int = 0, since_s: float = 60.0
 ) -> list[Item]:
     """The first items that a follower gets."""
-    found: list[Item] = []
+    items: list[Item] = []
     unpacker = msgpack.Unpacker()
     async for piece in buffer.follow(boot, after, since_s):
         unpacker.feed(piece)
-        found += list(unpacker)
-        if len(found) >= count:
-            return found
-    return found
+        items += list(unpacker)
+        if len(items) >= count:
+            return items
+    return items
 
 
 def message(text: str) -> bytes:
@@ -47,9 +47,9 @@ async def test_a_new_follower_gets_no_records_of_before_its_time() -> None:
     await asyncio.sleep(0.05)
 
     buffer.add(message("new"))
-    found = await read(buffer, 2, since_s=0.03)
+    items = await read(buffer, 2, since_s=0.03)
 
-    assert found[1:] == [[2, "new"]]
+    assert items[1:] == [[2, "new"]]
 
 
 async def test_records_that_had_no_room_are_a_gap() -> None:
@@ -92,7 +92,7 @@ async def test_unreadable_records_are_a_gap() -> None:
     buffer.lose()
     buffer.add(message("b"))
 
-    found = await read(buffer, 2, boot=buffer.boot, after=1)
+    items = await read(buffer, 2, boot=buffer.boot, after=1)
 
-    assert found[0]["lost"] is True
-    assert found[1] == [3, "b"]
+    assert items[0]["lost"] is True
+    assert items[1] == [3, "b"]

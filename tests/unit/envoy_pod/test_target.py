@@ -94,11 +94,11 @@ async def test_a_refused_route_is_told_and_the_next_one_takes_its_place() -> Non
             return pod.target.refused is not None
 
         await until(is_refused)
-        told = (pod.target.why, pod.target.in_force)
+        outcome = (pod.target.why, pod.target.in_force)
         pod.target.take(replace(PUBLISHED, write="2"))
         await pod.applied("2")
 
-    assert told == ("an address that is none", None)
+    assert outcome == ("an address that is none", None)
     assert pod.target.why == ""
 
 

@@ -24,15 +24,15 @@ PLAN = replace(
 
 def forecast_of(rate_rps: float, plan: Plan = PLAN, spread: Calibration = INDEPENDENT) -> Forecast:
     total = round(rate_rps * 100)
-    found = AnytimeJudge().forecast(
+    forecast = AnytimeJudge().forecast(
         plan,
         slo=SLO,
         recent=served(total, errors=total // 100),
         rate_rps=rate_rps,
         calibration=dict.fromkeys(CALM, spread),
     )
-    assert found is not None
-    return found
+    assert forecast is not None
+    return forecast
 
 
 def test_more_traffic_shortens_the_forecast() -> None:
@@ -53,13 +53,13 @@ def test_the_design_effect_multiplies_the_forecast() -> None:
 
 
 def test_a_forecast_that_is_too_long_names_a_margin_that_fits() -> None:
-    found = forecast_of(0.5)
-    assert found.too_long == (5, 50)
+    forecast = forecast_of(0.5)
+    assert forecast.too_long == (5, 50)
     parity = replace(PLAN, steps=PLAN.steps[1:])
-    found = forecast_of(0.5, parity)
-    assert found.too_long == (50,)
-    assert found.fitting_margin is not None
-    wider = forecast_of(0.5, replace(parity, margin=found.fitting_margin))
+    forecast = forecast_of(0.5, parity)
+    assert forecast.too_long == (50,)
+    assert forecast.fitting_margin is not None
+    wider = forecast_of(0.5, replace(parity, margin=forecast.fitting_margin))
     assert wider.too_long == ()
 
 
@@ -78,8 +78,8 @@ def test_a_first_share_is_large_enough_for_the_traffic(rate: float | None, weigh
 
 def test_beside_a_failing_blue_the_shares_are_larger_and_shorter() -> None:
     surge = PreflightResult(strategy="surge")
-    one, two, hold = plan_for(PLAN, surge, 1, 5.0, failing=True).steps
-    assert (one.weight, one.requests, one.at_least_s) == (25, 10, 15.0)
+    first, two, hold = plan_for(PLAN, surge, 1, 5.0, failing=True).steps
+    assert (first.weight, first.requests, first.at_least_s) == (25, 10, 15.0)
     assert (two.weight, two.requests, two.at_least_s) == (50, 20, 20.0)
     assert hold == PLAN.steps[-1]
     assert [s.weight for s in plan_for(PLAN, surge, 3, 5.0, failing=True).steps] == [12, 25, 75]
@@ -102,7 +102,7 @@ def test_the_forecast_has_a_time_at_any_share_of_bad_requests(how: str, bad: int
     """On an overloaded server all first tokens are late; a change is most needed then."""
     recent = served(100, slow=bad) if how == "slow" else served(100, errors=bad)
 
-    found = AnytimeJudge().forecast(
+    forecast = AnytimeJudge().forecast(
         replace(PLAN, margin=margin),
         slo=SLO,
         recent=recent,
@@ -110,13 +110,13 @@ def test_the_forecast_has_a_time_at_any_share_of_bad_requests(how: str, bad: int
         calibration=dict.fromkeys(CALM, INDEPENDENT),
     )
 
-    assert found is not None
-    assert found.usual_s > 0
+    assert forecast is not None
+    assert forecast.usual_s > 0
 
 
 def forecast_for(gain_needed: GainNeeded, late: float, rate_rps: float = 2.0) -> Forecast:
     total = round(60 * rate_rps)
-    found = AnytimeJudge().forecast(
+    forecast = AnytimeJudge().forecast(
         PLAN,
         slo=SLO,
         recent=served(total, slow=round(late * total)),
@@ -124,19 +124,19 @@ def forecast_for(gain_needed: GainNeeded, late: float, rate_rps: float = 2.0) ->
         calibration=dict.fromkeys(CALM, INDEPENDENT),
         gain_needed=gain_needed,
     )
-    assert found is not None
-    return found
+    assert forecast is not None
+    return forecast
 
 
 def test_beside_a_failing_blue_the_forecast_is_of_minutes_not_hours() -> None:
-    found = forecast_for("if_missed", 1.0)
-    assert found.decided_by == "better"
-    assert found.likely_s < 900
-    assert forecast_for("if_missed", 1.0, rate_rps=0.5).likely_s > found.likely_s
+    forecast = forecast_for("if_missed", 1.0)
+    assert forecast.decided_by == "better"
+    assert forecast.likely_s < 900
+    assert forecast_for("if_missed", 1.0, rate_rps=0.5).likely_s > forecast.likely_s
 
 
 def test_beside_a_healthy_blue_a_useless_change_is_given_up_within_a_quarter_of_an_hour() -> None:
-    found = forecast_for("always", 0.02)
-    assert found.decided_by == "gain"
-    assert 600 <= found.usual_s <= 1100
+    forecast = forecast_for("always", 0.02)
+    assert forecast.decided_by == "gain"
+    assert 600 <= forecast.usual_s <= 1100
     assert forecast_for("if_missed", 0.02).decided_by == "not_worse"

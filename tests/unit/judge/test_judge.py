@@ -196,8 +196,8 @@ def test_a_blind_period_holds_the_step_and_does_not_count() -> None:
 def test_evidence_survives_a_restart() -> None:
     canary = Canary(PARITY)
     canary.run(served(20, slow=2), served(20), seconds=10)
-    kept = canary.evidence.resumed()
-    assert [s.requests for s in kept.streams] == [s.requests for s in canary.evidence.streams]
+    evidence = canary.evidence.resumed()
+    assert [s.requests for s in evidence.streams] == [s.requests for s in canary.evidence.streams]
 
 
 def test_a_new_share_needs_its_own_proof_but_keeps_evidence_of_harm() -> None:

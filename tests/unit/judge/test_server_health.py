@@ -27,23 +27,23 @@ NOTHING = RequestCounts()
 def after(
     seconds: int, engine: EngineLiveness, counts: RequestCounts = NOTHING, health: ServerHealth | None = None
 ) -> ServerHealth:
-    found = health or ServerHealth()
+    updated = health or ServerHealth()
     for _ in range(seconds):
-        found = update_health(found, engine, counts)
-    return found
+        updated = update_health(updated, engine, counts)
+    return updated
 
 
 def kind(health: ServerHealth, *others: ServerHealth) -> str:
-    found = find_failure(health, others)
-    return found[0] if found else ""
+    failure = find_failure(health, others)
+    return failure[0] if failure else ""
 
 
 GOOD = after(30, WELL, RequestCounts(total=5))
 
 
-@pytest.mark.parametrize(("seconds", "found"), [(4, ""), (5, "silent")])
-def test_a_server_that_answers_neither_scrapes_nor_requests_is_silent(seconds: int, found: str) -> None:
-    assert kind(after(seconds, LOST)) == found
+@pytest.mark.parametrize(("seconds", "failure"), [(4, ""), (5, "silent")])
+def test_a_server_that_answers_neither_scrapes_nor_requests_is_silent(seconds: int, failure: str) -> None:
+    assert kind(after(seconds, LOST)) == failure
 
 
 def test_a_server_that_answers_requests_is_not_silent() -> None:
@@ -71,9 +71,9 @@ def test_a_slow_server_does_not_fail() -> None:
     assert kind(after(300, WELL, late), GOOD) == ""
 
 
-@pytest.mark.parametrize(("errors", "found"), [(2, ""), (5, "errors"), (10, "errors")])
-def test_half_of_the_requests_fail_while_those_of_another_server_do_not(errors: int, found: str) -> None:
-    assert kind(after(30, WELL, RequestCounts(total=10, errors=errors)), GOOD) == found
+@pytest.mark.parametrize(("errors", "failure"), [(2, ""), (5, "errors"), (10, "errors")])
+def test_half_of_the_requests_fail_while_those_of_another_server_do_not(errors: int, failure: str) -> None:
+    assert kind(after(30, WELL, RequestCounts(total=10, errors=errors)), GOOD) == failure
 
 
 def test_errors_count_only_beside_a_server_without_them_at_the_same_time() -> None:

@@ -143,11 +143,11 @@ def test_an_ordinary_record_after_a_finished_rollout_produces_no_notice() -> Non
 
 
 def test_an_approval_produces_a_decision_and_a_start() -> None:
-    found = list(notices_of_record("suggestion.approved", replace(SERVING, rollout=ROLLOUT), NOON))
+    notices = list(notices_of_record("suggestion.approved", replace(SERVING, rollout=ROLLOUT), NOON))
 
-    assert [notice.kind for notice in found] == ["suggestion.decided", "rollout.started", "target.restored"]
-    assert found[0].title == "chat: suggestion chat-s1 was approved by alice"
-    assert found[1].place == "/rollouts/chat-o1"
+    assert [notice.kind for notice in notices] == ["suggestion.decided", "rollout.started", "target.restored"]
+    assert notices[0].title == "chat: suggestion chat-s1 was approved by alice"
+    assert notices[1].place == "/rollouts/chat-o1"
 
 
 def test_a_suggestion_states_its_change_reason_and_deadline() -> None:
@@ -160,15 +160,15 @@ def test_a_suggestion_states_its_change_reason_and_deadline() -> None:
     assert (notice.place, notice.severity) == ("/suggestions/chat-s1", "info")
 
 
-@pytest.mark.parametrize(("minutes", "found"), [(44, []), (45, ["suggestion.expiring"])])
+@pytest.mark.parametrize(("minutes", "expected"), [(44, []), (45, ["suggestion.expiring"])])
 def test_a_suggestion_expires_soon_after_three_quarters_of_its_lifetime(
-    minutes: int, found: list[str]
+    minutes: int, expected: list[str]
 ) -> None:
     states = {"chat": replace(SERVING, suggestions=Suggestions(open=(SUGGESTION,)))}
 
     notices = notices_of_states(states, NOON + timedelta(minutes=minutes), writable=True, full=False)
 
-    assert [notice.kind for notice in notices if not notice.key.startswith("audit")] == found
+    assert [notice.kind for notice in notices if not notice.key.startswith("audit")] == expected
 
 
 def test_an_unwritable_audit_is_critical() -> None:
@@ -199,7 +199,7 @@ def test_a_resolution_is_sent_only_to_receivers_of_its_incident() -> None:
     )
     (back,) = notices_of_record("target.observed", SERVING, NOON)
 
-    assert [should_send(one, "critical", {}) for one in lost] == [True]
+    assert [should_send(notice, "critical", {}) for notice in lost] == [True]
     assert should_send(back, "critical", sent_ids(lost))
     assert not should_send(back, "critical", {})
     assert not should_send(back, "info", {})
@@ -217,7 +217,7 @@ def test_a_notice_is_sent_once() -> None:
 
 def test_the_records_of_a_machine_run_produce_notices_in_order() -> None:
     machine, state, kinds_sent = Machine(rules()), State(target="chat", mode="approve"), list[str]()
-    known: dict[str, str] = {}
+    sent: dict[str, str] = {}
     story = (
         e.AgentStarted(at=NOON, epoch=1, mode="approve", servers=(BLUE,), weights=None),
         e.ChangeAsked(at=NOON, actor="alice", to={"max_num_seqs": 8}, reason="more"),
@@ -226,9 +226,9 @@ def test_the_records_of_a_machine_run_produce_notices_in_order() -> None:
         before, (state, effects) = state, machine.step(state, event)
         action = build_entry(before, state, event, effects).action
         for notice in notices_of_record(action, state, NOON):
-            if should_send(notice, "info", known):
+            if should_send(notice, "info", sent):
                 kinds_sent.append(notice.kind)
-                known |= sent_ids([notice])
+                sent |= sent_ids([notice])
 
     assert kinds_sent == ["daemon.restarted"]
     assert state.phase is Phase.CHECKING

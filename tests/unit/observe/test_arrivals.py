@@ -54,9 +54,9 @@ def poisson(rate: float, seconds: int, seed: int = 1) -> list[int]:
 
 @pytest.mark.parametrize("rate", [0.5, 2, 5, 30])
 def test_constant_arrivals_are_stationary(rate: float) -> None:
-    found = [shift(scrapes(poisson(rate, 30, seed))) for seed in range(100)]
+    shifts = [shift(scrapes(poisson(rate, 30, seed))) for seed in range(100)]
 
-    assert sum(map(bool, found)) <= 3
+    assert sum(map(bool, shifts)) <= 3
 
 
 def test_a_growing_queue_is_no_change_of_load() -> None:
@@ -99,7 +99,7 @@ def test_a_restart_and_unknown_arrivals() -> None:
     steady = scrapes([4] * 30)
     interrupted = [*steady[:15], replace(steady[15], interval_s=0.0), *steady[16:]]
     restarted = [*steady[:15], replace(steady[15], interval_s=0.0, restarted=True), *steady[16:]]
-    uncounted = [replace(one, missing=frozenset({"request_success"})) for one in steady]
+    uncounted = [replace(sample, missing=frozenset({"request_success"})) for sample in steady]
 
     assert shift(restarted) == "the server restarted within the last 30 s"
     assert shift(interrupted) == "the metrics of the server were interrupted within the last 30 s"
@@ -142,9 +142,9 @@ def test_the_reading_says_why_it_is_no_evidence() -> None:
     ],
 )
 def test_the_lasting_rate_is_that_of_the_time_since_the_queue_began(arriving: list[int], rate: float) -> None:
-    found = lasting_rate(scrapes(arriving, served=4), least_s=SPAN_S)
+    lasting = lasting_rate(scrapes(arriving, served=4), least_s=SPAN_S)
 
-    assert found == pytest.approx(rate)
+    assert lasting == pytest.approx(rate)
 
 
 def test_the_lasting_rate_does_not_go_beyond_a_restart() -> None:

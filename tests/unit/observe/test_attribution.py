@@ -59,7 +59,7 @@ def test_the_batches_of_bursts_delay_their_tokens() -> None:
 
     shares = [share_itl(samples, late, work, SLO.itl) for samples in (steady, bursts) if SLO.itl]
 
-    assert [one.decode > 0.5 for one in shares if one] == [False, True]
+    assert [share.decode > 0.5 for share in shares if share] == [False, True]
 
 
 def sampled(running: float) -> EngineSample:

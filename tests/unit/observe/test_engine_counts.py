@@ -42,17 +42,17 @@ def sample(
 
 
 def test_requests_count_by_how_they_ended() -> None:
-    found = EngineCounter().count(
+    counts = EngineCounter().count(
         sample({"stop": 5, "length": 3, "abort": 1, "error": 2}, answered={"2xx": 9, "4xx": 4, "5xx": 2}), SLO
     )
 
-    assert (found.total, found.errors, found.refused) == (11, 3, 4)
+    assert (counts.total, counts.errors, counts.refused) == (11, 3, 4)
 
 
 def test_a_request_that_is_late_in_two_objectives_counts_once() -> None:
-    found = EngineCounter().count(sample({"stop": 10}, buckets(4, 2, 4, 0), buckets(0, 7, 1, 2)), SLO)
+    counts = EngineCounter().count(sample({"stop": 10}, buckets(4, 2, 4, 0), buckets(0, 7, 1, 2)), SLO)
 
-    assert (found.over_ttft, found.over_e2e, found.late) == (4, 3, 4)
+    assert (counts.over_ttft, counts.over_e2e, counts.late) == (4, 3, 4)
 
 
 def test_a_late_first_token_counts_at_the_latest_when_its_request_ends() -> None:
@@ -80,19 +80,19 @@ def test_a_late_first_token_counts_at_the_latest_when_its_request_ends() -> None
 def test_a_part_of_a_bucket_is_above_a_limit_inside_it(limit_s: float, over: int) -> None:
     slo = Slo(ttft=Objective(under_s=limit_s, share=0.95))
 
-    found = EngineCounter().count(sample({"stop": 60}, buckets(10, 20, 20, 10)), slo)
+    counts = EngineCounter().count(sample({"stop": 60}, buckets(10, 20, 20, 10)), slo)
 
-    assert found.over_ttft == over
-    assert sum(found.ttft) == 60
+    assert counts.over_ttft == over
+    assert sum(counts.ttft) == 60
 
 
 def test_parts_of_requests_add_up_over_the_scrapes() -> None:
     slo, counter = Slo(ttft=Objective(under_s=0.5 * 2**0.5, share=0.95)), EngineCounter()
 
-    found = [counter.count(sample({"stop": 1}, buckets(0, 0, 1, 0)), slo) for _ in range(10)]
+    counts = [counter.count(sample({"stop": 1}, buckets(0, 0, 1, 0)), slo) for _ in range(10)]
 
-    assert [one.over_ttft for one in found] == [0, 1] * 5
-    assert [one.late for one in found] == [0, 1] * 5
+    assert [part.over_ttft for part in counts] == [0, 1] * 5
+    assert [part.late for part in counts] == [0, 1] * 5
 
 
 @pytest.mark.parametrize("limit_s", [0.3, 0.6, 1.1])
@@ -100,13 +100,13 @@ def test_a_slower_server_never_has_fewer_late_requests(limit_s: float) -> None:
     draw = Random(1)  # noqa: S311
     for _ in range(200):
         latencies = [draw.lognormvariate(-0.7, 0.5) for _ in range(40)]
-        slower = [one * draw.uniform(1.0, 1.5) for one in latencies]
+        slower = [latency * draw.uniform(1.0, 1.5) for latency in latencies]
 
         assert count_over(measured(slower), limit_s) >= count_over(measured(latencies), limit_s)
 
 
 def measured(latencies: list[float]) -> Buckets:
-    counts = Counter(bisect_left(EDGES, one) for one in latencies)
+    counts = Counter(bisect_left(EDGES, latency) for latency in latencies)
     return buckets(*(counts[place] for place in range(len(EDGES) + 1)))
 
 
@@ -115,9 +115,9 @@ def test_the_aggregator_counts_engines_where_no_proxy_does(counted_by: RequestSo
     aggregator = Aggregator(slo=SLO, counted_by=counted_by)
 
     aggregator.add(sample({"stop": 4}, buckets(4, 0, 0, 0)))
-    found = aggregator.take_request_counts(NOON)
+    counts = aggregator.take_request_counts(NOON)
 
-    assert bool(found) is (counted_by == "engine")
+    assert bool(counts) is (counted_by == "engine")
     assert aggregator.take_request_counts(NOON) == {}
 
 

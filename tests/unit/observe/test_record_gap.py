@@ -23,8 +23,8 @@ def scrape(second: int, answered: int, server: str = "chat-r1") -> EngineSample:
 
 
 def records(second: int, count: int, server: str = "chat-r1") -> RequestSample:
-    one = Request(server=server, outcome="ok", status=200, duration_s=0.2, ttft_s=0.1)
-    return RequestSample(at=NOON + timedelta(seconds=second), requests=(one,) * count)
+    request = Request(server=server, outcome="ok", status=200, duration_s=0.2, ttft_s=0.1)
+    return RequestSample(at=NOON + timedelta(seconds=second), requests=(request,) * count)
 
 
 def played(*, rate: int, recorded: float, seconds: int, late_s: int = 2) -> Aggregator:
@@ -91,7 +91,7 @@ def test_the_proxy_and_the_engine_need_no_check(counted_by: RequestSource) -> No
 def test_the_gaps_between_tokens_are_of_the_engine_and_all_else_of_the_records() -> None:
     aggregator = played(rate=4, recorded=1.0, seconds=10, late_s=0)
 
-    found = aggregator.take_request_counts(NOON + timedelta(seconds=10))["chat-r1"]
+    counts = aggregator.take_request_counts(NOON + timedelta(seconds=10))["chat-r1"]
 
-    assert found.total == 40
-    assert sum(found.ttft) == 40
+    assert counts.total == 40
+    assert sum(counts.ttft) == 40

@@ -125,15 +125,15 @@ def test_rejects_a_plugin_that_is_not_a_dataclass(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["policies", "sensors", "actuators", "notifiers"])
 def test_every_shipped_plugin_can_be_loaded(kind: str) -> None:
-    found = loader.list_plugins(kind)
+    names = loader.list_plugins(kind)
 
-    assert found
-    assert all(loader.options_of(loader.load_plugin(kind, name)) is not None for name in found)
+    assert names
+    assert all(loader.options_of(loader.load_plugin(kind, name)) is not None for name in names)
 
 
 def test_every_traffic_plugin_says_whether_it_counts_requests() -> None:
     plugins = {name: loader.load_plugin("actuators", name) for name in loader.shipped_plugins("actuators")}
-    traffic = {name: one for name, one in plugins.items() if not hasattr(one, "lock")}
+    traffic = {name: plugin for name, plugin in plugins.items() if not hasattr(plugin, "lock")}
 
     assert {"envoy", "envoy_deployment", "gateway"} <= traffic.keys()
-    assert [name for name, one in traffic.items() if not hasattr(one, "counts_requests")] == []
+    assert [name for name, plugin in traffic.items() if not hasattr(plugin, "counts_requests")] == []

@@ -84,17 +84,17 @@ def error_text(folder: Path, policies: str = "") -> str:
 def test_policies_of_the_folder_run_after_shipped_ones(folder: Path) -> None:
     (folder / "hello.py").write_text(POLICY)
 
-    found = parsed(folder).policies
+    policies = parsed(folder).policies
 
-    assert [part.name for part in found][-1] == "hello"
-    assert found[-1].plugin.propose(a_reading(), Context(setting={}, slo=Slo()))[0].why == "hello 1"
+    assert [part.name for part in policies][-1] == "hello"
+    assert policies[-1].plugin.propose(a_reading(), Context(setting={}, slo=Slo()))[0].why == "hello 1"
 
 
 def test_a_policy_of_the_folder_takes_options_and_can_be_disabled(folder: Path) -> None:
     (folder / "hello.py").write_text(POLICY)
-    asked = parsed(folder, "[policies.hello]\ntimes = 3").policies[-1].plugin
+    policy = parsed(folder, "[policies.hello]\ntimes = 3").policies[-1].plugin
 
-    assert asked.propose(a_reading(), Context(setting={}, slo=Slo()))[0].why == "hello 3"
+    assert policy.propose(a_reading(), Context(setting={}, slo=Slo()))[0].why == "hello 3"
     assert "hello" not in [part.name for part in parsed(folder, "[policies]\nhello = false").policies]
     assert error_text(folder, "[policies.hello]\ntime = 3") == (
         "[policies.hello] time: unknown key; did you mean times?"

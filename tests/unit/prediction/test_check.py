@@ -40,11 +40,12 @@ def served(*, slower: float = 1.0) -> RequestCounts:
             server="chat-r1",
             outcome="ok",
             status=200,
-            ttft_s=slower * ((one.first_s or 0.0) - one.arrival_s),
-            duration_s=slower * ((one.first_s or 0.0) - one.arrival_s + mean_gap_s(one) * (one.produced - 1)),
-            tokens=one.produced,
+            ttft_s=slower * ((request.first_s or 0.0) - request.arrival_s),
+            duration_s=slower
+            * ((request.first_s or 0.0) - request.arrival_s + mean_gap_s(request) * (request.produced - 1)),
+            tokens=request.produced,
         )
-        for one in run.requests
+        for request in run.requests
     ]
     return count_requests(requests, SLO)
 
@@ -105,7 +106,7 @@ def test_the_record_counts_hits_and_the_mean_error() -> None:
 
 def checks_of(results: str) -> list[PredictionCheck]:
     """`x`: missed."""
-    return [a_check(0.06 if one == "x" else 0.03, number) for number, one in enumerate(results, 1)]
+    return [a_check(0.06 if result == "x" else 0.03, number) for number, result in enumerate(results, 1)]
 
 
 @pytest.mark.parametrize("results", ["xx...", "x.x...x", "xx....xx"])

@@ -16,7 +16,7 @@ FIRST_S = 1.0  # of the first scrape, where the recording begins
 
 
 def mean_of(trace: Sequence[TraceRequest], name: str) -> float:
-    return float(mean(getattr(one, name) for one in trace))
+    return float(mean(getattr(request, name) for request in trace))
 
 
 async def test_the_trace_has_the_arrivals_and_lengths_that_the_proxy_recorded() -> None:
@@ -25,16 +25,16 @@ async def test_the_trace_has_the_arrivals_and_lengths_that_the_proxy_recorded() 
     await target.live(3)
 
     trace = target.model.trace
-    asked = [one for one in target.asked if one.arrival_s >= FIRST_S][: len(trace)]
+    requests = [request for request in target.trace if request.arrival_s >= FIRST_S][: len(trace)]
     assert target.model.counts_from == "records"
-    assert [one.arrival_s for one in trace] == pytest.approx(
-        [one.arrival_s - FIRST_S for one in asked], abs=1e-3
+    assert [request.arrival_s for request in trace] == pytest.approx(
+        [request.arrival_s - FIRST_S for request in requests], abs=1e-3
     )
-    assert [one.output_tokens for one in trace] == pytest.approx(
-        [one.output_tokens for one in asked], rel=0.05, abs=1
+    assert [request.output_tokens for request in trace] == pytest.approx(
+        [request.output_tokens for request in requests], rel=0.05, abs=1
     )
-    lengths = [one.prompt_tokens for one in asked]
-    assert correlation([one.prompt_tokens for one in trace], lengths) > 0.98
+    lengths = [request.prompt_tokens for request in requests]
+    assert correlation([request.prompt_tokens for request in trace], lengths) > 0.98
     assert mean_of(trace, "prompt_tokens") == pytest.approx(mean(lengths), rel=0.05)
 
 
@@ -44,9 +44,9 @@ async def test_without_a_proxy_the_trace_has_their_rate_and_their_distribution()
     await target.live(5)
 
     assert target.model.counts_from == "histograms"
-    assert len(target.model.trace) == pytest.approx(len(target.asked), rel=0.02)
+    assert len(target.model.trace) == pytest.approx(len(target.trace), rel=0.02)
     for name in ("prompt_tokens", "output_tokens"):
-        assert mean_of(target.model.trace, name) == pytest.approx(mean_of(target.asked, name), rel=0.1)
+        assert mean_of(target.model.trace, name) == pytest.approx(mean_of(target.trace, name), rel=0.1)
 
 
 async def test_a_law_is_accepted_after_five_predicted_windows() -> None:

@@ -91,10 +91,10 @@ def test_it_counts_the_servers_where_no_setting_of_one_carries_the_load() -> Non
 
     assert advice is not None
     assert not advice.reaches_goal
-    one = (advice.best_capacity or advice.capacity).rate_rps
-    assert one is not None
+    capacity_rps = (advice.best_capacity or advice.capacity).rate_rps
+    assert capacity_rps is not None
     assert advice.servers is not None
-    assert abs(advice.servers - 8.0 / one) <= 1.5
+    assert abs(advice.servers - 8.0 / capacity_rps) <= 1.5
 
 
 def test_with_several_servers_it_counts_those_for_the_load_of_all() -> None:

@@ -86,7 +86,7 @@ async def test_after_a_restart_law_and_load_are_there_at_once_and_stay(
     assert first.law.law.step_us == pytest.approx(before.law.law.step_us if before.law else 0, rel=0.05)
     assert first.rows >= 0.9 * before.rows
     assert len(first.trace) > len(before.trace)
-    assert all(one.law is not None for one in target.models[-6:])
+    assert all(model.law is not None for model in target.models[-6:])
     assert target.model.acceptance is not None
     assert target.model.acceptance != before.acceptance  # later windows were predicted too
     assert target.model.trace[-1].arrival_s <= TRACE_S
@@ -107,11 +107,11 @@ async def test_other_kernels_mean_another_law(tmp_path: Path) -> None:
 
     target.replace_server({**SETTING, "enforce_eager": True}, target.gpu)
     target.start_daemon()
-    with capture_logs() as said:
+    with capture_logs() as logs:
         await target.live(1)
 
     assert target.model.law is None
-    assert "for other flags" in next(one["why"] for one in said if one["event"] == "prediction.file_ignored")
+    assert "for other flags" in next(log["why"] for log in logs if log["event"] == "prediction.file_ignored")
 
 
 async def test_a_law_that_was_dropped_after_the_last_writing_stays_dropped(tmp_path: Path) -> None:
@@ -163,10 +163,10 @@ def test_what_cannot_be_used_is_refused_with_the_reason(reason: str, text: bytes
 async def test_a_folder_that_is_gone_costs_only_the_file(tmp_path: Path) -> None:
     target = VirtualTarget(file=tmp_path / "gone" / "model.json")
 
-    with capture_logs() as said:
+    with capture_logs() as logs:
         await target.live(3)
 
-    assert [one["event"] for one in said].count("prediction.file_unwritable") == 1
+    assert [log["event"] for log in logs].count("prediction.file_unwritable") == 1
 
 
 def test_the_load_before_the_start_goes_on_without_the_time_between() -> None:

@@ -31,27 +31,27 @@ def ask(changes: Setting | None = None, *, rate: float = 1.0, prompt: float = 1.
 
 
 def test_more_sequences_shorten_a_queue_and_carry_more() -> None:
-    found = ask({"max_num_seqs": 64})
+    answer = ask({"max_num_seqs": 64})
 
-    assert found.then["ttft_p90_s"].value < 0.8 * found.now["ttft_p90_s"].value
-    assert found.capacity is not None
-    assert found.then_capacity is not None
-    assert (found.then_capacity.rate_rps or 0) > 1.5 * (found.capacity.rate_rps or 0)
-    assert [round(one.rate_rps / found.rate_rps, 6) for one in found.curve] == list(CURVE)
+    assert answer.then["ttft_p90_s"].value < 0.8 * answer.now["ttft_p90_s"].value
+    assert answer.capacity is not None
+    assert answer.then_capacity is not None
+    assert (answer.then_capacity.rate_rps or 0) > 1.5 * (answer.capacity.rate_rps or 0)
+    assert [round(point.rate_rps / answer.rate_rps, 6) for point in answer.curve] == list(CURVE)
 
 
 def test_without_a_change_nothing_changes() -> None:
-    found = ask()
+    answer = ask()
 
-    assert found.then == found.now
-    assert all(one.now == one.then for one in found.curve)
+    assert answer.then == answer.now
+    assert all(point.now == point.then for point in answer.curve)
 
 
 def test_faster_requests_and_longer_prompts_wait_longer() -> None:
     faster, longer = ask(rate=1.5), ask(prompt=2.0)
 
-    for found in (faster, longer):
-        assert found.then["ttft_p90_s"].value > found.now["ttft_p90_s"].value
+    for answer in (faster, longer):
+        assert answer.then["ttft_p90_s"].value > answer.now["ttft_p90_s"].value
     assert faster.curve[0].rate_rps == pytest.approx(1.5 * CURVE[0] * faster.rate_rps, rel=1e-6)
 
 
@@ -64,21 +64,21 @@ def test_what_is_far_from_the_fitted_steps_and_the_recorded_rate_is_said() -> No
     fitted = replace(LEARNED.law, fitted_to=LargestStep(tokens=2048, sequences=8))
     narrow = replace(LEARNED, law=fitted)
 
-    found = predict_what_if(WhatIfRequest(learned=narrow, slo=SLO, changes={"max_num_seqs": 256}, rate=8.0))
+    answer = predict_what_if(WhatIfRequest(learned=narrow, slo=SLO, changes={"max_num_seqs": 256}, rate=8.0))
 
-    assert "sequences are predicted from steps of at most 8" in found.extrapolation
-    assert "the rate is 8 times the recorded one" in found.extrapolation
-    assert "tokens" not in found.extrapolation
+    assert "sequences are predicted from steps of at most 8" in answer.extrapolation
+    assert "the rate is 8 times the recorded one" in answer.extrapolation
+    assert "tokens" not in answer.extrapolation
     near = predict_what_if(WhatIfRequest(learned=narrow, slo=SLO, changes={"max_num_seqs": 16}))
     assert near.extrapolation == ""
 
 
 def test_without_objectives_latencies_remain() -> None:
-    found = ask(slo=Slo())
+    answer = ask(slo=Slo())
 
-    assert found.capacity is None
-    assert "attainment" not in found.now
-    assert found.now["ttft_p90_s"].low <= found.now["ttft_p90_s"].high
+    assert answer.capacity is None
+    assert "attainment" not in answer.now
+    assert answer.now["ttft_p90_s"].low <= answer.now["ttft_p90_s"].high
 
 
 @pytest.mark.parametrize(
@@ -126,16 +126,16 @@ def test_a_setting_that_takes_long_to_compute_is_predicted_from_the_latest_reque
     long = replace(LEARNED, trace=requests_at(8.0, seconds=200.0, prompt=3000, output=100))
     changes: Setting = {"max_num_seqs": 64, "max_num_batched_tokens": 128}
 
-    found = predict_what_if(WhatIfRequest(learned=long, slo=SLO, changes=changes))
+    answer = predict_what_if(WhatIfRequest(learned=long, slo=SLO, changes=changes))
 
-    assert LEAST_REQUESTS <= found.requests < 0.8 * len(long.trace)
-    assert f"only the latest {found.requests:,} of {len(long.trace):,} requests" in found.extrapolation
-    assert found.rate_rps == pytest.approx(8.0, rel=0.2)
+    assert LEAST_REQUESTS <= answer.requests < 0.8 * len(long.trace)
+    assert f"only the latest {answer.requests:,} of {len(long.trace):,} requests" in answer.extrapolation
+    assert answer.rate_rps == pytest.approx(8.0, rel=0.2)
     load = find_load(long, SLO)
     shown = ReplayedScheduler(
-        latest_part(load.trace, found.requests), load.law.law, load.limits_with(changes)
+        latest_part(load.trace, answer.requests), load.law.law, load.limits_with(changes)
     )
-    assert shown.ended_within(2 * MOST_EVENTS) == found.requests
+    assert shown.ended_within(2 * MOST_EVENTS) == answer.requests
 
 
 def test_a_run_that_is_not_finished_says_how_many_requests_ended() -> None:

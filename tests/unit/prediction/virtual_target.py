@@ -44,7 +44,7 @@ class VirtualTarget:
     outside_s: float = 0.0  # that a TTFT takes at the proxy beside that of the engine
     reading: Reading | None = None
     law_drop: LawDrop | None = None
-    asked: list[TraceRequest] = field(default_factory=list)  # arrivals since START
+    trace: list[TraceRequest] = field(default_factory=list)  # arrivals since START
     models: list[LearnedModel] = field(default_factory=list)  # of each minute
     engine: FakeEngine = field(default_factory=FakeEngine)
     file: Path | None = None  # of what was learned
@@ -111,13 +111,13 @@ class VirtualTarget:
         self._now_s += 1
         while self._due_s < self._now_s:
             prompt, output = self._draw(500, 2000), self._draw(150, 1000)
-            self.asked.append(TraceRequest(arrival_s=self._due_s, prompt_tokens=prompt, output_tokens=output))
+            self.trace.append(TraceRequest(arrival_s=self._due_s, prompt_tokens=prompt, output_tokens=output))
             self._server.ask(
                 SimulatedRequest(
-                    name=str(len(self.asked)),
+                    name=str(len(self.trace)),
                     prompt=prompt,
                     wanted=output,
-                    hashes=[len(self.asked) << 20 | block for block in range(prompt // 16)],
+                    hashes=[len(self.trace) << 20 | block for block in range(prompt // 16)],
                     arrived_at=self._due_s,
                 )
             )
@@ -126,16 +126,16 @@ class VirtualTarget:
         ended = self._server.take_ended()
         records = self._server.take_records(self._now_s)
         if self.has_proxy and records:
-            at_s = {one.ended_s - one.arrived_s: one.arrived_s for one in ended}
+            at_s = {request.ended_s - request.arrived_s: request.arrived_s for request in ended}
             seen = tuple(
                 replace(
-                    one,
-                    ttft_s=None if one.ttft_s is None else one.ttft_s + self.outside_s,
-                    began_s=START.timestamp() + at_s[one.duration_s],
-                    request_bytes=FRAME_BYTES + BYTES_PER_TOKEN * self._prompt_at(at_s[one.duration_s]),
+                    record,
+                    ttft_s=None if record.ttft_s is None else record.ttft_s + self.outside_s,
+                    began_s=START.timestamp() + at_s[record.duration_s],
+                    request_bytes=FRAME_BYTES + BYTES_PER_TOKEN * self._prompt_at(at_s[record.duration_s]),
                 )
-                for one in records
-                if one.duration_s in at_s
+                for record in records
+                if record.duration_s in at_s
             )
             self.learner.add(RequestSample(at=self.now(), requests=seen))
         scrape = self._server.scrape(self.now(), self._now_s)
@@ -143,7 +143,9 @@ class VirtualTarget:
         self.learner.add(scrape)
 
     def _prompt_at(self, arrival_s: float) -> int:
-        return next(one.prompt_tokens for one in reversed(self.asked) if one.arrival_s == arrival_s)
+        return next(
+            request.prompt_tokens for request in reversed(self.trace) if request.arrival_s == arrival_s
+        )
 
     def _draw(self, middle: int, most: int) -> int:
         return int(min(most, max(4, self._random.lognormvariate(log(middle), 0.8))))
@@ -156,9 +158,9 @@ def _lines(steps: Sequence[StepRecord]) -> tuple[str, ...]:
     """The last of them as in vLLM's log."""
     first = max(0, len(steps) - 1500)
     return tuple(
-        f"Engine 000: Iteration({first + number}): {one.prefills} context requests, "
-        f"{one.prefill_tokens} context tokens, {one.decodes} generation requests, "
-        f"{one.decode_tokens} generation tokens, iteration elapsed time: {1000 * one.seconds:.2f} ms, "
-        f"GPU KV cache usage: {one.kv_share or 0:.1%}"
-        for number, one in enumerate(steps[first:])
+        f"Engine 000: Iteration({first + number}): {step.prefills} context requests, "
+        f"{step.prefill_tokens} context tokens, {step.decodes} generation requests, "
+        f"{step.decode_tokens} generation tokens, iteration elapsed time: {1000 * step.seconds:.2f} ms, "
+        f"GPU KV cache usage: {step.kv_share or 0:.1%}"
+        for number, step in enumerate(steps[first:])
     )

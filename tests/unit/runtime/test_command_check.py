@@ -19,7 +19,7 @@ def server(setting: Setting) -> Server:
 
 
 def rules(setting: Setting) -> list[str]:
-    return [one.rule for one in lint_command(describe_serve_config(setting, T4))]
+    return [finding.rule for finding in lint_command(describe_serve_config(setting, T4))]
 
 
 def test_a_server_without_faults_has_no_findings() -> None:
@@ -54,7 +54,7 @@ async def test_flags_are_linted_again_only_when_the_deployment_changes() -> None
     for reading in (None, T4, T4):
         await check.update(server(SLOW), reading)
     assert [bool(case.version) for case in linted] == [False, True]
-    assert [one.rule for one in check.findings] == ["A1"]
+    assert [finding.rule for finding in check.findings] == ["A1"]
 
     await check.update(None, None)
     assert check.findings == ()

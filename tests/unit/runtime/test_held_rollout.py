@@ -56,12 +56,12 @@ def in_canary(step: int, served: int = 0) -> State:
 
 def observe(*states: State) -> list[CheckRequest]:
     """A look every 100 s; the law is another one during the rollout."""
-    watch, found = HeldRollout(), []
+    watch, requests = HeldRollout(), []
     for number, state in enumerate(states):
         learned = BEFORE if state.phase is Phase.OBSERVING else REFITTED
         request = watch.observe(state, learned, Slo(), NOON + timedelta(seconds=100 * number))
-        found += [request] if request else []
-    return found
+        requests += [request] if request else []
+    return requests
 
 
 def test_a_promoted_rollout_is_compared_once_by_the_law_from_before_it() -> None:

@@ -50,9 +50,9 @@ def test_the_lock_works_on_a_full_disk(tmp_path: Path) -> None:
     unable = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))" + HOLDER
     command = [sys.executable, "-c", unable, str(tmp_path)]
 
-    said = subprocess.run(command, input="", capture_output=True, text=True, check=False)
+    result = subprocess.run(command, input="", capture_output=True, text=True, check=False)
 
-    assert (said.stdout, said.stderr, said.returncode) == ("held\n", "", 0)
+    assert (result.stdout, result.stderr, result.returncode) == ("held\n", "", 0)
     assert (tmp_path / "lock").read_text() == ""
 
 

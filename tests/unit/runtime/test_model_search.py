@@ -31,12 +31,12 @@ class CountingWorker:
     """Notes when it is asked; `broken`: the process ends each time."""
 
     broken: bool = False
-    asked: list[tuple[float, ModelSearchRequest]] = field(default_factory=list)
+    requests: list[tuple[float, ModelSearchRequest]] = field(default_factory=list)
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         (request,) = args
         assert isinstance(request, ModelSearchRequest)
-        self.asked.append((asyncio.get_running_loop().time(), request))
+        self.requests.append((asyncio.get_running_loop().time(), request))
         if self.broken:
             raise WorkerError("the worker process ended")
         return function(*args, **kwargs)
@@ -60,9 +60,9 @@ def model_search(worker: CountingWorker, learned: LearnedModel | None = LEARNED)
     return ModelSearch(worker=worker, learned=lambda: learned, slo=slo, bounds={}, now=loop_now)
 
 
-async def play(one: ModelSearch, target: Target, *moves: tuple[float, State]) -> None:
+async def play(search: ModelSearch, target: Target, *moves: tuple[float, State]) -> None:
     """Run for 20 minutes; put each state in force at its second."""
-    task = asyncio.create_task(one.run(target))
+    task = asyncio.create_task(search.run(target))
     for at_s, state in (*moves, (1200.0, target.state)):
         await asyncio.sleep(at_s - asyncio.get_running_loop().time())
         target.state = state
@@ -71,13 +71,13 @@ async def play(one: ModelSearch, target: Target, *moves: tuple[float, State]) ->
 
 def test_it_asks_every_five_minutes_and_keeps_the_advice() -> None:
     worker, target = CountingWorker(), Target(State(target="chat", fleet=Fleet(servers=(BLUE,))))
-    one = model_search(worker)
+    search = model_search(worker)
 
-    in_no_time(play(one, target))
+    in_no_time(play(search, target))
 
-    assert [at_s for at_s, _ in worker.asked] == [0, 300, 600, 900]
-    assert one.result is not None
-    assert one.result.setting == BLUE.setting
+    assert [at_s for at_s, _ in worker.requests] == [0, 300, 600, 900]
+    assert search.result is not None
+    assert search.result.setting == BLUE.setting
 
 
 def test_it_asks_a_minute_later_at_the_earliest_for_flags_that_changed() -> None:
@@ -92,8 +92,8 @@ def test_it_asks_a_minute_later_at_the_earliest_for_flags_that_changed() -> None
         )
     )
 
-    assert [at_s for at_s, _ in worker.asked][:2] == [0, 60]
-    assert worker.asked[1][1].learned.config.setting["max_num_seqs"] == 16
+    assert [at_s for at_s, _ in worker.requests][:2] == [0, 60]
+    assert worker.requests[1][1].learned.config.setting["max_num_seqs"] == 16
 
 
 def test_it_does_not_ask_during_a_rollout() -> None:
@@ -104,28 +104,28 @@ def test_it_does_not_ask_during_a_rollout() -> None:
 
     in_no_time(play(model_search(worker), target))
 
-    assert not worker.asked
+    assert not worker.requests
 
 
 def test_without_a_law_there_is_no_advice() -> None:
     worker, target = CountingWorker(), Target(State(target="chat", fleet=Fleet(servers=(BLUE,))))
-    one = model_search(worker, without_law(LEARNED))
-    one.result = None
+    search = model_search(worker, without_law(LEARNED))
+    search.result = None
 
-    in_no_time(play(one, target))
+    in_no_time(play(search, target))
 
-    assert not worker.asked
-    assert one.result is None
+    assert not worker.requests
+    assert search.result is None
 
 
 def test_a_worker_that_ends_costs_only_the_advice() -> None:
     worker, target = CountingWorker(broken=True), Target(State(target="chat", fleet=Fleet(servers=(BLUE,))))
-    one = model_search(worker)
+    search = model_search(worker)
 
-    in_no_time(play(one, target))
+    in_no_time(play(search, target))
 
-    assert len(worker.asked) == 20  # a minute apart
-    assert one.result is None
+    assert len(worker.requests) == 20  # a minute apart
+    assert search.result is None
 
 
 class EndlessWorker(CountingWorker):

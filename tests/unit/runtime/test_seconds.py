@@ -23,12 +23,12 @@ def test_seconds_are_at_whole_seconds_after_the_start(
 ) -> None:
     async def starts() -> list[float]:
         clock = asyncio.get_running_loop().time
-        began, found, left = clock(), list[float](), list(work_s)
+        began, starts_s, left = clock(), list[float](), list(work_s)
         async for late_s in each_second():
             assert late_s == 0
-            found.append(clock() - began)
+            starts_s.append(clock() - began)
             if not left:
-                return found
+                return starts_s
             await asyncio.sleep(left.pop(0))
         raise AssertionError
 

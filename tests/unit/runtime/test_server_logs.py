@@ -26,9 +26,9 @@ def test_concurrent_requests_share_one_read(engine: FakeEngine) -> None:
     async def scenario() -> None:
         logs = ServerLogs(engine)
 
-        found = await asyncio.gather(*(logs.read(GREEN) for _ in range(20)))
+        lines = await asyncio.gather(*(logs.read(GREEN) for _ in range(20)))
 
-        assert found == [("loading", "loaded")] * 20
+        assert lines == [("loading", "loaded")] * 20
         assert engine.logs_read == 1
 
     in_no_time(scenario())

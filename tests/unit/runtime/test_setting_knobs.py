@@ -48,7 +48,7 @@ def play(
 
 def caps(engine: FakeEngine) -> list[object]:
     shown = [engine.hot.knobs[name].show()["in_force"] for name in (BLUE.name, OTHER.name)]
-    return [one["max_num_seqs"] for one in shown if isinstance(one, dict)]
+    return [values["max_num_seqs"] for values in shown if isinstance(values, dict)]
 
 
 def test_values_come_into_force_on_every_server(tmp_path: Path) -> None:

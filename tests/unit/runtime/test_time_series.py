@@ -144,11 +144,11 @@ class Past:
     rows: Sequence[MinuteRow] = ()
     error: Exception | None = None
     wait_s: float = 0.0
-    asked: list[tuple[int, int]] = field(default_factory=list)
+    ranges: list[tuple[int, int]] = field(default_factory=list)
 
     async def read_history(self, servers: Sequence[Server], after: int, until: int) -> Sequence[MinuteRow]:
         del servers
-        self.asked.append((after, until))
+        self.ranges.append((after, until))
         await asyncio.sleep(self.wait_s)
         if self.error is not None:
             raise self.error
@@ -169,21 +169,21 @@ def test_the_first_start_loads_what_a_source_knows_and_keeps_it(tmp_path: Path) 
 
     assert series.minutes() == tuple(past_hour())
     assert TimeSeries.load(file).minutes() == series.minutes()
-    assert source.asked == [(0, int(NOON.timestamp()))]
+    assert source.ranges == [(0, int(NOON.timestamp()))]
     assert [(line["event"], line["minutes"], line["since"]) for line in logs] == [
         ("history.loaded", 60, "2026-11-20T11:00:00+00:00")
     ]
 
 
 def test_a_later_start_loads_only_what_is_missing_and_replaces_no_row(tmp_path: Path) -> None:
-    known = MinuteRow(at=past_hour()[29].at, running=1.0)
-    (tmp_path / "series.jsonl").write_text(json.dumps({"at": known.at, "running": 1.0}) + "\n")
+    row = MinuteRow(at=past_hour()[29].at, running=1.0)
+    (tmp_path / "series.jsonl").write_text(json.dumps({"at": row.at, "running": 1.0}) + "\n")
     series, source = TimeSeries.load(tmp_path / "series.jsonl"), Past(past_hour()[29:])
 
     in_no_time(series.load_history(source, (), NOON))
 
-    assert series.minutes() == (known, *past_hour()[30:])
-    assert source.asked == [(known.at + 60, int(NOON.timestamp()))]
+    assert series.minutes() == (row, *past_hour()[30:])
+    assert source.ranges == [(row.at + 60, int(NOON.timestamp()))]
 
 
 def test_minutes_that_are_watched_meanwhile_stay() -> None:
@@ -206,7 +206,7 @@ def test_a_short_restart_asks_for_nothing() -> None:
 
     in_no_time(series.load_history(source, (), NOON + timedelta(minutes=5)))
 
-    assert source.asked == []
+    assert source.ranges == []
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_a_drain_of_an_engine_that_does_not_answer_ends_at_its_deadline(tmp_path
 
 
 def test_a_split_that_cannot_be_kept_is_logged_when_that_begins_and_when_it_ends(tmp_path: Path) -> None:
-    heard, kept = list[e.Event](), list[str]()
+    heard, problems = list[e.Event](), list[str]()
     traffic = FakeTraffic().bind(Site(target="chat", state_dir=tmp_path, epoch=1))
     performer = EffectRunner(
         engine=FakeEngine(BLUE),
@@ -70,7 +70,7 @@ def test_a_split_that_cannot_be_kept_is_logged_when_that_begins_and_when_it_ends
         emit=heard.append,
         now=loop_now,
         epoch=1,
-        on_kept=kept.append,
+        on_kept=problems.append,
     )
     alone = Route(number=1, servers=(BLUE,), weights={BLUE.name: 100}, fallback=BLUE.name)
 
@@ -79,8 +79,8 @@ def test_a_split_that_cannot_be_kept_is_logged_when_that_begins_and_when_it_ends
             traffic.next_error = ActError(why) if why else None
             in_no_time(performer.perform(KeepAlive(route=alone)))
 
-    assert kept == ["", "drift: it was edited", "drift: it was edited again", "", ""]
-    assert [(one["event"], one.get("why", "")) for one in logs] == [
+    assert problems == ["", "drift: it was edited", "drift: it was edited again", "", ""]
+    assert [(entry["event"], entry.get("why", "")) for entry in logs] == [
         ("traffic.split_not_kept", "drift: it was edited"),
         ("traffic.split_kept_again", ""),
     ]

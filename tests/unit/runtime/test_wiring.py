@@ -60,26 +60,26 @@ def test_mode_and_approvers_reach_the_machine_and_the_engine(tmp_path: Path, mod
 
 
 class EngineAwayOnce(FakeEngine):
-    asked = 0
+    attempts = 0
 
     async def newest_epoch(self) -> int:
-        self.asked += 1
-        if self.asked == 1:
+        self.attempts += 1
+        if self.attempts == 1:
             raise ActError("the API server does not answer")
         return self.epoch
 
 
 class TrafficAwayOnce(FakeTraffic):
     epoch = 0
-    asked = 0
+    attempts = 0
 
     def bind(self, site: Site) -> FakeTraffic:
         del site
         return self
 
     async def observe(self) -> TrafficSeen | None:
-        self.asked += 1
-        if self.asked == 1:
+        self.attempts += 1
+        if self.attempts == 1:
             raise ActError("the API server does not answer")
         return TrafficSeen(weights={}, addresses={}, epoch=self.epoch)
 

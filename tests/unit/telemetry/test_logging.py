@@ -85,13 +85,13 @@ def test_journald_gets_each_key_as_a_field(tmp_path: Path, monkeypatch: pytest.M
     with journald(tmp_path, monkeypatch) as (socket_, stderr):
         with structlog.contextvars.bound_contextvars(target="chat", rollout="chat-o3"):
             structlog.get_logger("flettner").warning("effect failed", why="two\nlines --api-key PLANTED")
-        said = socket_.recv(65536)
+        datagram = socket_.recv(65536)
         line = stderr.seek(0) or stderr.read()
 
-    assert b"\nPRIORITY=4\n" in said
-    assert b"\nFLETTNER_TARGET=chat\n" in said
-    assert b"\nFLETTNER_ROLLOUT=chat-o3\n" in said
-    assert b"FLETTNER_WHY\n" + (23).to_bytes(8, "little") + b"two\nlines --api-key ***\n" in said
+    assert b"\nPRIORITY=4\n" in datagram
+    assert b"\nFLETTNER_TARGET=chat\n" in datagram
+    assert b"\nFLETTNER_ROLLOUT=chat-o3\n" in datagram
+    assert b"FLETTNER_WHY\n" + (23).to_bytes(8, "little") + b"two\nlines --api-key ***\n" in datagram
     assert line == ""
 
 

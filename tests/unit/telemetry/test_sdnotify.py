@@ -29,13 +29,13 @@ def test_sends_every_notification_to_systemd(systemd: tuple[socket.socket, str])
     daemon.reloading()
     daemon.stopping()
 
-    said = [listener.recv(4096).decode() for _ in range(5)]
-    assert said[0] == "READY=1\nSTATUS=watching 2 targets"
-    assert said[1] == "STATUS=line one READY=0"
-    assert said[2] == "WATCHDOG=1"
-    assert said[3].startswith("RELOADING=1\nMONOTONIC_USEC=")
-    assert said[3].rpartition("=")[2].isdecimal()
-    assert said[4] == "STOPPING=1"
+    datagrams = [listener.recv(4096).decode() for _ in range(5)]
+    assert datagrams[0] == "READY=1\nSTATUS=watching 2 targets"
+    assert datagrams[1] == "STATUS=line one READY=0"
+    assert datagrams[2] == "WATCHDOG=1"
+    assert datagrams[3].startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert datagrams[3].rpartition("=")[2].isdecimal()
+    assert datagrams[4] == "STOPPING=1"
 
 
 def test_sends_nothing_without_systemd() -> None:
