@@ -4,23 +4,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from flettner.actuators.docker.engine import DockerEngine
 from flettner.actuators.docker.plugin import DockerPlugin
 from flettner.actuators.docker.registry import Registry, document_to_keep, site_labels
-from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from tests.support.docker_site import Bench, RunningContainer
 
 Json = dict[str, Any]
-
-
-def noon() -> datetime:
-    return datetime(2025, 11, 21, 12, tzinfo=UTC)
 
 
 class EngineRig:
@@ -111,19 +105,6 @@ async def place(state_dir: Path) -> AsyncIterator[EngineRig]:
             yield here
         finally:
             await here.tear_down()
-
-
-@asynccontextmanager
-async def watched(engine: DockerEngine, server: Server) -> AsyncIterator[list[ServerLost]]:
-    """The reports of the watch from its first probe on."""
-    reports: list[ServerLost] = []
-    watch = asyncio.create_task(engine.watch(server, reports.append, noon))
-    await asyncio.sleep(0.5)
-    try:
-        yield reports
-    finally:
-        watch.cancel()
-        await asyncio.wait([watch])
 
 
 async def until(holds: Callable[[], object], seconds: float = 60.0) -> None:

@@ -22,9 +22,10 @@ from flettner.actuators.docker.registry import container_name
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.vllm_facts.values import Setting
-from tests.support.docker_engine_rig import EngineRig, until, watched
+from tests.support.docker_engine_rig import EngineRig, until
 from tests.support.docker_site import Bench
 from tests.support.docker_socket import EngineSocket
+from tests.support.engine_watch import watched
 
 OOM = "import time; hoard = bytearray(300 << 20); time.sleep(60)"
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -22,10 +21,10 @@ from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.actuators.process.watch import until_gone
 from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.agent.domain.errors import ActError
-from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from flettner.primitives.address import Address
+from tests.support.engine_watch import watched
 from tests.support.ports import free_port
 from tests.support.process_rig import STUB, free_ports, until
 
@@ -149,20 +148,14 @@ async def test_reports_the_loss_of_an_adopted_server(
 ) -> None:
     adopting = engine(third_party.url, tmp_path)
     [server] = await adopting.observe()
-    reports: list[ServerLost] = []
-    watch = asyncio.create_task(
-        adopting.watch(server, reports.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
-    )
-    await asyncio.sleep(0.2)
 
-    os.kill(third_party.process.pid, number)
-    await asyncio.wait_for(until(lambda: reports), 60)
+    async with watched(adopting, server) as reports:
+        os.kill(third_party.process.pid, number)
+        await asyncio.wait_for(until(lambda: reports), 60)
 
     [lost] = reports
     assert (lost.server, lost.gone) == ("chat-r0", gone)
     assert lost.why.startswith(f"chat-r0 {why}")
-    watch.cancel()
-    await asyncio.wait([watch])
 
 
 async def test_a_server_without_a_visible_process_is_gone_when_it_refuses_connections(

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
@@ -19,6 +18,7 @@ from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
 from flettner.vllm_facts.values import Setting
+from tests.support.engine_watch import noon, watched
 from tests.support.process_rig import SERVER, STUB, Bound, free_ports, pids, site, until
 
 pytestmark = pytest.mark.smoke
@@ -249,9 +249,7 @@ async def test_reports_an_exit_with_its_code_and_last_lines(bound: Bound, tmp_pa
     engine = bound("--says", "ValueError: too bad")
     server = await engine.launch(SERVER, 60)
     reports: list[ServerLost] = []
-    watch = asyncio.create_task(
-        engine.watch(server, reports.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
-    )
+    watch = asyncio.create_task(engine.watch(server, reports.append, noon))
     await asyncio.sleep(0.2)
 
     [pid] = pids(tmp_path)
@@ -268,7 +266,7 @@ async def test_reports_an_exit_with_its_code_and_last_lines(bound: Bound, tmp_pa
 async def test_reports_a_server_that_exited_before_the_watch_as_lost(bound: Bound) -> None:
     reports: list[ServerLost] = []
 
-    await bound().watch(SERVER, reports.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
+    await bound().watch(SERVER, reports.append, noon)
 
     assert [(lost.why, lost.gone) for lost in reports] == [("chat-r1 has no process any more", True)]
 
@@ -276,22 +274,17 @@ async def test_reports_a_server_that_exited_before_the_watch_as_lost(bound: Boun
 async def test_ignores_old_log_lines_of_an_unresponsive_server(bound: Bound, tmp_path: Path) -> None:
     engine = bound("--says", "ValueError: old", lost_after=2, health_timeout_s=0.5)
     server = await engine.launch(SERVER, 60)
-    reports: list[ServerLost] = []
-    watch = asyncio.create_task(
-        engine.watch(server, reports.append, lambda: datetime(2025, 11, 21, tzinfo=UTC))
-    )
 
-    [pid] = pids(tmp_path)
-    os.kill(pid, signal.SIGSTOP)
-    await until(lambda: reports)
+    async with watched(engine, server) as reports:
+        [pid] = pids(tmp_path)
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: reports)
 
     assert (reports[0].gone, reports[0].log) == (False, ("ValueError: old",))
     assert (
         reports[0].why
         == "chat-r1 failed its health check 2 times in a row: /health does not answer within 0.5 s"
     )
-    watch.cancel()
-    await asyncio.wait([watch])
 
 
 async def test_open_requests_are_running_plus_waiting(bound: Bound) -> None:
@@ -309,6 +302,7 @@ import asyncio, os, pathlib
 from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.model import Server, Setting
 from flettner.agent.domain.ports import Site
+from tests.support.engine_watch import noon, watched
 from tests.support.process_rig import SERVER, STUB, free_ports, pids, site, until
 engine = ProcessPlugin(command={STUB!r}, ports=({first}, {last}))
 engine = engine.bind(Site(target="chat", state_dir=pathlib.Path({str(tmp_path)!r}), epoch=1))
