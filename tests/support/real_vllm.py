@@ -2,9 +2,15 @@
 
 import os
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from flettner.actuators.process.engine import ProcessEngine
+from flettner.actuators.process.plugin import ProcessPlugin
+from tests.support.process_rig import free_ports, site
 
 REPOSITORY = Path(__file__).parents[2]
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
@@ -34,3 +40,14 @@ def real_vllm() -> RealVllm:
     if not (model / "model.safetensors").is_file():
         subprocess.run([python, REPOSITORY / "examples" / "tiny_model.py", model], check=True)
     return RealVllm(python=python, model=model)
+
+
+@asynccontextmanager
+async def real_engine(state_dir: Path, *flags: str, **env: str) -> AsyncIterator[ProcessEngine]:
+    """The process engine of the tiny model. It retires its servers at the end."""
+    command = real_vllm().command(*flags)
+    options = ProcessPlugin(command=command, env={**ENVIRONMENT, **env}, ports=free_ports(), stop_s=30.0)
+    engine = options.bind(site(state_dir))
+    yield engine
+    for server in await engine.observe():
+        await engine.retire(server)

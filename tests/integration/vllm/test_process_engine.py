@@ -7,7 +7,6 @@ import pytest
 
 from flettner.actuators.host import ownership_env
 from flettner.actuators.process.engine import ProcessEngine
-from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
@@ -16,21 +15,15 @@ from flettner.agent.quality.golden_prompts import PROMPTS
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.live_limits import SCHEDULER_CLASS
 from flettner.vllm_facts.values import Setting, Value
-from tests.support.process_rig import free_ports
-from tests.support.real_vllm import ENVIRONMENT, real_vllm
+from tests.support.real_vllm import real_engine
 
 pytestmark = pytest.mark.timeout(1200)
 
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[ProcessEngine]:
-    options = ProcessPlugin(
-        command=real_vllm().command("--max-num-seqs", "16"), env=ENVIRONMENT, ports=free_ports(), stop_s=30.0
-    )
-    engine = options.bind(Site(target="chat", state_dir=tmp_path, epoch=1))
-    yield engine
-    for server in await engine.observe():
-        await engine.retire(server)
+    async with real_engine(tmp_path, "--max-num-seqs", "16") as engine:
+        yield engine
 
 
 @pytest.mark.smoke

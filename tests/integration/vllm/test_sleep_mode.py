@@ -7,30 +7,19 @@ import aiohttp
 import pytest
 
 from flettner.actuators.process.engine import ProcessEngine
-from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.actuators.vllm.sleep import SleepMode
 from flettner.agent.domain.model import Server
-from flettner.agent.domain.ports import Site
 from flettner.vllm_facts.dev_routes import DEV_MODE
 from flettner.vllm_facts.flag_parser import parse_setting
-from tests.support.process_rig import free_ports
-from tests.support.real_vllm import ENVIRONMENT, real_vllm
+from tests.support.real_vllm import real_engine
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.slow]
 
 
 @pytest.fixture
 async def engine(tmp_path: Path) -> AsyncIterator[ProcessEngine]:
-    options = ProcessPlugin(
-        command=real_vllm().command("--max-num-seqs", "2"),
-        env={**ENVIRONMENT, DEV_MODE: "1"},
-        ports=free_ports(),
-        stop_s=30.0,
-    )
-    engine = options.bind(Site(target="chat", state_dir=tmp_path, epoch=1))
-    yield engine
-    for server in await engine.observe():
-        await engine.retire(server)
+    async with real_engine(tmp_path, "--max-num-seqs", "2", **{DEV_MODE: "1"}) as engine:
+        yield engine
 
 
 async def test_a_drained_server_sleeps_and_wakes(engine: ProcessEngine) -> None:
