@@ -13,7 +13,7 @@ PRODUCT = (
     *sorted(link.name for link in (REPOSITORY / "flettner").iterdir() if link.is_symlink()),
     "flettner",
 )
-LONGEST_MODULE = 500
+LONGEST_MODULE, LONGEST_FUNCTION = 500, 60
 
 
 def packages() -> Iterator[Path]:
@@ -67,3 +67,16 @@ def test_no_module_is_longer_than_the_limit() -> None:
     modules = [module for root in PRODUCT for module in (REPOSITORY / root).rglob("*.py")]
     lengths = {str(module): len(module.read_text().splitlines()) for module in modules}
     assert {name: lines for name, lines in lengths.items() if lines > LONGEST_MODULE} == {}
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    modules = [
+        module for root in (*PRODUCT, "bench", "tests") for module in (REPOSITORY / root).rglob("*.py")
+    ]
+    lengths = {
+        f"{module.relative_to(REPOSITORY)}: {function.name}": 1 + (function.end_lineno or 0) - function.lineno
+        for module in modules
+        for function in ast.walk(ast.parse(module.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {name: lines for name, lines in lengths.items() if lines > LONGEST_FUNCTION} == {}
