@@ -425,7 +425,7 @@ def test_without_tls_the_api_listens_on_loopback_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "found"),
+    ("written", "addresses"),
     [
         ("'localhost:1'", ("localhost:1",)),
         ("'unix:/run/a.sock'", ("unix:/run/a.sock",)),

@@ -97,7 +97,7 @@ def conditions(accepted: str, generation: int, resolved: str = "True") -> Json:
 
 
 @pytest.mark.parametrize(
-    ("found", "waits", "refused"),
+    ("route", "waits", "refused"),
     [
         (document(SPLIT), True, False),
         (conditions("True", 4), False, False),
