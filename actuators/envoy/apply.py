@@ -47,8 +47,8 @@ class ConfigExchange:
 
     async def ensure(self, kind: str, *wanted: Json) -> None:
         """Give clusters or the listener, unless they are in force."""
-        found = self.files.read(kind) if self.files.is_usable(kind) else None
-        written = found is not None and _by_name(found[1]) == _by_name(wanted)
+        response = self.files.read(kind) if self.files.is_usable(kind) else None
+        written = response is not None and _by_name(response[1]) == _by_name(wanted)
         if not written or await self.reported.in_force(kind) != digests(wanted):
             await self.give(kind, *wanted)
 

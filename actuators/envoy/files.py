@@ -68,17 +68,17 @@ class XdsFiles:
 
     def carried(self) -> CarriedWeights | None:
         """Raises BrokenFileError."""
-        found = self.read("rds")
+        response = self.read("rds")
         try:
-            return carried_by(found[1]) if found else None
+            return carried_by(response[1]) if response else None
         except ValueError as error:
             raise BrokenFileError(f"{self.path('rds')}: {error}; the next route replaces it") from error
 
     def clusters(self) -> dict[str, Json]:
         """By the server's name. Raises BrokenFileError."""
-        found = self.read("cds")
+        response = self.read("cds")
         try:
-            return {server_of(cluster): cluster for cluster in found[1]} if found else {}
+            return {server_of(cluster): cluster for cluster in response[1]} if response else {}
         except KeyError as error:
             raise BrokenFileError(f"{self.path('cds')} has a cluster without a name") from error
 
@@ -87,8 +87,8 @@ class XdsFiles:
         versions = []
         for kind in KINDS:
             try:
-                found = self.read(kind)
-                versions += [Version.parse(found[0])] if found else []
+                response = self.read(kind)
+                versions += [Version.parse(response[0])] if response else []
             except (BrokenFileError, ValueError):
                 continue  # its writer is unknown; the other files are still checked
         return versions

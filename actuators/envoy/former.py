@@ -47,7 +47,9 @@ class FormerEnvoy:
         try:
             routes, clusters = read_response(self._xds("rds")), read_response(self._xds("cds"))
             carried = carried_by(routes[1]) if routes else None
-            addresses = {str(one["name"]): address_of(one) for one in clusters[1]} if clusters else {}
+            addresses = (
+                {str(cluster["name"]): address_of(cluster) for cluster in clusters[1]} if clusters else {}
+            )
         except (BrokenFileError, ValueError, KeyError, TypeError, IndexError):
             carried, addresses = None, {}
         newest = Fence(self.home / "lock").newest().epoch

@@ -32,8 +32,8 @@ def long_path(path: Path) -> str:
 def port_taken(listen: Address) -> str:
     """Envoy would share the port with a process that permits it, and the split would be wrong."""
     try:
-        found = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)
-        (family, kind, _, _, address), *_ = found
+        infos = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)
+        (family, kind, _, _, address), *_ = infos
         with socket.socket(family, kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)

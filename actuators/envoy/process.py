@@ -40,8 +40,8 @@ def find_binary(configured: str) -> str | None:
 
 
 def _lives(pid: int) -> bool:
-    found = process(pid)
-    return found is not None and not found.zombie
+    candidate = process(pid)
+    return candidate is not None and not candidate.zombie
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,14 @@ class EnvoyProcess:
         """
         if (pid := self.pid()) is not None:
             return pid
-        found = self._listener()
-        if found is None:
-            found = next((one.pid for one in processes() if self._is_ours(one.pid)), None)
-        if found is not None:
-            (self.home / "envoy.pid").write_text(str(found))
-        return found
+        listener = self._listener()
+        if listener is None:
+            listener = next(
+                (candidate.pid for candidate in processes() if self._is_ours(candidate.pid)), None
+            )
+        if listener is not None:
+            (self.home / "envoy.pid").write_text(str(listener))
+        return listener
 
     def _listener(self) -> int | None:
         """The process that listens on the admin socket; works without access to other command lines."""

@@ -63,13 +63,13 @@ class EnvoyTraffic:
 
     async def problems(self) -> Sequence[str]:
         listens = self._former.serves() or await self._listens()
-        found = [
+        problems = [
             obstacles.no_binary(self._options.binary),
             obstacles.long_path(records_socket(self.home)),
             "" if listens else obstacles.port_taken(self._options.address),
             await asyncio.to_thread(obstacles.bad_folder, self.home),
         ]
-        return [why for why in found if why]
+        return [why for why in problems if why]
 
     async def observe(self) -> TrafficSeen | None:
         """Without weights if a route exists, but neither its file is readable nor Envoy answers."""
@@ -80,7 +80,9 @@ class EnvoyTraffic:
         return TrafficSeen(
             weights=carried.weights if carried else {},
             addresses={
-                name: resources.address_of(one) for name, one in clusters.items() if name != hold.OPENED
+                name: resources.address_of(cluster)
+                for name, cluster in clusters.items()
+                if name != hold.OPENED
             },
             epoch=max(self._newest_epoch(), carried.epoch if carried else 0),
             leased=carried.leased if carried else None,
@@ -273,8 +275,8 @@ class EnvoyTraffic:
     async def end_lease(self) -> bool:
         """Write the same files with an expired lease, as after a long absence of the daemon."""
         async with self._turn:
-            found, carried = self.files.read("rds"), self.files.carried()
-            if found is None or carried is None or carried.leased is None:
+            response, carried = self.files.read("rds"), self.files.carried()
+            if response is None or carried is None or carried.leased is None:
                 return False
             exchange = ConfigExchange(
                 files=self.files,
@@ -284,7 +286,7 @@ class EnvoyTraffic:
                 number=carried.number,
                 within_s=self._options.confirm_s,
             )
-            (configuration,) = found[1]
+            (configuration,) = response[1]
             spent = spend_lease(configuration)
             if self._process.find() is None:
                 await exchange.place("rds", resources.response(str(exchange.version()), spent))

@@ -39,24 +39,26 @@ def unite(home: Path, kind: str) -> None:
     united.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(home / "union.lock"):
         former = _readable(united) or ()
-        resources = [one for target in targets(home) for one in _of(target, home, kind, former)]
+        resources = [resource for target in targets(home) for resource in _of(target, home, kind, former)]
         replace_response(united, _response(resources))
 
 
 def _of(target: str, home: Path, kind: str, former: Sequence[Json]) -> list[Json]:
     """The resources of a target's part, or those of the former union while its part is broken."""
-    found = _readable(part(home, target, kind))
-    own = (one for one in (former if found is None else found) if _owner(one) == target)
-    return list({str(one["name"]): one for one in own}.values())  # Envoy refuses a name that comes twice
+    response = _readable(part(home, target, kind))
+    own = (resource for resource in (former if response is None else response) if _owner(resource) == target)
+    return list(
+        {str(resource["name"]): resource for resource in own}.values()
+    )  # Envoy refuses a name that comes twice
 
 
 def _readable(file: Path) -> tuple[Json, ...] | None:
     """None if the file is broken."""
     try:
-        found = read_response(file)
+        response = read_response(file)
     except BrokenFileError:
         return None
-    return found[1] if found else ()
+    return response[1] if response else ()
 
 
 def _owner(resource: Json) -> str:

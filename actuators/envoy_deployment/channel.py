@@ -12,14 +12,14 @@ _TRIES = 5  # writes that lose against another client in a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class RouteConfigMap:
     """What is published. `route`: None if the ConfigMap has content that flettner did not write."""
 
     version: str  # resourceVersion
     route: PublishedRoute | None
 
     @classmethod
-    def of(cls, document: Json) -> "Found":
+    def of(cls, document: Json) -> "RouteConfigMap":
         try:
             route = PublishedRoute.parse(document)
         except ValueError:
@@ -41,40 +41,40 @@ class RouteChannel:
     def name(self) -> str:
         return object_name(self.deployment, self.target)
 
-    async def read(self) -> Found | None:
+    async def read(self) -> RouteConfigMap | None:
         document = await self.client.get(kubernetes.CONFIG_MAP, self.name)
-        return None if document is None else Found.of(document)
+        return None if document is None else RouteConfigMap.of(document)
 
-    async def claim(self) -> Found | None:
+    async def claim(self) -> RouteConfigMap | None:
         """Read what an older daemon, or this one, has published. Raises FencedError for a newer one's."""
-        found = await self.read()
-        self._check(found)
-        return found
+        config_map = await self.read()
+        self._check(config_map)
+        return config_map
 
-    def _check(self, found: Found | None) -> None:
-        if found is not None and found.route is not None:
-            found.route.refuse_older(self.epoch, self.process)
+    def _check(self, config_map: RouteConfigMap | None) -> None:
+        if config_map is not None and config_map.route is not None:
+            config_map.route.refuse_older(self.epoch, self.process)
 
-    async def write(self, route: PublishedRoute, found: Found | None) -> Found:
+    async def write(self, route: PublishedRoute, config_map: RouteConfigMap | None) -> RouteConfigMap:
         """Replace what was found; on a conflict, what is there then. Raises FencedError, ActError."""
         for tries_left in reversed(range(_TRIES)):
             try:
-                return Found.of(await self._replace(route, found))
+                return RouteConfigMap.of(await self._replace(route, config_map))
             except ConflictError:
                 if not tries_left:
                     raise
-                found = await self.claim()
+                config_map = await self.claim()
         raise AssertionError("not reached")
 
-    async def _replace(self, route: PublishedRoute, found: Found | None) -> Json:
+    async def _replace(self, route: PublishedRoute, config_map: RouteConfigMap | None) -> Json:
         document = route.to_object(self.deployment)
-        if found is None:
+        if config_map is None:
             return await self.client.create(kubernetes.CONFIG_MAP, document)
-        metadata = {"labels": document["metadata"]["labels"], "resourceVersion": found.version}
+        metadata = {"labels": document["metadata"]["labels"], "resourceVersion": config_map.version}
         change = {"metadata": metadata, "data": document["data"]}
         return await self.client.patch(kubernetes.CONFIG_MAP, self.name, change)
 
-    async def restore(self, before: PublishedRoute | None, written: Found) -> None:
+    async def restore(self, before: PublishedRoute | None, written: RouteConfigMap) -> None:
         """Publish what was there before a write that the pods refuse, as this daemon's. Raises ActError."""
         if before is not None:
             ours = replace(before, epoch=self.epoch, process=self.process)

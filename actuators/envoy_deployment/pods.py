@@ -42,10 +42,10 @@ class EnvoyPods:
 
     async def ask(self, server: str = "", *, stale: bool = False) -> Sequence[PodAnswer]:
         """Ask each pod; `server`: whose open requests are counted. Raises ActError."""
-        found = await self.pods.find(stale=stale)
+        pods = await self.pods.find(stale=stale)
         timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
         async with aiohttp.ClientSession(timeout=timeout) as session:
-            return await asyncio.gather(*(self._ask(session, pod, server) for pod in found))
+            return await asyncio.gather(*(self._ask(session, pod, server) for pod in pods))
 
     async def _ask(self, session: aiohttp.ClientSession, pod: FoundPod, server: str) -> PodAnswer:
         query = {"target": self.target, "server": server}
@@ -84,7 +84,9 @@ class EnvoyPods:
     def _explain(self, answers: Sequence[PodAnswer], missing: Sequence[PodAnswer], within_s: float) -> str:
         if not answers:
             return f"the Deployment {self.pods.deployment} has no running pod: no Envoy can have the route"
-        names = ", ".join(f"{one.pod.name} ({one.why or 'no reason known'})" for one in missing or answers)
+        names = ", ".join(
+            f"{answer.pod.name} ({answer.why or 'no reason known'})" for answer in missing or answers
+        )
         return f"not in force after {within_s:g} s in {names}"
 
 

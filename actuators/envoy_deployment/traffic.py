@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import ClassVar
 from uuid import uuid4
 
-from flettner.actuators.envoy_deployment.channel import Found, RouteChannel
+from flettner.actuators.envoy_deployment.channel import RouteChannel, RouteConfigMap
 from flettner.actuators.envoy_deployment.options import EnvoyDeploymentOptions
 from flettner.actuators.envoy_deployment.pods import EnvoyPods, RouteRefusedError
 from flettner.actuators.shared.published_route import PublishedRoute
@@ -78,11 +78,11 @@ class DeploymentTraffic:
 
     async def observe(self) -> TrafficSeen | None:
         """Without weights if a third party has changed the ConfigMap; the next route replaces it."""
-        found = await self._channel.read()
-        if found is None:
+        config_map = await self._channel.read()
+        if config_map is None:
             return None
         listening = await self._is_listening()
-        published = found.route
+        published = config_map.route
         if published is None:
             return TrafficSeen(weights={}, addresses={}, epoch=0, listening=listening)
         return TrafficSeen(
@@ -95,7 +95,7 @@ class DeploymentTraffic:
 
     async def _is_listening(self) -> bool:
         with suppress(MissingError):
-            return any(one.listening for one in await self._pods.ask())
+            return any(answer.listening for answer in await self._pods.ask())
         return False
 
     async def route(self, route: Route) -> None:
@@ -103,7 +103,7 @@ class DeploymentTraffic:
         async with self._turn:
             await self._route(route, await self._channel.claim())
 
-    async def _route(self, route: Route, before: Found | None) -> None:
+    async def _route(self, route: Route, before: RouteConfigMap | None) -> None:
         """A route that is not confirmed stays published: pods that are cut off take it when they are back."""
         published = self._publication(route)
         written = await self._write(published, before)
@@ -126,9 +126,9 @@ class DeploymentTraffic:
             route=route,
         ).renewed()
 
-    async def _write(self, published: PublishedRoute, found: Found | None) -> Found:
+    async def _write(self, published: PublishedRoute, config_map: RouteConfigMap | None) -> RouteConfigMap:
         began_s = asyncio.get_running_loop().time()
-        written = await self._channel.write(published, found)
+        written = await self._channel.write(published, config_map)
         self._kept = (published.route, began_s)
         return written
 
@@ -139,17 +139,17 @@ class DeploymentTraffic:
             if self._is_kept(route):
                 return
             async with asyncio.timeout(route.lease_s * RENEWED_WITHIN if route.leased else None):
-                found = await self._channel.claim()
-                published, wanted = found.route if found else None, self._publication(route)
+                config_map = await self._channel.claim()
+                published, wanted = config_map.route if config_map else None, self._publication(route)
                 ours = published is not None and published.epoch == wanted.epoch
                 if published is not None and ours and published.route.number > route.number:
                     return
                 if published is not None and published.carries(wanted):
                     if route.leased or not ours:
-                        await self._write(wanted, found)
+                        await self._write(wanted, config_map)
                     self._kept = (route, asyncio.get_running_loop().time())
                     return
-            await self._route(route, found)
+            await self._route(route, config_map)
 
     def _is_kept(self, route: Route) -> bool:
         """Whether neither a renewal nor a look is due."""
@@ -161,9 +161,14 @@ class DeploymentTraffic:
     async def end_lease(self) -> bool:
         """Publish the same route with an ended lease, in the name of the daemon that has stopped."""
         async with self._turn:
-            found = await self._channel.read()
-            published = found.route if found else None
-            if found is None or published is None or published.route.leased is None or published.lease_ended:
+            config_map = await self._channel.read()
+            published = config_map.route if config_map else None
+            if (
+                config_map is None
+                or published is None
+                or published.route.leased is None
+                or published.lease_ended
+            ):
                 return False
             stopped = RouteChannel(
                 client=self._client,
@@ -173,7 +178,7 @@ class DeploymentTraffic:
                 process=published.process,
             )
             ended = published.ended()
-            await stopped.write(ended, found)
+            await stopped.write(ended, config_map)
             await self._pods.confirm(ended.write, self._options.confirm_s)
             return True
 
@@ -186,7 +191,7 @@ class DeploymentTraffic:
             answers = await self._pods.ask(server, stale=True)
         except ActError:
             return None
-        counts = [one.open for one in answers if one.pod.ready or one.open is not None]
+        counts = [answer.open for answer in answers if answer.pod.ready or answer.open is not None]
         if not counts or None in counts:
             return None
         return sum(count for count in counts if count is not None)

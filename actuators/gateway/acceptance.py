@@ -23,7 +23,9 @@ def find_waiting(document: Json) -> list[str]:
     if not parents:
         return ["no gateway reports on it"]
     return [
-        f"the gateway {_name(one)} has not accepted it" for one in parents if not _accepts(one, generation)
+        f"the gateway {_name(parent)} has not accepted it"
+        for parent in parents
+        if not _accepts(parent, generation)
     ]
 
 
@@ -40,18 +42,18 @@ def is_current(document: Json) -> bool:
 
 
 def _accepts(parent: Json, generation: int) -> bool:
-    found = {one["type"]: one for one in parent.get("conditions") or ()}
-    accepted = found.get("Accepted", {})
-    resolved = found.get("ResolvedRefs", {"status": "True", "observedGeneration": generation})
+    conditions = {condition["type"]: condition for condition in parent.get("conditions") or ()}
+    accepted = conditions.get("Accepted", {})
+    resolved = conditions.get("ResolvedRefs", {"status": "True", "observedGeneration": generation})
     return all(
-        one.get("status") == "True" and one.get("observedGeneration", 0) >= generation
-        for one in (accepted, resolved)
+        condition.get("status") == "True" and condition.get("observedGeneration", 0) >= generation
+        for condition in (accepted, resolved)
     )
 
 
 def _parents(document: Json) -> list[Json]:
-    found: list[Json] = (document.get("status") or {}).get("parents") or []
-    return found
+    parents: list[Json] = (document.get("status") or {}).get("parents") or []
+    return parents
 
 
 def _name(parent: Json) -> str:

@@ -24,21 +24,21 @@ Backends = Sequence[Json]
 def complete(backends: Iterable[Json]) -> list[Json]:
     """In one form, so that equal backends are equal documents: with the API's defaults, without group ""."""
     return [
-        {**_DEFAULTS, **{key: value for key, value in one.items() if (key, value) != ("group", "")}}
-        for one in backends
+        {**_DEFAULTS, **{key: value for key, value in backend.items() if (key, value) != ("group", "")}}
+        for backend in backends
     ]
 
 
 def service_of(address: str, namespace: str) -> tuple[str, int]:
     """The name and the port of the Service at a server's address. Raises ActError."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None or found["namespace"] != namespace:
+    match = _ADDRESS.fullmatch(address)
+    if match is None or match["namespace"] != namespace:
         raise ActError(
             f"a gateway sends requests to Services of the namespace {namespace}, and "
             f"{address or 'no address'} is none: "
             'use [targets.engine] kind = "kubernetes" in the same namespace'
         )
-    return found["service"], int(found["port"])
+    return match["service"], int(match["port"])
 
 
 def split_backends(route: Route, weights: Mapping[str, int], pattern: Json, namespace: str) -> list[Json]:
@@ -58,7 +58,9 @@ def split_backends(route: Route, weights: Mapping[str, int], pattern: Json, name
 
 def describe_backends(backends: Backends) -> str:
     """Such as `vllm:8000 (95), flettner-chat-r1-1f02ab:8000 (5)`."""
-    named = (f"{one.get('name')}:{one.get('port')} ({one.get('weight', 1)})" for one in backends)
+    named = (
+        f"{backend.get('name')}:{backend.get('port')} ({backend.get('weight', 1)})" for backend in backends
+    )
     return ", ".join(named) or "none"
 
 
@@ -67,18 +69,17 @@ def find_obstacles(backends: Backends, namespace: str) -> list[str]:
     if not backends:
         return ["the rule has no backendRefs: name the Service of your vLLM pods"]
     if len(backends) > 1:
-        found = f"the rule has several backends, {describe_backends(backends)}"
+        problem = f"the rule has several backends, {describe_backends(backends)}"
         fix = "flettner splits a rule whose only backend is the Service of the target's pods"
-        return [f"{found}: {fix}; move the other backends to a rule of their own"]
-    (one,) = complete(backends)
-    if "group" in one or one["kind"] != "Service":
-        return [f"the backend {one['name']} is a {one['kind']}, not a Service: name the Service of the pods"]
-    if one.get("namespace", namespace) != namespace:
+        return [f"{problem}: {fix}; move the other backends to a rule of their own"]
+    (backend,) = complete(backends)
+    name = backend["name"]
+    if "group" in backend or backend["kind"] != "Service":
+        return [f"the backend {name} is a {backend['kind']}, not a Service: name the Service of the pods"]
+    if backend.get("namespace", namespace) != namespace:
+        return [f"the Service {name} is in another namespace, {backend['namespace']}: use one of {namespace}"]
+    if not 0 < backend["weight"] <= HEAVIEST:
         return [
-            f"the Service {one['name']} is in another namespace, {one['namespace']}: use one of {namespace}"
-        ]
-    if not 0 < one["weight"] <= HEAVIEST:
-        return [
-            f"the weight of {one['name']} is {one['weight']}: a target at rest gets all requests of its rule"
+            f"the weight of {name} is {backend['weight']}: a target at rest gets all requests of its rule"
         ]
     return []

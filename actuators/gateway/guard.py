@@ -78,10 +78,10 @@ class Guard:
         self._stuck = {place: why for place, why in self._stuck.items() if place in leased}
         for place, record in leased.items():
             renewal = _renewal(record)
-            known = self._seen.get(place)
-            if known is None or known[0] != renewal:
+            sighting = self._seen.get(place)
+            if sighting is None or sighting[0] != renewal:
                 self._seen[place] = renewal, now
-            elif now - known[1] >= record.lease_s:
+            elif now - sighting[1] >= record.lease_s:
                 await self._end(*place, renewal)
 
     async def _end(self, route: str, key: str, renewal: Renewal) -> None:

@@ -35,8 +35,8 @@ class GuardSign:
         """
         now = asyncio.get_running_loop().time()
         if self._looked_at is None or now - self._looked_at >= _POLL_S:
-            found = await self.client.get(kubernetes.LEASE, LEASE_NAME)
-            sign = str(((found or {}).get("spec") or {}).get("renewTime", ""))
+            lease = await self.client.get(kubernetes.LEASE, LEASE_NAME)
+            sign = str(((lease or {}).get("spec") or {}).get("renewTime", ""))
             now = self._looked_at = asyncio.get_running_loop().time()
             if self._last is not None and sign not in {"", self._last}:
                 self._seen_at = now
@@ -50,5 +50,5 @@ class GuardSign:
 
 def sign_of(client: KubernetesClient) -> GuardSign:
     """Return the one that all targets of this event loop share, so that they wait for a sign only once."""
-    known = _signs.setdefault(asyncio.get_running_loop(), {})
-    return known.setdefault(client, GuardSign(client=client))
+    signs = _signs.setdefault(asyncio.get_running_loop(), {})
+    return signs.setdefault(client, GuardSign(client=client))

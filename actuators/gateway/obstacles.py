@@ -28,27 +28,27 @@ async def find_problems(
         document = await client.get(kubernetes.HTTP_ROUTE, name)
         if document is None:
             return [await _explain_missing(client, name)]
-        found = await _find_rule_problems(client, document, rule, key)
-        found += [f"HTTPRoute {name}: {why}" for why in find_refusals(document) or find_waiting(document)]
+        problems = await _find_rule_problems(client, document, rule, key)
+        problems += [f"HTTPRoute {name}: {why}" for why in find_refusals(document) or find_waiting(document)]
         await _check_right(client, document)
         record = record_of(document, key)
         if record is not None and record.leased and not record.ended:
-            return found  # a daemon that returns to a canary must start, to end it
+            return problems  # a daemon that returns to a canary must start, to end it
         if not await guard.wait(3 * BEAT_S):
-            found.append(NO_GUARD)
+            problems.append(NO_GUARD)
     except AwayError:
         return []  # says nothing about the configuration; a daemon waits for the API server
-    return found
+    return problems
 
 
 async def _explain_missing(client: KubernetesClient, name: str) -> str:
     try:
-        names = [one["metadata"]["name"] for one in await client.find(kubernetes.HTTP_ROUTE)]
+        names = [route["metadata"]["name"] for route in await client.find(kubernetes.HTTP_ROUTE)]
     except MissingError:
         return "the cluster has no Gateway API (gateway.networking.k8s.io/v1): install it, and a gateway"
-    known = ", ".join(sorted(names)) or "none"
+    routes = ", ".join(sorted(names)) or "none"
     namespace = await client.own_namespace()
-    return f"route: there is no HTTPRoute {name} in the namespace {namespace} (there are: {known})"
+    return f"route: there is no HTTPRoute {name} in the namespace {namespace} (there are: {routes})"
 
 
 async def _find_rule_problems(client: KubernetesClient, document: Json, rule: str, key: str) -> list[str]:
@@ -58,21 +58,21 @@ async def _find_rule_problems(client: KubernetesClient, document: Json, rule: st
         home = record.home if record else home_of(document, rules)
     except ActError as error:
         return [str(error)]
-    found = rule_obstacles(document, rules, home, await client.own_namespace())
-    return found or await find_service_problems(client, home)
+    problems = rule_obstacles(document, rules, home, await client.own_namespace())
+    return problems or await find_service_problems(client, home)
 
 
 async def find_service_problems(client: KubernetesClient, home: Backends) -> list[str]:
-    found = []
-    for one in home:
-        service = await client.get(kubernetes.SERVICE, one["name"])
+    problems = []
+    for backend in home:
+        service = await client.get(kubernetes.SERVICE, backend["name"])
         if service is None:
-            found.append(f"there is no Service {one['name']}, which the rule names")
+            problems.append(f"there is no Service {backend['name']}, which the rule names")
         elif not (service.get("spec") or {}).get("selector"):
-            found.append(f"the Service {one['name']} has no selector: flettner cannot know its pods")
+            problems.append(f"the Service {backend['name']} has no selector: flettner cannot know its pods")
         elif "flettner.dev/server" in (service["metadata"].get("labels") or {}):
-            found.append(f"the rule names {one['name']}, a Service of flettner's: name your own")
-    return found
+            problems.append(f"the rule names {backend['name']}, a Service of flettner's: name your own")
+    return problems
 
 
 async def _check_right(client: KubernetesClient, document: Json) -> None:

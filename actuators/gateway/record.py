@@ -44,13 +44,13 @@ class SplitRecord:
         """Raises ValueError for a text that flettner did not write."""
         try:
             fields = json.loads(text)
-            found = cls(**fields)
-            int(found.epoch), int(found.number), int(found.renewal), float(found.lease_s)
+            record = cls(**fields)
+            int(record.epoch), int(record.number), int(record.renewal), float(record.lease_s)
             return replace(
-                found,
-                home=complete(found.home),
-                written=complete(found.written),
-                back=complete(found.back),
+                record,
+                home=complete(record.home),
+                written=complete(record.written),
+                back=complete(record.back),
             )
         except (TypeError, AttributeError) as error:
             raise ValueError(f"not a record of flettner's: {error}") from error
@@ -92,11 +92,11 @@ def records(document: Json) -> Iterator[tuple[str, SplitRecord]]:
     for key in document["metadata"].get("annotations") or {}:
         if key.startswith(PREFIX):
             try:
-                found = record_of(document, key)
+                record = record_of(document, key)
             except ActError:
                 continue
-            if found is not None:
-                yield key, found
+            if record is not None:
+                yield key, record
 
 
 def rules_with(document: Json, backends: Backends) -> list[int]:

@@ -217,15 +217,15 @@ class GatewayTraffic:
         """The backends of people, if flettner may split them. Raises ActError."""
         rules = choose_rules(document, self.rule)
         home = home_of(document, rules)
-        found = rule_obstacles(document, rules, home, namespace)
-        found = found or await obstacles.find_service_problems(self.client, home)
-        if not found:
+        problems = rule_obstacles(document, rules, home, namespace)
+        problems = problems or await obstacles.find_service_problems(self.client, home)
+        if not problems:
             services = [service_of(server.address, namespace)[0] for server in route.servers]
             if other_pods := await find_other_pods(self.client, home, services):
                 why = f"also selects pods that are not of the target, {', '.join(other_pods)}"
-                found = [f"{describe_backends(home)} {why}: name another"]
-        if found:
-            raise ActError(f"HTTPRoute {self.name}: {'; '.join(found)}", external=True)
+                problems = [f"{describe_backends(home)} {why}: name another"]
+        if problems:
+            raise ActError(f"HTTPRoute {self.name}: {'; '.join(problems)}", external=True)
         return home
 
     async def _backends(
@@ -241,7 +241,9 @@ class GatewayTraffic:
         """People's own backends where they select the pods of the split's servers, in equal parts."""
         weights = {name: weight for name, weight in route.weights.items() if weight}
         even = weights and not route.leased and max(weights.values()) - min(weights.values()) <= 1
-        services = [service_of(one.address, namespace)[0] for one in route.servers if one.name in weights]
+        services = [
+            service_of(server.address, namespace)[0] for server in route.servers if server.name in weights
+        ]
         if even and await select_same_pods(self.client, home, services):
             return list(home)
         return split_backends(route, route.weights, home[0], namespace)
@@ -253,17 +255,21 @@ class GatewayTraffic:
         another rule names a Service of the target.
         """
         ours = [list(expected), list(wanted)]
-        found = [backends_of(document, at) for at in range(len(document["spec"].get("rules") or []))]
+        backends = [backends_of(document, at) for at in range(len(document["spec"].get("rules") or []))]
         chosen = choose_rules(document, self.rule)
         if not self.rule:
-            chosen = [at for at in chosen if found[at] in ours]
-        services = {one["name"] for one in (*home, *expected)}
-        strange = [at for at in chosen if found[at] not in ours] + [
-            at for at, one in enumerate(found) if at not in chosen and services & {ref["name"] for ref in one}
+            chosen = [at for at in chosen if backends[at] in ours]
+        services = {backend["name"] for backend in (*home, *expected)}
+        strange = [at for at in chosen if backends[at] not in ours] + [
+            at
+            for at, listed in enumerate(backends)
+            if at not in chosen and services & {ref["name"] for ref in listed}
         ]
         if chosen and not strange:
             return chosen
-        named = "; ".join(f"rule {at}: {describe_backends(found[at])}" for at in strange) or "no rule is left"
+        named = (
+            "; ".join(f"rule {at}: {describe_backends(backends[at])}" for at in strange) or "no rule is left"
+        )
         raise ActError(
             f"drift: a third party changed the backends of HTTPRoute {self.name} ({named}), and flettner "
             f"had left {describe_backends(expected)}; it writes nothing until they are back, or until the "

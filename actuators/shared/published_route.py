@@ -117,9 +117,9 @@ class PublishedRoute:
             raise ValueError(f"not a route that flettner published: {error!r}") from error
 
 
-def _check_format(found: object) -> None:
-    if found != _FORMAT:
-        raise ValueError(f"format {found!r}, known is {_FORMAT}")
+def _check_format(number: object) -> None:
+    if number != _FORMAT:
+        raise ValueError(f"format {number!r}, known is {_FORMAT}")
 
 
 def _parse_hold(content: Json | None) -> Hold | None:
@@ -145,8 +145,8 @@ def _parse_route(content: Json) -> Route:
     return Route(
         number=int(content["number"]),
         servers=tuple(
-            Server(name=str(one["name"]), setting={}, address=str(one["address"]))
-            for one in content["servers"]
+            Server(name=str(server["name"]), setting={}, address=str(server["address"]))
+            for server in content["servers"]
         ),
         weights={str(name): int(weight) for name, weight in content["weights"].items()},
         fallback=str(content["fallback"]),

@@ -21,12 +21,12 @@ def check(route: Route) -> None:
         _check_closed(route, asked)
     elif (total := sum(weights.values())) != PERCENT:
         raise ActError(f"{asked}: the weights sum to {total}, not to 100")
-    known = [server.name for server in route.servers]
+    names = [server.name for server in route.servers]
     named = {*weights, *(() if route.closed_s else (route.fallback,)), *filter(None, (route.leased,))}
-    if missing := sorted(named - set(known)):
-        raise ActError(f"{asked} names {', '.join(missing)}; its servers are {', '.join(known) or 'none'}")
-    if len(set(known)) < len(known):
-        raise ActError(f"{asked} has two servers of one name: {', '.join(known)}")
+    if missing := sorted(named - set(names)):
+        raise ActError(f"{asked} names {', '.join(missing)}; its servers are {', '.join(names) or 'none'}")
+    if len(set(names)) < len(names):
+        raise ActError(f"{asked} has two servers of one name: {', '.join(names)}")
     if route.leased:
         _check_lease(route, asked)
 

@@ -160,8 +160,8 @@ def describe(server: Server, document: Mapping[str, Any]) -> Server:
     """Return the server with its endpoint's answer. Raises ActError if that is no answer of /knobs."""
     try:
         names = _wire_names(document, server.setting)
-        start, kept, limits = document["start"], document["kept"], document["limits"]
-        changed = {knob: kept[name] for knob, name in names.items() if kept[name] != start[name]}
+        start, current, limits = document["start"], document["kept"], document["limits"]
+        changed = {knob: current[name] for knob, name in names.items() if current[name] != start[name]}
         number = document["number"] and (int(document["number"][0]), int(document["number"][1]))
         hot = HotKnobs(
             limits={knob: (limits[name][0], limits[name][1]) for knob, name in names.items()},

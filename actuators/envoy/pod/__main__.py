@@ -107,7 +107,7 @@ async def run(options: argparse.Namespace, binary: str) -> None:
 def _clear(state_dir: Path) -> None:
     """Remove the files of a container that has ended: their routes may be old."""
     EnvoyProcess(state_dir / "envoy").end()
-    for left in [one for one in state_dir.glob("*") if one.is_dir()]:
+    for left in [path for path in state_dir.glob("*") if path.is_dir()]:
         shutil.rmtree(left)
     (state_dir / "envoy").mkdir(mode=0o700, parents=True)
 

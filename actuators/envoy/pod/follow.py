@@ -38,13 +38,13 @@ class RouteFollower:
                     log.warning("routes.not_followed", why=error.why)
                 self._away = True
 
-    def _follow(self, found: Mapping[str, Json]) -> None:
+    def _follow(self, documents: Mapping[str, Json]) -> None:
         if self._away:
             log.info("routes.followed_again")
         self._away, self.complete = False, True
-        for document in found.values():
+        for document in documents.values():
             self._take(document)
-        for name in (self._targets.keys() | self.unreadable.keys()) - found.keys():
+        for name in (self._targets.keys() | self.unreadable.keys()) - documents.keys():
             self._remove(name)
 
     def _take(self, document: Json) -> None:

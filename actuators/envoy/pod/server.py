@@ -40,7 +40,7 @@ class PodServer:
         new = {name: target for name, target in self.targets.items() if target.in_force is None}
         if new:
             return "; ".join(
-                f"{name} has no route in force: {one.why or 'soon'}" for name, one in new.items()
+                f"{name} has no route in force: {target.why or 'soon'}" for name, target in new.items()
             )
         if not self.targets:
             return "; ".join(f"{name}: {why}" for name, why in self.follower.unreadable.items())
