@@ -84,26 +84,28 @@ def check_window(
 
     The trace should go on for TAIL_S after it: with nothing behind them its last requests look too fast.
     """
-    known = [one for one in trace if one.arrival_s < measured.end_s + TAIL_S]
-    if not known:
+    arrivals = [request for request in trace if request.arrival_s < measured.end_s + TAIL_S]
+    if not arrivals:
         return None
     requests = [
-        one for one in ReplayedScheduler(known, law, limits).run().requests if one.first_s is not None
+        request
+        for request in ReplayedScheduler(arrivals, law, limits).run().requests
+        if request.first_s is not None
     ]
 
     def inside(at_s: float | None) -> bool:
         return at_s is not None and measured.begin_s <= at_s < measured.end_s
 
     by_arrival = measured.by_arrival
-    begun = [one for one in requests if inside(one.arrival_s if by_arrival else one.first_s)]
-    ended = begun if by_arrival else [one for one in requests if inside(one.last_s)]
+    begun = [request for request in requests if inside(request.arrival_s if by_arrival else request.first_s)]
+    ended = begun if by_arrival else [request for request in requests if inside(request.last_s)]
     if not begun or not ended:
         return None
-    waits = sorted(_ttft_s(one) + measured.outside_s for one in begun)
+    waits = sorted(_ttft_s(request) + measured.outside_s for request in begun)
     wait_s = (
         bucket_quantile(waits, measured.ttft_edges) if measured.ttft_edges else quantile(waits, TTFT_QUANTILE)
     )
-    gap_s = mean(gap for one in ended if (gap := mean_gap_s(one)) > 0) or 0.0
+    gap_s = mean(gap for request in ended if (gap := mean_gap_s(request)) > 0) or 0.0
     return _error(gap_s, measured.itl_s), _error(wait_s, measured.ttft_s)
 
 
@@ -117,13 +119,13 @@ def check_ahead(
 ) -> Acceptance:
     """`steps`: each window of work with the time of its end, on the clock of the trace."""
     last = int(trace[-1].arrival_s // WINDOW_S)
-    found = Acceptance()
+    acceptance = Acceptance()
     for number in range(max(1, last - WINDOWS + 1), last + 1):
         begin_s = number * WINDOW_S
         before = [work for at_s, work in steps if at_s <= begin_s]
         real = [
-            one
-            for request, one in zip(trace, served, strict=True)
+            record
+            for request, record in zip(trace, served, strict=True)
             if begin_s <= request.arrival_s < begin_s + WINDOW_S
         ]
         if len(before) < LEAST_WINDOWS or not real:
@@ -131,8 +133,8 @@ def check_ahead(
         law = fit_law(before, attention_us=attention_us, draws=0).law
         measured = measure_records(real, begin_s, begin_s + WINDOW_S)
         if (errors := check_window(trace, law, limits, measured)) is not None:
-            found = found.add(errors)
-    return found
+            acceptance = acceptance.add(errors)
+    return acceptance
 
 
 def measure_records(
@@ -142,8 +144,8 @@ def measure_records(
     return MeasuredWindow(
         begin_s=begin_s,
         end_s=end_s,
-        itl_s=mean(one.itl_s for one in served if one.itl_s > 0) or 0.0,
-        ttft_s=quantile(sorted(one.ttft_s for one in served), TTFT_QUANTILE),
+        itl_s=mean(record.itl_s for record in served if record.itl_s > 0) or 0.0,
+        ttft_s=quantile(sorted(record.ttft_s for record in served), TTFT_QUANTILE),
         outside_s=outside_s,
     )
 

@@ -83,8 +83,8 @@ def veto(config: ServeConfig, limits: EngineLimits, present: ServeConfig | None 
 
     `present`: a setting that a server runs with, which refutes what would speak against it too.
     """
-    refuted = {one.why for one in find_problems(present)} if present else set()
-    problem = next((one for one in find_problems(config) if one.why not in refuted), None)
+    refuted = {finding.why for finding in find_problems(present)} if present else set()
+    problem = next((finding for finding in find_problems(config) if finding.why not in refuted), None)
     if problem is not None:
         return problem.why
     fit = None if present and _does_not_fit(present) else estimate_fit(config)

@@ -21,16 +21,16 @@ def describe_extrapolation(fitted: LargestStep | None, asked: LargestStep, rate:
 
     A law that was not fitted (`fitted` is None) has errors of its own everywhere.
     """
-    found = []
+    reasons = []
     if fitted is not None:
-        for name, wanted, known in (
+        for name, wanted, largest in (
             ("tokens", asked.tokens, fitted.tokens),
             ("sequences", asked.sequences, fitted.sequences),
         ):
-            if wanted > FAR * known:
-                found.append(
-                    f"steps of up to {wanted:,.0f} {name} are predicted from steps of at most {known:,.0f}"
+            if wanted > FAR * largest:
+                reasons.append(
+                    f"steps of up to {wanted:,.0f} {name} are predicted from steps of at most {largest:,.0f}"
                 )
     if not 1 / FAR_RATE <= rate <= FAR_RATE:
-        found.append(f"the rate is {rate:g} times the recorded one")
-    return "; ".join(found)
+        reasons.append(f"the rate is {rate:g} times the recorded one")
+    return "; ".join(reasons)

@@ -78,8 +78,8 @@ def fit_law(
             f"{len(windows)} windows of steps: a fit needs at least {LEAST_WINDOWS}; record for longer"
         )
     is_known = any(window.attention for window in windows)
-    known = _Prior(law=prior, weight=prior_weight, launch_us=launch_us) if prior else None
-    law = _fit(windows, known)
+    regulariser = _Prior(law=prior, weight=prior_weight, launch_us=launch_us) if prior else None
+    law = _fit(windows, regulariser)
     if law.step_us <= 0:
         raise PredictionInputError(
             "the recorded steps are too alike to tell what a step and what a token costs; record traffic "
@@ -87,13 +87,16 @@ def fit_law(
         )
     random = Random(f"fit:{seed}")  # noqa: S311 - statistics, not cryptography
     refits = (
-        _fit(random.choices(windows, k=len(windows)), known.draw(windows, random) if known else None)
+        _fit(
+            random.choices(windows, k=len(windows)),
+            regulariser.draw(windows, random) if regulariser else None,
+        )
         for _ in range(draws)
     )
-    kept = {} if is_known or prior else {"attention_us": attention_us}
+    assumed = {} if is_known or prior else {"attention_us": attention_us}
     return UncertainLaw(
-        law=replace(law, **kept),
-        draws=tuple(replace(one, **kept) for one in refits if one.step_us > 0),
+        law=replace(law, **assumed),
+        draws=tuple(replace(draw, **assumed) for draw in refits if draw.step_us > 0),
         source=source,
         fitted_to=_largest_step(windows),
     )
@@ -157,13 +160,13 @@ def _fit(windows: Sequence[WorkWindow], prior: _Prior | None) -> StepLaw:
     errors = [(window.seconds - expected_s(law, window)) / sqrt(window.seconds) for window in windows]
     middle = median(errors)
     spread = _MAD_TO_SD * median(abs(error - middle) for error in errors)
-    kept = [
+    inliers = [
         window
         for window, error in zip(windows, errors, strict=True)
         if abs(error - middle) <= REJECT * spread or spread == 0
     ]
     least = max(LEAST_WINDOWS, (1 - MOST_REJECTED) * len(windows))
-    return _fit_once(kept, prior) if least <= len(kept) < len(windows) else law
+    return _fit_once(inliers, prior) if least <= len(inliers) < len(windows) else law
 
 
 def _fit_once(windows: Sequence[WorkWindow], prior: _Prior | None) -> StepLaw:
@@ -191,8 +194,8 @@ def _solve(windows: Sequence[WorkWindow], prior: _Prior | None) -> tuple[StepLaw
             [value * weight for value in _columns(window, knee, launch)]
             for window, weight in zip(windows, weights, strict=True)
         ]
-        found, left = solve_non_negative([*rows, *(row for row, _ in more)], wanted)
-        law = StepLaw(knee=knee, launch_tokens=launch, **dict(zip(COEFFICIENTS, found, strict=True)))
+        coefficients, left = solve_non_negative([*rows, *(row for row, _ in more)], wanted)
+        law = StepLaw(knee=knee, launch_tokens=launch, **dict(zip(COEFFICIENTS, coefficients, strict=True)))
         return left + (prior.cost(knee, times) if prior else 0.0), times, law
 
     best = min((solve(knee, 1.0) for knee in KNEES), key=_first)

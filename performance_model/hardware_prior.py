@@ -63,8 +63,8 @@ def prior_law(config: ServeConfig, *, seed: int = 0) -> UncertainLaw:
         raise PredictionInputError("the GPU is unknown: give --gpu, or a measured law with --law")
     speed = find_speed(config.card)
     if speed is None:
-        known = ", ".join(gpus_with_speed())
-        raise PredictionInputError(f"the speed of {config.card.name} is unknown: give --law; known: {known}")
+        gpus = ", ".join(gpus_with_speed())
+        raise PredictionInputError(f"the speed of {config.card.name} is unknown: give --law; known: {gpus}")
     law = _law(config, speed, LINK_GB_PER_S[config.card.link])
     wide = widen(
         law, common=COMMON, each=EACH, count=DRAWS, seed=seed, source=f"prior for {config.card.name}"
@@ -73,7 +73,9 @@ def prior_law(config: ServeConfig, *, seed: int = 0) -> UncertainLaw:
     return replace(
         wide,
         law=with_launch(law, launch_us),
-        draws=tuple(with_launch(one, launch_us * exp(random.gauss(0.0, LAUNCH_SIGMA))) for one in wide.draws),
+        draws=tuple(
+            with_launch(draw, launch_us * exp(random.gauss(0.0, LAUNCH_SIGMA))) for draw in wide.draws
+        ),
     )
 
 

@@ -50,24 +50,24 @@ class StepRecord:
 def parse_iterations(log: Iterable[str]) -> Iterator[StepRecord]:
     """The steps in a log, in its order, without the dummy steps of data parallelism."""
     for line in log:
-        found = _LINE.search(line)
-        if found is None or found["dummy"]:
+        match = _LINE.search(line)
+        if match is None or match["dummy"]:
             continue
         yield StepRecord(
-            seconds=float(found["ms"]) / 1000,
-            prefills=int(found["prefills"]),
-            prefill_tokens=int(found["prefill_tokens"]),
-            decodes=int(found["decodes"]),
-            decode_tokens=int(found["decode_tokens"]),
-            kv_share=float(found["kv"]) / 100 if found["kv"] else None,
-            index=int(found["index"]),
-            engine=int(found["engine"] or 0),
-            logged_s=_clock_s(found) if found["second"] else None,
+            seconds=float(match["ms"]) / 1000,
+            prefills=int(match["prefills"]),
+            prefill_tokens=int(match["prefill_tokens"]),
+            decodes=int(match["decodes"]),
+            decode_tokens=int(match["decode_tokens"]),
+            kv_share=float(match["kv"]) / 100 if match["kv"] else None,
+            index=int(match["index"]),
+            engine=int(match["engine"] or 0),
+            logged_s=_clock_s(match) if match["second"] else None,
         )
 
 
-def _clock_s(found: re.Match[str]) -> int:
+def _clock_s(match: re.Match[str]) -> int:
     """Seconds since the begin of the year, all months with 31 days: a stretch over a month's end is
     ignored."""
-    days = 31 * int(found["month"]) + int(found["day"])
-    return 86_400 * days + 3600 * int(found["hour"]) + 60 * int(found["minute"]) + int(found["second"])
+    days = 31 * int(match["month"]) + int(match["day"])
+    return 86_400 * days + 3600 * int(match["hour"]) + 60 * int(match["minute"]) + int(match["second"])

@@ -21,13 +21,13 @@ def solve_non_negative(rows: Sequence[Sequence[float]], wanted: Sequence[float])
     best, least = [0.0] * width, total
     for size in range(1, width + 1):
         for chosen in combinations(range(width), size):
-            found = _solve([[products[i][j] for j in chosen] for i in chosen], [targets[i] for i in chosen])
-            if found is None or min(found) < 0:
+            values = _solve([[products[i][j] for j in chosen] for i in chosen], [targets[i] for i in chosen])
+            if values is None or min(values) < 0:
                 continue
-            left = total - sum(value * targets[i] for value, i in zip(found, chosen, strict=True))
+            left = total - sum(value * targets[i] for value, i in zip(values, chosen, strict=True))
             if left < least - _TINY * total:
                 best, least = [0.0] * width, left
-                for value, i in zip(found, chosen, strict=True):
+                for value, i in zip(values, chosen, strict=True):
                     best[i] = value
     return [value / scale for value, scale in zip(best, scales, strict=True)], max(0.0, least)
 
@@ -46,8 +46,8 @@ def _solve(matrix: list[list[float]], right: list[float]) -> list[float] | None:
             factor = rows[at][column] / rows[column][column]
             if factor:
                 rows[at] = [x - factor * y for x, y in zip(rows[at], rows[column], strict=True)]
-    found = [0.0] * size
+    solution = [0.0] * size
     for at in reversed(range(size)):
-        later = sum(rows[at][j] * found[j] for j in range(at + 1, size))
-        found[at] = (rows[at][size] - later) / rows[at][at]
-    return found
+        later = sum(rows[at][j] * solution[j] for j in range(at + 1, size))
+        solution[at] = (rows[at][size] - later) / rows[at][at]
+    return solution

@@ -70,33 +70,33 @@ def unlogged(spans: Iterable[BusySpan]) -> StepLaw:
     The same for each step, unless the spans show that it grows with tokens and sequences: on traffic that
     stays alike a step, its tokens and its sequences look the same, and a wrong choice is off for other sizes.
     """
-    kept = list(spans)
-    if sum(one.wall_s for one in kept) < LEAST_S:
+    intervals = list(spans)
+    if sum(span.wall_s for span in intervals) < LEAST_S:
         return StepLaw(step_us=0.0, token_us=0.0)
-    missing_us = [1e6 * one.missing_s / one.error_s for one in kept]
+    missing_us = [1e6 * span.missing_s / span.error_s for span in intervals]
     rows = [
-        [value / one.error_s for value in (one.work.steps, one.work.excess(0.0), one.work.sequences)]
-        for one in kept
+        [value / span.error_s for value in (span.work.steps, span.work.excess(0.0), span.work.sequences)]
+        for span in intervals
     ]
     (each_us,), left_of_one = solve_non_negative([row[:1] for row in rows], missing_us)
     (step_us, token_us, sequence_us), left = solve_non_negative(rows, missing_us)
-    if (left_of_one - left) * (len(kept) - 3) <= 2 * LEAST_F * left:  # 3 columns, 2 more than of one
+    if (left_of_one - left) * (len(intervals) - 3) <= 2 * LEAST_F * left:  # 3 columns, 2 more than of one
         return StepLaw(step_us=each_us, token_us=0.0)
     return StepLaw(step_us=step_us, token_us=token_us, sequence_us=sequence_us)
 
 
 def clocked_windows(spans: Iterable[BusySpan]) -> list[WorkWindow]:
     """The spans whose time the clock tells, with that time; none where the elapsed times tell more."""
-    exact = [one for one in spans if one.error_s <= MOST_ERROR * one.wall_s]
-    hidden_s, wall_s = sum(one.missing_s for one in exact), sum(one.wall_s for one in exact)
+    exact = [span for span in spans if span.error_s <= MOST_ERROR * span.wall_s]
+    hidden_s, wall_s = sum(span.missing_s for span in exact), sum(span.wall_s for span in exact)
     if len(exact) < LEAST_WINDOWS or hidden_s <= HIDDEN * wall_s:
         return []
-    return [replace(one.work, seconds=one.wall_s) for one in exact]
+    return [replace(span.work, seconds=span.wall_s) for span in exact]
 
 
 def add_unlogged(windows: Iterable[WorkWindow], law: StepLaw) -> list[WorkWindow]:
     """The windows with the whole time of their steps."""
-    return [replace(one, seconds=one.seconds + expected_s(law, one)) for one in windows]
+    return [replace(window, seconds=window.seconds + expected_s(law, window)) for window in windows]
 
 
 def _times(stretch: Sequence[StepRecord], begin: int, end: int) -> tuple[float, float] | None:
@@ -106,9 +106,9 @@ def _times(stretch: Sequence[StepRecord], begin: int, end: int) -> tuple[float, 
     if first is None or last is None or last < first:
         return None
     wall_s = float(last - first)
-    step_s = max(wall_s, sum(one.seconds for one in stretch[begin + 1 : end + 1])) / steps
+    step_s = max(wall_s, sum(record.seconds for record in stretch[begin + 1 : end + 1])) / steps
     ends_s = [step_s if _is_tick(stretch, place) else 1.0 for place in (begin, end)]
-    return wall_s, _UNIFORM * sqrt(sum(one**2 for one in ends_s))
+    return wall_s, _UNIFORM * sqrt(sum(end_s**2 for end_s in ends_s))
 
 
 def _is_tick(stretch: Sequence[StepRecord], place: int) -> bool:

@@ -49,30 +49,32 @@ def attainment(run: EngineRun, goals: Goals) -> float:
 
 def measure(run: EngineRun, goals: Goals) -> Mapping[str, float]:
     """The numbers of a run, in seconds, shares and requests; quantiles over the served requests."""
-    served = [one for one in run.requests if one.first_s is not None and one.last_s is not None]
+    served = [
+        request for request in run.requests if request.first_s is not None and request.last_s is not None
+    ]
     arrivals_s = run.requests[-1].arrival_s
     good = attainment(run, goals)
-    found = {
+    numbers = {
         "attainment": good,
         "peak_kv_share": run.peak_kv_share,
         "peak_step_tokens": run.largest_step.tokens,
         "peak_sequences": run.largest_step.sequences,
         "preemptions_per_request": run.preemptions / len(run.requests),
-        "rejected_share": sum(one.rejected for one in run.requests) / len(run.requests),
-        "tokens_per_s": sum(one.produced for one in served) / max(run.seconds, 1e-9),
+        "rejected_share": sum(request.rejected for request in run.requests) / len(run.requests),
+        "tokens_per_s": sum(request.produced for request in served) / max(run.seconds, 1e-9),
     }
     if arrivals_s:  # else all come at once
-        found["goodput_per_s"] = good * len(run.requests) / arrivals_s
+        numbers["goodput_per_s"] = good * len(run.requests) / arrivals_s
     series = {
-        "ttft": sorted((one.first_s or 0.0) - one.arrival_s for one in served),
-        "itl": sorted(mean_gap_s(one) for one in served if one.produced > 1),
-        "e2e": sorted((one.last_s or 0.0) - one.arrival_s for one in served),
+        "ttft": sorted((request.first_s or 0.0) - request.arrival_s for request in served),
+        "itl": sorted(mean_gap_s(request) for request in served if request.produced > 1),
+        "e2e": sorted((request.last_s or 0.0) - request.arrival_s for request in served),
     }
     for name, values in series.items():
         if values:
-            found[f"{name}_mean_s"] = sum(values) / len(values)
-            found.update(
+            numbers[f"{name}_mean_s"] = sum(values) / len(values)
+            numbers.update(
                 {f"{name}_p{percent}_s": quantile(values, percent / 100) for percent in (50, 90, 99)}
             )
     gap = run.gaps.quantile(0.99)
-    return found if gap is None else {**found, "gap_p99_s": gap}
+    return numbers if gap is None else {**numbers, "gap_p99_s": gap}

@@ -15,9 +15,9 @@ def outside_of_page(page: PageTotals) -> Band | None:
     that end did. vLLM takes in a request between two steps, so half a step of it is no time outside.
     """
     means = [_mean_s(page, name) for name in ("e2e", "queue", "inference")]
-    if any(one is None for one in means):
+    if any(mean is None for mean in means):
         return None
-    whole_s, queue_s, inference_s = (one or 0.0 for one in means)
+    whole_s, queue_s, inference_s = (mean or 0.0 for mean in means)
     seconds = max(0.0, whole_s - queue_s - inference_s - (_mean_s(page, "itl") or 0.0) / 2)
     return Band(value=seconds, low=seconds, high=seconds)
 

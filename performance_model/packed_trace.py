@@ -41,11 +41,11 @@ class PackedTrace(Sequence[TraceRequest]):
 def pack(trace: Iterable[TraceRequest]) -> PackedTrace:
     """Prefix groups become one."""
     packed = PackedTrace()
-    for one in trace:
-        packed.arrivals_s.append(one.arrival_s)
-        packed.prompts.append(one.prompt_tokens)
-        packed.outputs.append(one.output_tokens)
-        packed.cached.append(one.cached_tokens)
+    for request in trace:
+        packed.arrivals_s.append(request.arrival_s)
+        packed.prompts.append(request.prompt_tokens)
+        packed.outputs.append(request.output_tokens)
+        packed.cached.append(request.cached_tokens)
     return packed
 
 

@@ -65,7 +65,7 @@ def predict(
         drawn.append(measure(run, goals))
     bands = {}
     for name, value in values.items():
-        several = sorted([one[name] for one in drawn if name in one] or [value])
+        several = sorted([outcome[name] for outcome in drawn if name in outcome] or [value])
         low, high = draws_quantile(several, LOW), draws_quantile(several, HIGH)
         bands[name] = Band(value=value, low=min(value, low), high=max(value, high))
     return bands
@@ -85,11 +85,11 @@ def add_outside(numbers: Mapping[str, Band], outside: Band) -> Mapping[str, Band
 
 def stretch_waits(run: EngineRun, factor: float) -> None:
     """Multiply the TTFT of each request of a run; its other tokens come as much later."""
-    for one in run.requests:
-        if one.first_s is not None:
-            later_s = (factor - 1) * (one.first_s - one.arrival_s)
-            one.first_s += later_s
-            one.last_s = None if one.last_s is None else one.last_s + later_s
+    for request in run.requests:
+        if request.first_s is not None:
+            later_s = (factor - 1) * (request.first_s - request.arrival_s)
+            request.first_s += later_s
+            request.last_s = None if request.last_s is None else request.last_s + later_s
 
 
 def largest_of(numbers: Mapping[str, Band]) -> LargestStep:
@@ -130,7 +130,7 @@ def _find_replicas(trace: Trace, law: StepLaw, limits: EngineLimits, goals: Goal
         random, met = Random(f"replicas:{count}"), 0.0  # noqa: S311 - statistics, not cryptography
         places = [random.randrange(count) for _ in trace]
         for server in range(count):
-            part = [one for one, place in zip(trace, places, strict=True) if place == server]
+            part = [request for request, place in zip(trace, places, strict=True) if place == server]
             met += attainment(ReplayedScheduler(part, law, limits).run(), goals) * len(part) if part else 0.0
         if met >= goals.share * len(trace):
             return count

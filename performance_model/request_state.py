@@ -43,21 +43,21 @@ def initial_states(trace: Trace, limits: EngineLimits) -> tuple[RequestState, ..
     """The requests of a trace, before they arrive; those of a group have one prefix."""
     block = limits.block_size
     reach: dict[str, int] = {}
-    for one in trace:
-        if one.prefix_group:
-            reach[one.prefix_group] = max(reach.get(one.prefix_group, 0), one.cached_tokens // block)
+    for entry in trace:
+        if entry.prefix_group:
+            reach[entry.prefix_group] = max(reach.get(entry.prefix_group, 0), entry.cached_tokens // block)
     prefixes = {group: Prefix() for group in reach} if limits.enable_prefix_caching else {}
     longest = limits.max_model_len
     return tuple(
         RequestState(
-            arrival_s=one.arrival_s,
-            prompt=one.prompt_tokens,
-            wanted=one.output_tokens
+            arrival_s=request.arrival_s,
+            prompt=request.prompt_tokens,
+            wanted=request.output_tokens
             if longest is None
-            else min(one.output_tokens, longest - one.prompt_tokens),
-            shared=one.cached_tokens // block if one.prefix_group else 0,
-            reach=reach.get(one.prefix_group, 0) if one.prefix_group in prefixes else 0,
-            prefix=prefixes.get(one.prefix_group),
+            else min(request.output_tokens, longest - request.prompt_tokens),
+            shared=request.cached_tokens // block if request.prefix_group else 0,
+            reach=reach.get(request.prefix_group, 0) if request.prefix_group in prefixes else 0,
+            prefix=prefixes.get(request.prefix_group),
         )
-        for one in trace
+        for request in trace
     )

@@ -61,7 +61,7 @@ def with_redraws(trace: Trace) -> list[Trace]:
     """The load itself and, of a small one, up to MOST_REDRAWS others of its kind."""
     count = min(MOST_REDRAWS, ENOUGH_REQUESTS // max(1, len(trace)))
     redraws = (bootstrap(trace, seed) for seed in range(count))
-    return [trace, *(one for one in redraws if one)]
+    return [trace, *(redraw for redraw in redraws if redraw)]
 
 
 def window(trace: Trace, start_s: float, length_s: float) -> Trace:
@@ -77,9 +77,9 @@ def _take_block(
     trace: Trace, start_s: float, length_s: float, total_s: float, to_s: float
 ) -> list[TraceRequest]:
     offsets = ((request.arrival_s - start_s) % total_s for request in trace)
-    found = [
+    block = [
         replace(request, arrival_s=to_s + offset)
         for request, offset in zip(trace, offsets, strict=True)
         if offset < length_s
     ]
-    return sorted(found, key=lambda request: request.arrival_s)
+    return sorted(block, key=lambda request: request.arrival_s)

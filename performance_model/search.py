@@ -110,18 +110,21 @@ def search(
             )
             for changes, limits in nearby
         ),
-        key=lambda one: (one.changes not in also, -one.screened, len(one.changes)),
+        key=lambda candidate: (candidate.changes not in also, -candidate.screened, len(candidate.changes)),
     )
     own = attainment(base_run, goals)
     finalists = [
-        _judge(one, trace, law.law, goals, base_run)
-        for one in (screened[:FINALISTS] if own < 1 - LEAST_GAIN / 2 else ())
+        _judge(candidate, trace, law.law, goals, base_run)
+        for candidate in (screened[:FINALISTS] if own < 1 - LEAST_GAIN / 2 else ())
     ]
-    better = [one for one in finalists if one.gain > LEAST_GAIN]
+    better = [finalist for finalist in finalists if finalist.gain > LEAST_GAIN]
     laws = law.draws[:LAWS] if better else ()
     by_law = [_mean_attainment(parts, drawn, base, goals) for drawn in laws]
-    doubted = [_doubt(one, parts, laws, goals, by_law) for one in better]
-    finalists = sorted((*doubted, *(one for one in finalists if one not in better)), key=lambda one: -one.low)
+    doubted = [_doubt(finalist, parts, laws, goals, by_law) for finalist in better]
+    finalists = sorted(
+        (*doubted, *(finalist for finalist in finalists if finalist not in better)),
+        key=lambda finalist: -finalist.low,
+    )
     first = finalists[0] if finalists else None
     best = _simplest(finalists, also)
     shown = best or first
@@ -137,11 +140,11 @@ def search(
     )
 
 
-def _judge(one: Candidate, trace: Trace, law: StepLaw, goals: Goals, base_run: EngineRun) -> Candidate:
+def _judge(candidate: Candidate, trace: Trace, law: StepLaw, goals: Goals, base_run: EngineRun) -> Candidate:
     """Add the gain over the whole load, with its error from the load."""
-    gain, noise = paired_gain(base_run, ReplayedScheduler(trace, law, one.limits).run(), goals)
+    gain, noise = paired_gain(base_run, ReplayedScheduler(trace, law, candidate.limits).run(), goals)
     return replace(
-        one,
+        candidate,
         attainment=attainment(base_run, goals) + gain,
         gain=gain,
         noise=noise,
@@ -150,7 +153,7 @@ def _judge(one: Candidate, trace: Trace, law: StepLaw, goals: Goals, base_run: E
 
 
 def _doubt(
-    one: Candidate,
+    candidate: Candidate,
     parts: Sequence[Trace],
     laws: Sequence[StepLaw],
     goals: Goals,
@@ -158,14 +161,14 @@ def _doubt(
 ) -> Candidate:
     """Add the error of the law, by the gain on the windows under each of its draws."""
     gains = [
-        _mean_attainment(parts, drawn, one.limits, goals) - base
+        _mean_attainment(parts, drawn, candidate.limits, goals) - base
         for drawn, base in zip(laws, base_by_law, strict=True)
     ]
     if not gains:
-        return one
+        return candidate
     return replace(
-        one,
-        noise=sqrt(one.noise**2 + pstdev(gains) ** 2),
+        candidate,
+        noise=sqrt(candidate.noise**2 + pstdev(gains) ** 2),
         likely=sum(gain > 0 for gain in gains) / len(gains),
     )
 
@@ -190,9 +193,11 @@ def neighbours(config: ServeConfig, base: EngineLimits) -> Iterator[Changes]:
         _changed(base, number, budget)
         for number, budget in sorted(product(seqs, budgets), key=lambda pair: _distance(base, *pair))
     ]
-    yield from (one for one in pairs if one)
+    yield from (pair for pair in pairs if pair)
     yield from (
-        one for one in singles if any(config.setting.get(knob) != value for knob, value in one.items())
+        single
+        for single in singles
+        if any(config.setting.get(knob) != value for knob, value in single.items())
     )
     yield from ({**single, **pair} for single in singles[-2:] for pair in pairs[:9] if pair)
 
@@ -232,13 +237,13 @@ def _admissible(
     refuse: Callable[[Changes], str],
     vetoed: dict[str, int],
 ) -> Iterator[tuple[Changes, EngineLimits]]:
-    count, known = 0, []
+    count, tried = 0, []
     for changes in wanted:
         if count == MOST:
             return
-        if changes in known:
+        if changes in tried:
             continue
-        known.append(changes)
+        tried.append(changes)
         why = refuse(changes)
         try:
             limits = base if why else moved_limits(config, base, changes)
@@ -282,12 +287,14 @@ def _simplest(finalists: Sequence[Candidate], suggested: Sequence[Changes]) -> C
     """
     if not finalists:
         return None
-    best = max(finalists, key=lambda one: one.low)
+    best = max(finalists, key=lambda finalist: finalist.low)
     noise = max(LEAST_GAIN, ERRORS * best.noise)
     if best.gain <= noise:
         return None
-    level = [one for one in finalists if one.gain >= best.gain - noise]
-    return min(level, key=lambda one: (len(one.changes), one.changes not in suggested, -one.low))
+    level = [finalist for finalist in finalists if finalist.gain >= best.gain - noise]
+    return min(
+        level, key=lambda finalist: (len(finalist.changes), finalist.changes not in suggested, -finalist.low)
+    )
 
 
 def _mean_attainment(parts: Sequence[Trace], law: StepLaw, limits: EngineLimits, goals: Goals) -> float:

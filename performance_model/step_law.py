@@ -84,7 +84,7 @@ class UncertainLaw:
 
     def interval(self, name: str, share: float = 0.8) -> tuple[float, float]:
         """The middle `share` of a coefficient over the draws."""
-        values = sorted(getattr(one, name) for one in (self.draws or (self.law,)))
+        values = sorted(getattr(draw, name) for draw in (self.draws or (self.law,)))
         return draws_quantile(values, (1 - share) / 2), draws_quantile(values, (1 + share) / 2)
 
 
@@ -113,7 +113,7 @@ def with_error(uncertain: UncertainLaw, itl: Sequence[float], ttft: Sequence[flo
     if not itl:
         return uncertain
     random = Random("error")  # noqa: S311 - statistics, not cryptography
-    draws = (one.scaled(exp(random.gauss(0.0, size))) for one in uncertain.draws)
+    draws = (draw.scaled(exp(random.gauss(0.0, size))) for draw in uncertain.draws)
     return replace(uncertain, draws=tuple(draws))
 
 
@@ -131,7 +131,7 @@ def write_law(uncertain: UncertainLaw) -> str:
         FORMAT: VERSION,
         "source": uncertain.source,
         "law": _as_row(uncertain.law),
-        "draws": [_as_row(one) for one in uncertain.draws],
+        "draws": [_as_row(draw) for draw in uncertain.draws],
         **({"wait_error": _shorten(uncertain.wait_error)} if uncertain.wait_error else {}),
         **({"fitted_to": asdict(uncertain.fitted_to)} if uncertain.fitted_to else {}),
     }
@@ -151,7 +151,7 @@ def read_law(text: str, name: str = "law") -> UncertainLaw:
         raise PredictionInputError(f"{name}: draws: must be a list of laws")
     return UncertainLaw(
         law=_from_row(row.get("law"), f"{name}: law"),
-        draws=tuple(_from_row(one, f"{name}: draws[{index}]") for index, one in enumerate(draws)),
+        draws=tuple(_from_row(draw, f"{name}: draws[{index}]") for index, draw in enumerate(draws)),
         source=str(row.get("source", "")),
         fitted_to=_read_largest(row.get("fitted_to"), f"{name}: fitted_to"),
         wait_error=_read_wait_error(row.get("wait_error", 0.0), name),
@@ -162,7 +162,9 @@ def _read_largest(row: object, where: str) -> LargestStep | None:
     if row is None:
         return None
     values = [row.get("tokens"), row.get("sequences")] if isinstance(row, dict) else []
-    numbers = [one for one in values if isinstance(one, int | float) and isfinite(one) and one > 0]
+    numbers = [
+        number for number in values if isinstance(number, int | float) and isfinite(number) and number > 0
+    ]
     if len(numbers) != 2:  # noqa: PLR2004 - both
         raise PredictionInputError(f"{where}: must have tokens and sequences, numbers above 0")
     return LargestStep(tokens=numbers[0], sequences=numbers[1])
@@ -186,14 +188,14 @@ def _from_row(row: object, where: str) -> StepLaw:
     if not isinstance(row, dict):
         raise PredictionInputError(f"{where}: must be an object with {', '.join(('knee', *COEFFICIENTS))}")
     fields: Mapping[str, Any] = row
-    known: Sequence[str] = _FIELDS
-    unknown = sorted(set(fields) - set(known))
+    names: Sequence[str] = _FIELDS
+    unknown = sorted(set(fields) - set(names))
     if unknown:
-        raise PredictionInputError(f"{where}: unknown coefficient {unknown[0]}; known: {', '.join(known)}")
-    for name in known:
+        raise PredictionInputError(f"{where}: unknown coefficient {unknown[0]}; known: {', '.join(names)}")
+    for name in names:
         value = fields.get(name, 0.0)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value < 0:
             raise PredictionInputError(f"{where}: {name} {value!r}: must be a number, at least 0")
     if not fields.get("step_us"):
         raise PredictionInputError(f"{where}: step_us must be above 0: a step takes time")
-    return StepLaw(**{name: float(fields.get(name, 0.0)) for name in known})
+    return StepLaw(**{name: float(fields.get(name, 0.0)) for name in names})

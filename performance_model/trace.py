@@ -87,8 +87,10 @@ def mean_context(trace: Trace) -> float:
 
     Its prompt and half of its output, for as long as it has output.
     """
-    outputs = sum(one.output_tokens for one in trace)
-    read = sum((one.prompt_tokens + one.output_tokens / 2) * one.output_tokens for one in trace)
+    outputs = sum(request.output_tokens for request in trace)
+    read = sum(
+        (request.prompt_tokens + request.output_tokens / 2) * request.output_tokens for request in trace
+    )
     return read / outputs if outputs else 0.0
 
 

@@ -124,9 +124,9 @@ def _attention(record: StepRecord, context: float) -> float:
 
 def with_kv_read(windows: Sequence[WorkWindow], context: float) -> Sequence[WorkWindow]:
     """With `context` tokens for each sequence, where the log does not show the KV cache's use (vLLM 0.25)."""
-    if any(one.kv_read for one in windows):
+    if any(window.kv_read for window in windows):
         return windows
-    return [replace(one, kv_read=context * one.sequences) for one in windows]
+    return [replace(window, kv_read=context * window.sequences) for window in windows]
 
 
 def sum_steps(batch: Sequence[StepRecord], kv_tokens: int, attention: float | None = None) -> WorkWindow:

@@ -69,9 +69,9 @@ def _latest(load: ServedLoad, seconds: float) -> ServedLoad:
 
 
 def _measured(counts: RequestCounts) -> Mapping[str, float]:
-    found = {
+    values = {
         "attainment": 1 - counts.missed / counts.served,
         "ttft_p90_s": quantile(counts.ttft, 0.9),
         "itl_p90_s": quantile(counts.itl, 0.9),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}

@@ -108,9 +108,9 @@ def learn(lesson: Lesson) -> Learned:
 
 
 def _fit(lesson: Lesson, context: float, draws: int) -> FittedLaw:
-    found, kind = choose_rows(lesson.config, _steps(lesson), context)
+    windows, kind = choose_rows(lesson.config, _steps(lesson), context)
     source: LawSource = "histograms" if kind == "histograms" else "iteration log"
-    rows = thin(found, MOST_ROWS)
+    rows = thin(windows, MOST_ROWS)
     if not rows:
         raise PredictionInputError("no second with running requests was seen yet")
     law = fit_with_prior(lesson.config, rows, kind=kind, draws=draws, source=f"{source}, {len(rows)} windows")
@@ -120,12 +120,12 @@ def _fit(lesson: Lesson, context: float, draws: int) -> FittedLaw:
 def _steps(lesson: Lesson) -> PastSteps:
     """All that a law is fitted to."""
     minutes, past = lesson.recording.minutes, lesson.past.steps if lesson.past else PastSteps()
-    logged = [*past.logged, *_unpickle(rows for one in minutes for rows in one.logged_rows)]
-    counted = [*past.counted, *_unpickle(one.histogram_rows for one in minutes)]
+    logged = [*past.logged, *_unpickle(rows for minute in minutes for rows in minute.logged_rows)]
+    counted = [*past.counted, *_unpickle(minute.histogram_rows for minute in minutes)]
     return PastSteps(
         logged=tuple(thin(logged, MOST_ROWS)),
         counted=tuple(thin(counted, MOST_ROWS)),
-        busy=(*past.busy, *(span for one in minutes for span in one.busy))[-MOST_SPANS:],
+        busy=(*past.busy, *(span for minute in minutes for span in minute.busy))[-MOST_SPANS:],
         last=lesson.last_step,
     )
 
@@ -142,12 +142,12 @@ def choose_rows(
 def _check(lesson: Lesson, load: RecordedLoad, outside_s: float) -> tuple[float, float] | None:
     """Errors of the last window, predicted by the newest law that was fitted before it."""
     minutes = lesson.recording.minutes
-    if len(minutes) < SPANNED or not all(one.steady for one in minutes[-SPANNED:]):
+    if len(minutes) < SPANNED or not all(minute.steady for minute in minutes[-SPANNED:]):
         return None
     measured = _measure(lesson.recording, load, outside_s)
     if measured is None or measured.begin_s < WINDOW_S:  # the engine's state before the trace is not known
         return None
-    before = [one for one in lesson.laws if one.until_s <= load.begin_s + measured.begin_s]
+    before = [law for law in lesson.laws if law.until_s <= load.begin_s + measured.begin_s]
     if not before:
         return None
     return check_window(load.trace, before[-1].law.law, _limits(lesson), measured)
@@ -170,7 +170,7 @@ def _measure(recording: Recording, load: RecordedLoad, outside_s: float) -> Meas
         for begun_s, ttft_s, gap_s in zip(requests.begun_s, requests.ttft_s, requests.gap_s, strict=True)
         if since_s <= begun_s < until_s and not isnan(ttft_s)
     ]
-    if len(served) < LEAST_REQUESTS or not any(one.itl_s for one in served):
+    if len(served) < LEAST_REQUESTS or not any(request.itl_s for request in served):
         return None
     return measure_records(served, end_s - WINDOW_S, end_s, outside_s=outside_s)
 

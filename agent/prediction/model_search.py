@@ -46,7 +46,7 @@ def search_settings(request: ModelSearchRequest) -> ModelSearchResult | None:
         load = find_load(learned, request.slo)
         if load.goals is None or learned.acceptance is None:
             return None
-        found = search(
+        result = search(
             load.config,
             load.trace,
             load.law,
@@ -57,7 +57,7 @@ def search_settings(request: ModelSearchRequest) -> ModelSearchResult | None:
         )
     except PredictionInputError:
         return None
-    best, capacity = found.best, load.capacity(load.present)
+    best, capacity = result.best, load.capacity(load.present)
     if capacity is None:
         return None
     changes = dict(best.changes) if best else {}
@@ -78,10 +78,10 @@ def search_settings(request: ModelSearchRequest) -> ModelSearchResult | None:
         },
         then=then,
         extrapolation=describe_extrapolation(load.law.fitted_to, largest_of(then)) if then else "",
-        why_nothing="" if best else _why_nothing(found, load.goals),
+        why_nothing="" if best else _why_nothing(result, load.goals),
         capacity=capacity,
         best_capacity=load.capacity(best.limits) if best else None,
-        tried=found.tried,
+        tried=result.tried,
         rules=tuple(_judge_rules(load, load.goals, request.suggested)),
     )
 
@@ -111,17 +111,17 @@ def _out_of_bounds(knob: Knob, value: Value, present: Value, bound: Bound) -> st
     return ""
 
 
-def _why_nothing(found: SearchResult, goals: Goals) -> str:
+def _why_nothing(result: SearchResult, goals: Goals) -> str:
     """Why no change is better, as a sentence."""
-    if found.base >= 1 - LEAST_GAIN / 2:
-        return f"{found.base:.1%} of the requests meet the objectives: there is nothing to gain"
-    if not found.finalists:
-        why = max(found.vetoed, key=lambda one: found.vetoed[one], default="there is none")
+    if result.base >= 1 - LEAST_GAIN / 2:
+        return f"{result.base:.1%} of the requests meet the objectives: there is nothing to gain"
+    if not result.finalists:
+        why = max(result.vetoed, key=lambda reason: result.vetoed[reason], default="there is none")
         return f"no setting nearby can be tried, mostly for this reason: {why}"
-    first = found.finalists[0]
-    few = "" if found.base + first.gain >= goals.share else ": one server is too small for the load"
+    first = result.finalists[0]
+    few = "" if result.base + first.gain >= goals.share else ": one server is too small for the load"
     return (
-        f"the best of {found.tried} settings, {describe_changes(first.changes)}, changes the share of "
+        f"the best of {result.tried} settings, {describe_changes(first.changes)}, changes the share of "
         f"requests within the objectives by {100 * first.gain:+.1f} points (standard error "
         f"{100 * first.noise:.1f}){few}"
     )

@@ -69,14 +69,14 @@ class Recorder:
             self._begin_s = at_s - sample.interval_s
         self._steady &= role.steady
         self._samples.append(sample)
-        known = self._servers.get(sample.server)
-        self._servers[sample.server] = opened = _Open(sample, known.debt if known else 0.0)
-        if known is None or not sample.interval_s:
+        previous = self._servers.get(sample.server)
+        self._servers[sample.server] = opened = _Open(sample, previous.debt if previous else 0.0)
+        if previous is None or not sample.interval_s:
             return
-        row = row_of_scrape(known.sample, sample, role.budget) if role.same_law else None
+        row = row_of_scrape(previous.sample, sample, role.budget) if role.same_law else None
         if row is not None and len(self._rows) < MOST_ROWS:
             self._rows.append(row)
-        grown = sample.running + sample.waiting - known.sample.running - known.sample.waiting
+        grown = sample.running + sample.waiting - previous.sample.running - previous.sample.waiting
         arrived = grown + sum(sample.finished.values()) - opened.debt
         opened.debt = max(0.0, -arrived)
         count = round(max(0.0, arrived))
@@ -91,8 +91,10 @@ class Recorder:
     def forget_rows(self) -> None:
         """The law has changed: the work of steps before is no evidence any more."""
         self._rows, self._logged = [], []
-        kept = [replace(one, histogram_rows=NO_ROWS, logged_rows=(), busy=()) for one in self._minutes]
-        self._minutes = deque(kept, maxlen=MINUTES)
+        minutes = [
+            replace(minute, histogram_rows=NO_ROWS, logged_rows=(), busy=()) for minute in self._minutes
+        ]
+        self._minutes = deque(minutes, maxlen=MINUTES)
 
     def close_minute(self, end_s: float) -> Recording:
         """End the present minute, and return the recording with it."""
@@ -104,8 +106,8 @@ class Recorder:
                     sums=sum_samples(self._samples),
                     arrivals_s=self._arrivals_s,
                     histogram_rows=pickle.dumps(self._rows),
-                    logged_rows=tuple(one.rows for one in self._logged),
-                    busy=tuple(span for one in self._logged for span in one.busy),
+                    logged_rows=tuple(steps.rows for steps in self._logged),
+                    busy=tuple(span for steps in self._logged for span in steps.busy),
                     steady=self._steady,
                 )
             )

@@ -105,45 +105,45 @@ class Recording:
 def sum_samples(samples: Iterable[EngineSample]) -> Sums:
     listed = list(samples)
     return Sums(
-        prompt_tokens=sum(one.prompt_tokens for one in listed),
-        cached_tokens=sum(one.cached_tokens for one in listed),
-        finished=sum(sum(one.finished.values()) for one in listed),
+        prompt_tokens=sum(sample.prompt_tokens for sample in listed),
+        cached_tokens=sum(sample.cached_tokens for sample in listed),
+        finished=sum(sum(sample.finished.values()) for sample in listed),
         **_histograms(listed),
     )
 
 
 def sum_minutes(minutes: Iterable[Minute]) -> Sums:
-    sums = [one.sums for one in minutes]
+    sums = [minute.sums for minute in minutes]
     return Sums(
-        prompt_tokens=sum(one.prompt_tokens for one in sums),
-        cached_tokens=sum(one.cached_tokens for one in sums),
-        finished=sum(one.finished for one in sums),
+        prompt_tokens=sum(part.prompt_tokens for part in sums),
+        cached_tokens=sum(part.cached_tokens for part in sums),
+        finished=sum(part.finished for part in sums),
         **_histograms(sums),
     )
 
 
 def _histograms(parts: Sequence[EngineSample | Sums]) -> _Histograms:
     return _Histograms(
-        prompts=add_buckets(one.prompts for one in parts),
-        answers=add_buckets(one.answers for one in parts),
-        ttft=add_buckets(one.ttft for one in parts),
-        gaps=add_buckets(one.gaps for one in parts),
-        itl=add_buckets(one.itl for one in parts),
-        queue=add_buckets(one.queue for one in parts),
-        prefill=add_buckets(one.prefill for one in parts),
-        e2e=add_buckets(one.e2e for one in parts),
-        inference=add_buckets(one.inference for one in parts),
+        prompts=add_buckets(part.prompts for part in parts),
+        answers=add_buckets(part.answers for part in parts),
+        ttft=add_buckets(part.ttft for part in parts),
+        gaps=add_buckets(part.gaps for part in parts),
+        itl=add_buckets(part.itl for part in parts),
+        queue=add_buckets(part.queue for part in parts),
+        prefill=add_buckets(part.prefill for part in parts),
+        e2e=add_buckets(part.e2e for part in parts),
+        inference=add_buckets(part.inference for part in parts),
     )
 
 
 def add_buckets(histograms: Iterable[Buckets | None]) -> Buckets | None:
     """Those with the edges of the latest; None if nothing was counted."""
-    present = [one for one in histograms if one is not None and one.total]
+    present = [histogram for histogram in histograms if histogram is not None and histogram.total]
     if not present:
         return None
-    same = [one for one in present if one.edges == present[-1].edges]
-    counts = tuple(map(sum, zip(*(one.counts for one in same), strict=True)))
-    return Buckets(present[-1].edges, counts, sum(one.sum for one in same))
+    same = [histogram for histogram in present if histogram.edges == present[-1].edges]
+    counts = tuple(map(sum, zip(*(histogram.counts for histogram in same), strict=True)))
+    return Buckets(present[-1].edges, counts, sum(histogram.sum for histogram in same))
 
 
 def _count(value: int | None) -> int:

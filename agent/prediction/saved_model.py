@@ -118,20 +118,20 @@ def encode(saved: SavedModel) -> bytes:
 def decode(text: bytes, target: str, now: datetime) -> SavedModel:
     """Raises ValueError with the reason if it is not of this target and format, or too old."""
     try:
-        found = _json().validate_json(text)
+        model = _json().validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    if found.version != VERSION:
-        raise ValueError(f"it has version {found.version}, this flettner reads version {VERSION}")
-    if found.target != target:
-        raise ValueError(f"it is of the target {found.target}")
-    if not timedelta() <= now - found.at <= OLDEST:
-        raise ValueError(f"it was written on {found.at:%Y-%m-%d at %H:%M} UTC, and is used for {OLDEST}")
-    columns = (found.load.prompts, found.load.outputs, found.load.cached)
-    if any(len(column) != len(found.load.arrivals_s) for column in columns):
+    if model.version != VERSION:
+        raise ValueError(f"it has version {model.version}, this flettner reads version {VERSION}")
+    if model.target != target:
+        raise ValueError(f"it is of the target {model.target}")
+    if not timedelta() <= now - model.at <= OLDEST:
+        raise ValueError(f"it was written on {model.at:%Y-%m-%d at %H:%M} UTC, and is used for {OLDEST}")
+    columns = (model.load.prompts, model.load.outputs, model.load.cached)
+    if any(len(column) != len(model.load.arrivals_s) for column in columns):
         raise ValueError("the columns of its trace differ in length")
-    return found
+    return model
 
 
 def packed(load: PastLoad) -> PackedTrace:

@@ -70,11 +70,11 @@ class ServedLoad:
         """None without objectives. Rates are of one server, `servers` is for the load of all."""
         if self.goals is None:
             return None
-        found = find_headroom(self.trace, self.law.law, limits, self.goals)
-        servers = found.replicas
-        if self.servers > 1 and found.rate_per_s:
-            servers = ceil(self.servers * self.rate_rps / found.rate_per_s)
-        return Capacity(rate_rps=found.rate_per_s, servers=servers)
+        headroom = find_headroom(self.trace, self.law.law, limits, self.goals)
+        servers = headroom.replicas
+        if self.servers > 1 and headroom.rate_per_s:
+            servers = ceil(self.servers * self.rate_rps / headroom.rate_per_s)
+        return Capacity(rate_rps=headroom.rate_per_s, servers=servers)
 
 
 def find_load(learned: LearnedModel, slo: Slo) -> ServedLoad:
@@ -104,14 +104,14 @@ def goals_of(slo: Slo, outside_s: float) -> Goals | None:
 
     The share is the smallest promised one.
     """
-    promised = [one for one in (slo.ttft, slo.itl, slo.e2e) if one is not None]
+    promised = [objective for objective in (slo.ttft, slo.itl, slo.e2e) if objective is not None]
     if not promised:
         return None
     goals = Goals(
         ttft_s=slo.ttft.under_s if slo.ttft else None,
         itl_s=slo.itl.under_s if slo.itl else None,
         e2e_s=slo.e2e.under_s if slo.e2e else None,
-        share=min(one.share for one in promised),
+        share=min(objective.share for objective in promised),
     )
     return goals.inside(outside_s)
 

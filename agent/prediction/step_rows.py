@@ -42,7 +42,7 @@ def row_of_scrape(before: EngineSample, after: EngineSample, budget: float | Non
         return None
     if not 0 < after.interval_s <= MOST_SECONDS or min(before.running, after.running) < least:
         return None
-    ended = [one.total for one in (after.prompts, after.answers) if one is not None]
+    ended = [histogram.total for histogram in (after.prompts, after.answers) if histogram is not None]
     usage = ((before.kv_usage or 0.0) + (after.kv_usage or 0.0)) / 2
     return window_of_counts(
         HistogramTotals((*steps.edges, inf), steps.counts, steps.sum),
@@ -56,10 +56,10 @@ def row_of_scrape(before: EngineSample, after: EngineSample, budget: float | Non
 def read_steps(lines: Sequence[str], last: int, kv_tokens: int) -> LoggedSteps:
     """The steps after number `last`; all if that one is not in the lines. Of several engines the first."""
     records = list(parse_iterations(lines))
-    engine = min((one.engine for one in records), default=0)
-    records = [one for one in records if one.engine == engine]
-    known = next((at for at in reversed(range(len(records))) if records[at].index == last), -1)
-    new = records[known + 1 :]
+    engine = min((record.engine for record in records), default=0)
+    records = [record for record in records if record.engine == engine]
+    place = next((at for at in reversed(range(len(records))) if records[at].index == last), -1)
+    new = records[place + 1 :]
     return LoggedSteps(
         rows=pickle.dumps(thin(list(windows_of_steps(new, kv_tokens)), MOST_ROWS)),
         busy=tuple(busy_spans(new, kv_tokens)),

@@ -48,7 +48,7 @@ def build_load(recording: Recording, *, servers: int = 1, seed: int = 0) -> Reco
         prompts = prompt_lengths([requests.sizes[at] for at in inside], sums.prompts, random)
         outputs = output_lengths([requests.outputs[at] for at in inside], sums.answers, random)
     else:
-        arrivals_s = sorted(at_s for one in minutes for at_s in one.arrivals_s)
+        arrivals_s = sorted(at_s for minute in minutes for at_s in minute.arrivals_s)
         prompts = draw_lengths(sums.prompts, len(arrivals_s), random)
         outputs = draw_lengths(sums.answers, len(arrivals_s), random)
     share = min(1.0, sums.cached_tokens / sums.prompt_tokens) if sums.prompt_tokens else 0.0
@@ -91,28 +91,28 @@ def prompt_lengths(sizes: Sequence[int], histogram: Buckets, random: Random) -> 
     The k-th smallest request has the k-th smallest prompt. Inside its bucket of vLLM's histogram its length
     follows its bytes, at the mean number of tokens for a byte. Without its bytes a length is drawn.
     """
-    found = draw_lengths(histogram, len(sizes), random)
-    known = sorted((at for at, size in enumerate(sizes) if size > 0), key=lambda at: sizes[at])
-    if not known:
-        return found
-    mean_size = sum(sizes[at] for at in known) / len(known)
+    lengths = draw_lengths(histogram, len(sizes), random)
+    measured = sorted((at for at, size in enumerate(sizes) if size > 0), key=lambda at: sizes[at])
+    if not measured:
+        return lengths
+    mean_size = sum(sizes[at] for at in measured) / len(measured)
     tokens_per_byte = histogram.sum / histogram.total / mean_size
     highs, lows = [*histogram.edges, inf], [0.0, *histogram.edges]
     upto = list(accumulate(histogram.counts))
-    for rank, at in enumerate(known):
-        bucket = bisect_left(upto, (rank + 0.5) / len(known) * upto[-1])
+    for rank, at in enumerate(measured):
+        bucket = bisect_left(upto, (rank + 0.5) / len(measured) * upto[-1])
         tokens = min(max(sizes[at] * tokens_per_byte, lows[bucket] + 1), highs[bucket])
-        found[at] = max(1, round(tokens))
-    return found
+        lengths[at] = max(1, round(tokens))
+    return lengths
 
 
 def output_lengths(chunks: Sequence[int], histogram: Buckets, random: Random) -> "array[int]":
     """Of streamed answers their chunks, scaled to vLLM's mean; of others a draw."""
     drawn = draw_lengths(histogram, len(chunks), random)
-    known = [count for count in chunks if count > 0]
+    counts = [count for count in chunks if count > 0]
     scale = 1.0
-    if known and len(known) >= LEAST_KNOWN_CHUNKS * len(chunks):
-        scale = histogram.sum / histogram.total / (sum(known) / len(known))
+    if counts and len(counts) >= LEAST_KNOWN_CHUNKS * len(chunks):
+        scale = histogram.sum / histogram.total / (sum(counts) / len(counts))
     scale = min(max(scale, 1 / MOST_TOKENS_PER_CHUNK), MOST_TOKENS_PER_CHUNK)
     return array(
         "I",

@@ -109,7 +109,9 @@ def _asked(load: ServedLoad, request: WhatIfRequest) -> ServedLoad:
 def _shorten(load: ServedLoad, request: WhatIfRequest, limits: EngineLimits) -> ServedLoad:
     """As many of the latest requests as both settings serve in MOST_EVENTS."""
     sides = ((load.trace, load.present), (_asked(load, request).trace, limits))
-    most = min(ReplayedScheduler(trace, load.law.law, one).ended_within(MOST_EVENTS) for trace, one in sides)
+    most = min(
+        ReplayedScheduler(trace, load.law.law, setting).ended_within(MOST_EVENTS) for trace, setting in sides
+    )
     return replace(load, trace=latest_part(load.trace, max(LEAST_REQUESTS, most)))
 
 
@@ -148,7 +150,7 @@ def _curve(load: ServedLoad, limits: EngineLimits) -> Iterator[CurvePoint]:
         part = window(part, since_s, duration_s(part) - since_s + 1e-6)
     for times in CURVE:
         at_rate = replace(load, trace=scale_rate(part, times))
-        now, then = (at_rate.predict(one, draws=CURVE_DRAWS) for one in (load.present, limits))
+        now, then = (at_rate.predict(setting, draws=CURVE_DRAWS) for setting in (load.present, limits))
         yield CurvePoint(rate_rps=load.rate_rps * times, now=_shown(now), then=_shown(then))
 
 
