@@ -49,8 +49,8 @@ class TokenReview(AccessOptions):
         return IdentifiedCaller(name=str(user["username"]), role=role) if role else None
 
     def _role(self, user: str, groups: Sequence[str]) -> Role | None:
-        found = [self.users.get(user), *(self.groups.get(group) for group in groups)]
-        return max((role for role in found if role is not None), key=RANKS.__getitem__, default=None)
+        roles = [self.users.get(user), *(self.groups.get(group) for group in groups)]
+        return max((role for role in roles if role is not None), key=RANKS.__getitem__, default=None)
 
 
 plugin = TokenReview

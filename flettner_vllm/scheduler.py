@@ -232,8 +232,8 @@ def _check_support(config: Any) -> str:  # noqa: ANN401
     """The release of vLLM. Raises ValueError if it or this kind of model is not supported."""
     version = str(import_module("vllm").__version__)
     if not is_known(version):
-        known = " to ".join(".".join(map(str, release)) for release in (OLDEST, NEWEST))
-        raise ValueError(f"vLLM {version} is not known to this release, which knows {known}")
+        releases = " to ".join(".".join(map(str, release)) for release in (OLDEST, NEWEST))
+        raise ValueError(f"vLLM {version} is not known to this release, which knows {releases}")
     if getattr(config, "diffusion_config", None) is not None:
         raise ValueError("diffusion models have a scheduler of their own")
     return version
@@ -241,8 +241,8 @@ def _check_support(config: Any) -> str:  # noqa: ANN401
 
 def is_known(version: str) -> bool:
     """Whether a release such as "0.32.0" or "0.32.1.dev3+g1a2b3c" is supported."""
-    found = re.match(r"(\d+)\.(\d+)\b", version)
-    return found is not None and OLDEST <= (int(found[1]), int(found[2])) <= NEWEST
+    match = re.match(r"(\d+)\.(\d+)\b", version)
+    return match is not None and OLDEST <= (int(match[1]), int(match[2])) <= NEWEST
 
 
 def find_address(given: str, parallel: Any) -> str | tuple[str, int]:  # noqa: ANN401

@@ -33,8 +33,8 @@ async def resolve(address: Address) -> list[Address]:
     if parse_ip(address.host) is not None:
         return [address]
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    hosts = dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found)
+    infos = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    hosts = dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in infos)
     return [Address(host, address.port) for host in hosts]
 
 

@@ -109,13 +109,13 @@ def _read_prompts(path: Path) -> tuple[str, ...]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
-    found = tuple(dict.fromkeys(_parse_prompts(path, text)))
-    if not LEAST <= len(found) <= MOST_PROMPTS:
+    prompts = tuple(dict.fromkeys(_parse_prompts(path, text)))
+    if not LEAST <= len(prompts) <= MOST_PROMPTS:
         raise ConfigError(
-            f"{path}: has {len(found)} different prompts: give {LEAST} to {MOST_PROMPTS}. With fewer, "
+            f"{path}: has {len(prompts)} different prompts: give {LEAST} to {MOST_PROMPTS}. With fewer, "
             "wrong answers cannot be distinguished from chance; a few dozen are recommended"
         )
-    return found
+    return prompts
 
 
 def _parse_prompts(path: Path, text: str) -> Iterator[str]:

@@ -127,12 +127,12 @@ def find_unknown_bounds(document: Mapping[str, Any]) -> Iterator[str]:
 
 def find_unknown_anchors(tables: FileTable) -> Iterator[str]:
     """Find destinations of the journal's anchors that do not exist."""
-    known = {LOG, SYSLOG, *(table.name or table.kind for table in tables.notify)}
+    destinations = {LOG, SYSLOG, *(table.name or table.kind for table in tables.notify)}
     for name in tables.agent.audit.anchor.to:
-        if name not in known:
+        if name not in destinations:
             yield (
                 f"[agent.audit.anchor] to: {quote(name)} is neither `log` nor `syslog` nor the name of a"
-                f" [[notify]]{suggest_name(name, known)}"
+                f" [[notify]]{suggest_name(name, destinations)}"
             )
 
 
@@ -170,16 +170,16 @@ def _api_addresses(table: object) -> tuple[Address, ...]:
     return tuple(listener for listener in listed if isinstance(listener, Address))
 
 
-def _same_port(one: Address, other: Address) -> bool:
-    same_host = one.host == other.host or one.is_wildcard or other.is_wildcard
-    return same_host and one.port == other.port != 0
+def _same_port(first: Address, second: Address) -> bool:
+    same_host = first.host == second.host or first.is_wildcard or second.is_wildcard
+    return same_host and first.port == second.port != 0
 
 
 def _describe_error(details: ErrorDetails, document: Mapping[str, object]) -> str:
     path = list(details["loc"])
     if details["type"] == "extra_forbidden":
-        known = _find_table(FileTable, path[:-1]).model_fields
-        return f"{_format_path(path, document)}: unknown key{suggest_name(str(path[-1]), known)}"
+        keys = _find_table(FileTable, path[:-1]).model_fields
+        return f"{_format_path(path, document)}: unknown key{suggest_name(str(path[-1]), keys)}"
     if details["type"] == "wrong_key":
         return f"{_format_path([*path, details['ctx']['key']], document)}: {details['ctx']['problem']}"
     return f"{_format_path(path, document)}: {describe_problem(details)}"
@@ -188,10 +188,10 @@ def _describe_error(details: ErrorDetails, document: Mapping[str, object]) -> st
 def _find_table(annotation: Any, path: Sequence[str | int]) -> type[BaseModel]:  # noqa: ANN401 - a type form
     """Find the table at a path, through optional tables, lists and tables of tables."""
     for part in path:
-        found = _find_model(annotation)
-        by_name = annotation if annotation is found else None
+        model = _find_model(annotation)
+        by_name = annotation if annotation is model else None
         annotation = (
-            found.model_fields[str(part)].annotation if by_name or _is_optional(annotation) else found
+            model.model_fields[str(part)].annotation if by_name or _is_optional(annotation) else model
         )
     return _find_model(annotation)
 

@@ -145,8 +145,8 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
         raise ConfigError("\n".join(problems))
     proxies = [(table.name, traffic) for table, (_, traffic, _) in zip(tables.targets, plugins, strict=True)]
     engines = [(table.name, engine) for table, (engine, _, _) in zip(tables.targets, plugins, strict=True)]
-    found = [*find_disagreements(proxies, document), *find_shared_servers(engines, document)]
-    if contradictions := [*_find_contradictions(tables.targets, document, plugins), *found]:
+    disagreements = [*find_disagreements(proxies, document), *find_shared_servers(engines, document)]
+    if contradictions := [*_find_contradictions(tables.targets, document, plugins), *disagreements]:
         raise ConfigError("\n".join(contradictions))
     return Config(
         state_dir=_resolve_path(here, tables.agent.state_dir),

@@ -24,21 +24,21 @@ _LONGEST_S = 366 * 86400
 def seconds(value: object) -> float:
     """Parse "500ms", "30s", "10m", "1h", "2d", or a number of seconds."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        found = value
+        duration = value
     elif isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
-        found = float(match[1]) * _UNITS_S[match[2]]
+        duration = float(match[1]) * _UNITS_S[match[2]]
     else:
         raise ValueError(f'must be a duration like "500ms", "30s", "10m" or "1h", not {quote(value)}')
-    if not 0 <= found <= _LONGEST_S:  # also for NaN
+    if not 0 <= duration <= _LONGEST_S:  # also for NaN
         raise ValueError(f"must be a duration of 0 s to 366 d, not {quote(value)}")
-    return float(found)
+    return float(duration)
 
 
 def positive_seconds(value: object) -> float:
-    found = seconds(value)
-    if found == 0:
+    duration = seconds(value)
+    if duration == 0:
         raise ValueError("must be longer than 0 s")
-    return found
+    return duration
 
 
 def address(value: object) -> Address:

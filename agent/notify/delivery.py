@@ -253,10 +253,10 @@ def load_progress(file: Path, head: int) -> tuple[int, dict[str, str]]:
     A journal that ends before that seq is another journal, whose ids start again.
     """
     with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        found = json.loads(file.read_text(encoding="utf-8"))
-        sent = {str(id_): str(key) for id_, key in found["told"].items()}
-        if int(found["seq"]) <= head:
-            return int(found["seq"]), sent
+        progress = json.loads(file.read_text(encoding="utf-8"))
+        sent = {str(id_): str(key) for id_, key in progress["told"].items()}
+        if int(progress["seq"]) <= head:
+            return int(progress["seq"]), sent
     return head, {}
 
 

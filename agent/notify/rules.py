@@ -250,7 +250,9 @@ def _server_notice(state: State, at: datetime) -> Notice:
     """Build the one notice on the target's servers: an incident, or its resolution."""
     exited = [server.name for server in state.fleet.servers if server.name in state.fleet.exited]
     weights = state.split.weights
-    carry = [name for name, weight in weights.items() if weight] or [one.name for one in state.fleet.running]
+    carry = [name for name, weight in weights.items() if weight] or [
+        server.name for server in state.fleet.running
+    ]
     green_carries = all(server.name not in carry for server in state.fleet.running)
     failures, failover = describe_failures(state), describe_failover(state)
     if state.phase is Phase.HALTED:

@@ -27,10 +27,10 @@ def third_party_policies(kind: str, folder: Path | None = None) -> dict[str, Thi
     """Find the plugins that flettner does not ship, by name. ConfigError if two plugins share a name."""
     if kind != "policies":
         return {}
-    found = find_policies(folder)
-    for name in sorted(found.keys() & shipped_plugins(kind).keys()):
-        raise ConfigError(name_clash(found[name], "flettner"))
-    return found
+    policies = find_policies(folder)
+    for name in sorted(policies.keys() & shipped_plugins(kind).keys()):
+        raise ConfigError(name_clash(policies[name], "flettner"))
+    return policies
 
 
 def shipped_plugins(kind: str) -> dict[str, str]:
@@ -38,14 +38,14 @@ def shipped_plugins(kind: str) -> dict[str, str]:
 
     A package without a `plugin.py` is a library of the other plugins.
     """
-    found = {}
+    plugins = {}
     for folder in map(Path, import_module(f"flettner.{kind}").__path__):
         for module in iter_modules([str(folder)]):
             if not module.ispkg:
-                found[module.name] = f"flettner.{kind}.{module.name}"
+                plugins[module.name] = f"flettner.{kind}.{module.name}"
             elif (folder / module.name / "plugin.py").is_file():
-                found[module.name] = f"flettner.{kind}.{module.name}.plugin"
-    return found
+                plugins[module.name] = f"flettner.{kind}.{module.name}.plugin"
+    return plugins
 
 
 def load_plugin(kind: str, name: str, *, table: str = "", folder: Path | None = None) -> type:
@@ -55,8 +55,8 @@ def load_plugin(kind: str, name: str, *, table: str = "", folder: Path | None = 
     if name not in shipped:
         if policy := third_party_policies(kind, folder).get(name):
             return _load_third_party(policy, table)
-        known = list_plugins(kind, folder=folder)
-        raise ConfigError(f"[{table}] {name}: no such plugin {kind}/{name}.py{suggest_name(name, known)}")
+        names = list_plugins(kind, folder=folder)
+        raise ConfigError(f"[{table}] {name}: no such plugin {kind}/{name}.py{suggest_name(name, names)}")
     try:
         plugin = import_module(shipped[name]).plugin
     except ImportError as error:
@@ -72,18 +72,20 @@ def build_plugin(
     """Build the plugin `kind`/`name`.py with its options. ConfigError lists every bad option, one a line."""
     table = table or f"{kind}.{name}"
     plugin = load_plugin(kind, name, table=table, folder=folder)
-    known = options_of(plugin)
+    parameters = options_of(plugin)
     given = {key: freeze_lists(value) for key, value in options.items()}
     problems = [
-        f"[{table}] {key}: unknown key{suggest_name(key, known)}" for key in given if key not in known
+        f"[{table}] {key}: unknown key{suggest_name(key, parameters)}"
+        for key in given
+        if key not in parameters
     ]
     problems += [
         f"[{table}] {key}: missing; it is required"
-        for key, option in known.items()
+        for key, option in parameters.items()
         if key not in given and option.default is MISSING and option.default_factory is MISSING
     ]
     hints = get_type_hints(plugin)
-    for key in known.keys() & given.keys():
+    for key in parameters.keys() & given.keys():
         problems += (f"[{table}] {key}{error}" for error in _find_type_errors(key, hints[key], given[key]))
     if problems:
         raise ConfigError("\n".join(sorted(problems)))

@@ -26,9 +26,9 @@ _MUST_BE = {
 }
 
 
-def suggest_name(word: str, known: Iterable[str]) -> str:
+def suggest_name(word: str, options: Iterable[str]) -> str:
     """Return `; did you mean X?`, or the list of known names, as the end of an error text."""
-    names = sorted(known)
+    names = sorted(options)
     near = get_close_matches(word.lower().replace("-", "_"), names, n=1)
     if near:
         return f"; did you mean {near[0]}?"
@@ -43,13 +43,13 @@ def describe_problem(details: "ErrorDetails", key: str = "") -> str:
     if kind == "value_error":
         return str(context["error"])
     keys = [key, *(part for part in details["loc"] if isinstance(part, str))]
-    found = quote(details["input"], " ".join(keys))
+    value = quote(details["input"], " ".join(keys))
     if kind == "literal_error":
-        return f"must be {context['expected']}, not {found}"
+        return f"must be {context['expected']}, not {value}"
     if kind in _MUST_BE:
-        return f"must be {_MUST_BE[kind]}, not {found}"
+        return f"must be {_MUST_BE[kind]}, not {value}"
     message = details["msg"].removeprefix("Input should be ").removeprefix("a valid ")
-    return f"must be {message}, not {found}" if message != details["msg"] else f"{message}, not {found}"
+    return f"must be {message}, not {value}" if message != details["msg"] else f"{message}, not {value}"
 
 
 def quote(value: object, keys: str = "") -> str:

@@ -35,25 +35,25 @@ class ThirdPartyPolicy:
     def load(self) -> object:
         """Import its plugin object. Raises ConfigError with the file and line that cannot be loaded."""
         try:
-            found: object = self.source.load() if isinstance(self.source, EntryPoint) else _run(self.source)
+            plugin: object = self.source.load() if isinstance(self.source, EntryPoint) else _run(self.source)
         except (Exception, SystemExit) as error:
             raise ConfigError(f"{self.origin} cannot be loaded: {failure_location(error)}") from error
-        return found
+        return plugin
 
 
 def find_policies(folder: Path | None = None) -> dict[str, ThirdPartyPolicy]:
     """Find all third-party policies, by name, without imports. ConfigError: an invalid or duplicate name."""
-    found: dict[str, ThirdPartyPolicy] = {}
+    policies: dict[str, ThirdPartyPolicy] = {}
     for policy in (*_installed_policies(), *policies_in_folder(folder).values()):
         if not NAME.fullmatch(policy.name):
             raise ConfigError(
                 f"the policy {policy.name!r} of {policy.origin}: a name consists of a-z, 0-9 and _, "
                 "and starts with a letter"
             )
-        if policy.name in found:
-            raise ConfigError(name_clash(policy, found[policy.name].origin))
-        found[policy.name] = policy
-    return found
+        if policy.name in policies:
+            raise ConfigError(name_clash(policy, policies[policy.name].origin))
+        policies[policy.name] = policy
+    return policies
 
 
 def name_clash(policy: ThirdPartyPolicy, other: str) -> str:
@@ -162,10 +162,12 @@ def check_proposal(proposal: object) -> Proposal:
 
     if not isinstance(proposal, Proposal):
         raise MalformedProposalError(f"propose returned {proposal!r:.80}, which is no Proposal")
-    given: dict[str, Any] = {one.name: getattr(proposal, one.name) for one in fields(Proposal)}
+    given: dict[str, Any] = {
+        attribute.name: getattr(proposal, attribute.name) for attribute in fields(Proposal)
+    }
     if isinstance(given["evidence"], list | tuple):
         given["evidence"] = tuple(
-            asdict(one) if isinstance(one, Evidence) else one for one in given["evidence"]
+            asdict(item) if isinstance(item, Evidence) else item for item in given["evidence"]
         )
     try:
         plain = TypeAdapter(Proposal).validate_python(given)

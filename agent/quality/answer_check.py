@@ -33,13 +33,13 @@ class Examiner:
     async def examine(self, effect: Examine) -> AnswerComparison:
         """Compare green's answers with two rounds of blue's. Raises TimeoutError, ActError."""
         async with asyncio.timeout(effect.deadline_s):
-            blue, green, known = effect.blue, effect.green, self._answers
+            blue, green, own_answers = effect.blue, effect.green, self._answers
             self._answers = None
             if green is None:
                 self._answers = blue, _require_answers(blue, (await self._ask(blue), await self._ask(blue)))
                 return AnswerComparison(ok=True, why=f"{blue.name} answered the golden prompts")
-            if known is not None and known[0] == blue:
-                return await self._with_command(compare(*known[1], await self._ask(green)), blue, green)
+            if own_answers is not None and own_answers[0] == blue:
+                return await self._with_command(compare(*own_answers[1], await self._ask(green)), blue, green)
             first = await self._ask(blue)
             answers = await self._ask(green)
             _require_answers(blue, (first, again := await self._ask(blue)))
@@ -48,16 +48,18 @@ class Examiner:
     async def _ask(self, server: Server) -> tuple[GoldenAnswer, ...]:
         return await self.engine.answers(server, self.exam.prompts, self.exam.at_most_s)
 
-    async def _with_command(self, found: AnswerComparison, blue: Server, green: Server) -> AnswerComparison:
+    async def _with_command(
+        self, comparison: AnswerComparison, blue: Server, green: Server
+    ) -> AnswerComparison:
         """Run the operator's command, if any, unless the comparison has failed already."""
-        if not found.ok or not self.exam.command:
-            return found
+        if not comparison.ok or not self.exam.command:
+            return comparison
         urls = {"{green}": f"http://{green.address}", "{blue}": f"http://{blue.address}"}
         argv = [_fill_urls(word, urls) for word in self.exam.command]
         status, last = await run_command(argv)
         if status == 0:
-            return replace(found, why=f"{found.why}; {argv[0]}: {last or 'no objection'}")
-        return replace(found, ok=False, why=f"{argv[0]} ended with status {status}: {last}")
+            return replace(comparison, why=f"{comparison.why}; {argv[0]}: {last or 'no objection'}")
+        return replace(comparison, ok=False, why=f"{argv[0]} ended with status {status}: {last}")
 
 
 def _fill_urls(word: str, urls: dict[str, str]) -> str:

@@ -152,40 +152,44 @@ def _flawed(*answers: GoldenAnswer) -> Triple:
     return blue, again, green
 
 
-def _words(one: GoldenAnswer, other: GoldenAnswer) -> tuple[Sequence[str], Sequence[str]]:
+def _words(first: GoldenAnswer, second: GoldenAnswer) -> tuple[Sequence[str], Sequence[str]]:
     """Tokens where both have them, else words."""
     return (
-        (one.tokens, other.tokens) if one.tokens and other.tokens else (one.text.split(), other.text.split())
+        (first.tokens, second.tokens)
+        if first.tokens and second.tokens
+        else (first.text.split(), second.text.split())
     )
 
 
-def _equal(one: GoldenAnswer, other: GoldenAnswer) -> int:
+def _equal(first: GoldenAnswer, second: GoldenAnswer) -> int:
     """Tokens, or words, before they diverge."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*_words(one, other), strict=False)))
+    return sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*_words(first, second), strict=False))
+    )
 
 
-def _parted(one: GoldenAnswer, other: GoldenAnswer) -> float:
-    longest = max(map(len, _words(one, other)))
-    return 1 - _equal(one, other) / longest if longest else 0.0
+def _parted(first: GoldenAnswer, second: GoldenAnswer) -> float:
+    longest = max(map(len, _words(first, second)))
+    return 1 - _equal(first, second) / longest if longest else 0.0
 
 
-def _contradicted(one: GoldenAnswer, other: GoldenAnswer) -> float:
-    at = _equal(one, other)
-    if at == max(map(len, _words(one, other))):
+def _contradicted(first: GoldenAnswer, second: GoldenAnswer) -> float:
+    at = _equal(first, second)
+    if at == max(map(len, _words(first, second))):
         return 0.0
-    if not (one.tokens and other.tokens):
+    if not (first.tokens and second.tokens):
         return float(at < EARLY)
-    return float(any(answer.logprobs[at] >= SURE for answer in (one, other) if at < len(answer.logprobs)))
+    return float(any(answer.logprobs[at] >= SURE for answer in (first, second) if at < len(answer.logprobs)))
 
 
-def _drift(one: GoldenAnswer, other: GoldenAnswer) -> float:
+def _drift(first: GoldenAnswer, second: GoldenAnswer) -> float:
     """0 if nothing can be compared."""
-    return _drift_if_any(one, other) or 0.0
+    return _drift_if_any(first, second) or 0.0
 
 
-def _drift_if_any(one: GoldenAnswer, other: GoldenAnswer) -> float | None:
-    pairs = list(zip(one.logprobs, other.logprobs, strict=False))[: _equal(one, other)]
-    if not (one.tokens and other.tokens and pairs):
+def _drift_if_any(first: GoldenAnswer, second: GoldenAnswer) -> float | None:
+    pairs = list(zip(first.logprobs, second.logprobs, strict=False))[: _equal(first, second)]
+    if not (first.tokens and second.tokens and pairs):
         return None
     return fmean(abs(_bounded(a) - _bounded(b)) for a, b in pairs)
 
@@ -194,9 +198,9 @@ def _bounded(logprob: float) -> float:
     return min(max(logprob, LEAST_LOGPROB), 0.0)
 
 
-def _lengths(one: GoldenAnswer, other: GoldenAnswer) -> float:
-    longer = max(one.length, other.length)
-    return 1 - min(one.length, other.length) / longer if longer else 0.0
+def _lengths(first: GoldenAnswer, second: GoldenAnswer) -> float:
+    longer = max(first.length, second.length)
+    return 1 - min(first.length, second.length) / longer if longer else 0.0
 
 
 def flaw_of(answer: GoldenAnswer) -> str:

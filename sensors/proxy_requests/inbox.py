@@ -26,11 +26,11 @@ class TargetInbox:
         self.lost_s = float("-inf")
         self.why_lost = ""
 
-    def state(self, *, known: bool) -> SourceCondition:
+    def state(self, *, is_known: bool) -> SourceCondition:
         """True if the Envoy of this host is connected; None if it never was."""
         if self.active:
             return True, "Envoy is connected"
-        return (False, "Envoy has closed its connection") if known else None
+        return (False, "Envoy has closed its connection") if is_known else None
 
     def lose(self, why: str) -> None:
         self.lost_s, self.why_lost = asyncio.get_running_loop().time(), why

@@ -107,7 +107,7 @@ class ProxyRequests(ClusterOptions):
             if self.listen:
                 return await self._listen_to_gateways(stack, view, inbox)
             await stack.enter_async_context(subscribed(path, view.target, inbox, now))
-            return lambda: inbox.state(known=SOURCE in reporter.states)
+            return lambda: inbox.state(is_known=SOURCE in reporter.states)
 
         def report(state: RetryCallState) -> None:
             why = f"cannot listen on {self.listen or path}: {failure(state)}"
