@@ -56,11 +56,11 @@ def runtime(name: str, seen: set[str]) -> Iterator[metadata.Distribution]:
         return
     seen.add(name)
     try:
-        found = metadata.distribution(name)
+        distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:  # for another platform
         return
-    yield found
-    for wanted in found.requires or ():
+    yield distribution
+    for wanted in distribution.requires or ():
         is_extra = "extra ==" in wanted and not wanted.endswith("extra == 'daemon'")
         if not is_extra and (match := re.match(r"[\w.-]+", wanted)):
             yield from runtime(match[0], seen)
@@ -77,17 +77,23 @@ def licences(of: metadata.PackageMetadata) -> list[str]:
 
 
 def test_what_it_runs_with_has_a_licence_that_goes_with_ours() -> None:
-    found = {one.metadata["Name"]: licences(one.metadata) for one in runtime("flettner", set())}
+    licences_by_name = {
+        distribution.metadata["Name"]: licences(distribution.metadata)
+        for distribution in runtime("flettner", set())
+    }
 
-    assert len(found) > 20
-    assert {name: all(map(LICENCES.fullmatch, told)) for name, told in found.items()} == dict.fromkeys(
-        found, True
-    )
+    assert len(licences_by_name) > 20
+    assert {
+        name: all(map(LICENCES.fullmatch, texts)) for name, texts in licences_by_name.items()
+    } == dict.fromkeys(licences_by_name, True)
 
 
 def test_what_it_runs_with_is_installed_as_it_is_locked(locked: list[Package]) -> None:
     versions = {package["name"]: package["version"] for package in locked}
-    found = {canonical(one.metadata["Name"]): one.version for one in runtime("flettner", set())}
-    del found["flettner"]
+    installed = {
+        canonical(distribution.metadata["Name"]): distribution.version
+        for distribution in runtime("flettner", set())
+    }
+    del installed["flettner"]
 
-    assert found == {name: versions[name] for name in found}
+    assert installed == {name: versions[name] for name in installed}

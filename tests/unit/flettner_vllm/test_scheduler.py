@@ -363,14 +363,14 @@ def test_an_unknown_scheduler_is_left_alone(
 
 
 @pytest.mark.parametrize(
-    ("versions", "known"),
+    ("versions", "expected"),
     [
         (("0.11.0", "0.11.2.dev1+g12", "0.33.4"), True),
         (("0.10.2", "0.34.0", "dev", "", "1.0"), False),
     ],
 )
-def test_releases_that_are_known(versions: Sequence[str], *, known: bool) -> None:
-    assert {is_known(version) for version in versions} == {known}
+def test_releases_that_are_known(versions: Sequence[str], *, expected: bool) -> None:
+    assert {is_known(version) for version in versions} == {expected}
 
 
 @pytest.mark.parametrize(

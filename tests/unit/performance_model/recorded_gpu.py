@@ -90,7 +90,7 @@ class RecordedSweep:
     settings: tuple[RecordedSetting, ...]
 
     def log(self, settings: Sequence[RecordedSetting]) -> list[str]:
-        return [*self.head, *(line for one in settings for line in one.log())]
+        return [*self.head, *(line for setting in settings for line in setting.log())]
 
 
 @cache

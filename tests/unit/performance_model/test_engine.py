@@ -57,20 +57,20 @@ def limits_of(random: Random, *, caching: bool) -> EngineLimits:
 
 
 def stepwise(trace: list[TraceRequest], limits: EngineLimits) -> list[SimulatedRequest]:
-    def hashes(number: int, one: TraceRequest) -> list[int]:
-        full = (one.prompt_tokens + one.output_tokens) // BLOCK
-        shared = 3 if one.prefix_group else 0
-        return [hash((one.prefix_group if j < shared else number, j)) for j in range(full)]
+    def hashes(number: int, request: TraceRequest) -> list[int]:
+        full = (request.prompt_tokens + request.output_tokens) // BLOCK
+        shared = 3 if request.prefix_group else 0
+        return [hash((request.prefix_group if j < shared else number, j)) for j in range(full)]
 
     requests = [
         SimulatedRequest(
             name=str(number),
-            prompt=one.prompt_tokens,
-            wanted=one.output_tokens,
-            hashes=hashes(number, one) if limits.enable_prefix_caching else [],
-            arrived_at=one.arrival_s,
+            prompt=request.prompt_tokens,
+            wanted=request.output_tokens,
+            hashes=hashes(number, request) if limits.enable_prefix_caching else [],
+            arrived_at=request.arrival_s,
         )
-        for number, one in enumerate(trace)
+        for number, request in enumerate(trace)
     ]
     scheduler = Scheduler(
         SchedulerLimits(
@@ -94,11 +94,13 @@ def stepwise(trace: list[TraceRequest], limits: EngineLimits) -> list[SimulatedR
 
 
 def compare(run: EngineRun, expected: list[SimulatedRequest]) -> None:
-    assert [one.preemptions for one in run.requests] == [one.preemptions for one in expected]
-    assert [one.first_s for one in run.requests] == pytest.approx(
-        [one.first_at for one in expected], rel=1e-9
+    assert [request.preemptions for request in run.requests] == [request.preemptions for request in expected]
+    assert [request.first_s for request in run.requests] == pytest.approx(
+        [request.first_at for request in expected], rel=1e-9
     )
-    assert [one.last_s for one in run.requests] == pytest.approx([one.last_at for one in expected], rel=1e-9)
+    assert [request.last_s for request in run.requests] == pytest.approx(
+        [request.last_at for request in expected], rel=1e-9
+    )
 
 
 @pytest.mark.parametrize("seed", sampled(range(400), 10))
@@ -119,8 +121,8 @@ def test_with_shared_prefixes_the_mean_latency_is_within_1_percent(seed: int) ->
 
     run, expected = ReplayedScheduler(trace, LAW, limits).run(), stepwise(trace, limits)
 
-    took = [one.last_s - one.arrival_s for one in run.requests if one.last_s is not None]
-    wanted = [one.last_at - one.arrived_at for one in expected if one.last_at is not None]
+    took = [request.last_s - request.arrival_s for request in run.requests if request.last_s is not None]
+    wanted = [request.last_at - request.arrived_at for request in expected if request.last_at is not None]
     assert len(took) == len(wanted) == len(trace)
     assert sum(took) == pytest.approx(sum(wanted), rel=0.01)
 
@@ -134,7 +136,7 @@ def requests(count: int, *, prompt: int = 100, output: int = 50, gap_s: float = 
 def test_a_queue_limit_rejects_the_requests_above_it() -> None:
     run = ReplayedScheduler(requests(9), LAW, EngineLimits(kv_blocks=900, max_num_queued_reqs=5)).run()
 
-    assert [one.rejected for one in run.requests] == [False] * 5 + [True] * 4
+    assert [request.rejected for request in run.requests] == [False] * 5 + [True] * 4
 
 
 def test_a_limit_of_queued_tokens_counts_prompts_without_an_answer() -> None:
@@ -143,8 +145,8 @@ def test_a_limit_of_queued_tokens_counts_prompts_without_an_answer() -> None:
     at_once = ReplayedScheduler(requests(9), LAW, limits).run()
     apart = ReplayedScheduler(requests(9, gap_s=1.0), LAW, limits).run()
 
-    assert [one.rejected for one in at_once.requests] == [False] * 3 + [True] * 6
-    assert not any(one.rejected for one in apart.requests)
+    assert [request.rejected for request in at_once.requests] == [False] * 3 + [True] * 6
+    assert not any(request.rejected for request in apart.requests)
 
 
 def test_what_no_engine_could_serve_is_rejected() -> None:
@@ -155,7 +157,7 @@ def test_what_no_engine_could_serve_is_rejected() -> None:
     whole = EngineLimits(kv_blocks=900, max_num_batched_tokens=256, enable_chunked_prefill=False)
 
     for run in (small, short, ReplayedScheduler(requests(2, prompt=400), LAW, whole).run()):
-        assert [one.rejected for one in run.requests] == [True, True]
+        assert [request.rejected for request in run.requests] == [True, True]
 
 
 def test_the_context_limit_cuts_answers() -> None:
@@ -173,17 +175,20 @@ def test_each_token_after_the_first_leaves_a_gap() -> None:
     run = ReplayedScheduler(trace, LAW, limits).run()
 
     assert run.preemptions > 0
-    assert run.gaps.count == pytest.approx(sum(one.output_tokens - 1 for one in trace))
+    assert run.gaps.count == pytest.approx(sum(request.output_tokens - 1 for request in trace))
 
 
 def test_an_earlier_prompt_of_the_group_saves_the_next_one_its_prefix() -> None:
     cold = requests(2, prompt=1600, gap_s=5.0)
     warm = [cold[0], replace(cold[1], cached_tokens=1504)]
-    warm = [replace(one, prefix_group="a") for one in warm]
+    warm = [replace(request, prefix_group="a") for request in warm]
     limits = EngineLimits(kv_blocks=900)
 
     ttft = [
-        [(one.first_s or 0) - one.arrival_s for one in ReplayedScheduler(trace, LAW, limits).run().requests]
+        [
+            (request.first_s or 0) - request.arrival_s
+            for request in ReplayedScheduler(trace, LAW, limits).run().requests
+        ]
         for trace in (cold, warm)
     ]
 
@@ -202,8 +207,10 @@ def test_a_step_that_is_planned_early_leaves_later_requests_to_the_next() -> Non
 
     early, late = (
         [
-            round(1000 * (one.first_s or 0.0))
-            for one in ReplayedScheduler(trace, law, replace(limits, async_scheduling=early)).run().requests
+            round(1000 * (request.first_s or 0.0))
+            for request in ReplayedScheduler(trace, law, replace(limits, async_scheduling=early))
+            .run()
+            .requests
         ]
         for early in (True, False)
     )
@@ -229,8 +236,10 @@ def test_planning_early_is_what_a_step_by_step_schedule_does(seed: int) -> None:
     run = ReplayedScheduler(trace, law, EngineLimits(kv_blocks=9000, async_scheduling=True)).run()
 
     expected = step_early(trace, law)
-    assert [one.first_s for one in run.requests] == pytest.approx([first_s for first_s, _ in expected])
-    assert [one.last_s for one in run.requests] == pytest.approx([last_s for _, last_s in expected])
+    assert [request.first_s for request in run.requests] == pytest.approx(
+        [first_s for first_s, _ in expected]
+    )
+    assert [request.last_s for request in run.requests] == pytest.approx([last_s for _, last_s in expected])
 
 
 def step_early(trace: list[TraceRequest], law: StepLaw) -> list[tuple[float, float]]:

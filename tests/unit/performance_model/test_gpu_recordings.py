@@ -74,10 +74,10 @@ def count_good(forecasts: Forecasts, points: float) -> int:
 def test_the_data_sheet_tells_the_time_between_tokens() -> None:
     law = prior_law(H100.settings[0].config(H100.gpu))
 
-    found = forecast(H100, law, H100.settings)
+    forecasts = forecast(H100, law, H100.settings)
 
-    assert max(itl_errors(found)) < 0.10
-    assert count_inside(found) == len(found)
+    assert max(itl_errors(forecasts)) < 0.10
+    assert count_inside(forecasts) == len(forecasts)
 
 
 def test_eight_sequences_tell_what_more_of_them_cost() -> None:
@@ -85,12 +85,12 @@ def test_eight_sequences_tell_what_more_of_them_cost() -> None:
     first, *others = H100.settings
     law = fit(H100, [first])
 
-    found = forecast(H100, law, others)
+    forecasts = forecast(H100, law, others)
 
-    assert max(itl_errors(found)) < 0.10
-    assert median(itl_errors(found)) < 0.05
-    assert count_inside(found) >= len(found) - 1
-    assert count_good(found, points=10) >= len(found) - 1
+    assert max(itl_errors(forecasts)) < 0.10
+    assert median(itl_errors(forecasts)) < 0.05
+    assert count_inside(forecasts) >= len(forecasts) - 1
+    assert count_good(forecasts, points=10) >= len(forecasts) - 1
 
 
 def test_a_log_that_shows_asynchronous_scheduling_needs_no_name_of_the_gpu() -> None:
@@ -108,11 +108,11 @@ def test_a_log_that_shows_asynchronous_scheduling_needs_no_name_of_the_gpu() -> 
 def test_two_settings_tell_the_others() -> None:
     first, second, *others = H100.settings
 
-    found = forecast(H100, fit(H100, [first, second]), others)
+    forecasts = forecast(H100, fit(H100, [first, second]), others)
 
-    assert max(itl_errors(found)) < 0.06
-    assert count_inside(found) >= len(found) - 1
-    assert count_good(found, points=5) >= len(found) - 1
+    assert max(itl_errors(forecasts)) < 0.06
+    assert count_inside(forecasts) >= len(forecasts) - 1
+    assert count_good(forecasts, points=5) >= len(forecasts) - 1
 
 
 def test_the_band_grows_with_the_distance_from_what_was_seen() -> None:
@@ -125,27 +125,27 @@ def test_the_band_grows_with_the_distance_from_what_was_seen() -> None:
 
 
 def test_the_first_token_takes_the_time_outside_of_the_engine_too() -> None:
-    light = [one for one in H100.settings[1:] if one.row["max_num_seqs"] >= 32]
+    light = [setting for setting in H100.settings[1:] if setting.row["max_num_seqs"] >= 32]
 
-    found = forecast(H100, fit(H100, H100.settings[:1]), light)
+    forecasts = forecast(H100, fit(H100, H100.settings[:1]), light)
 
-    for setting, bands in found:
+    for setting, bands in forecasts:
         assert 1000 * bands["ttft_p50_s"].value == pytest.approx(setting.measured["ttft_p50_ms"], rel=0.2)
 
 
 def test_other_loads_of_another_gpu_lie_in_their_bands() -> None:
     """The law is of eight sequences of a chat; the others are up to 250, and prompts of 2,000 tokens."""
-    found = forecast(H200, fit(H200, H200.settings[:1]), H200.settings[1:])
+    forecasts = forecast(H200, fit(H200, H200.settings[:1]), H200.settings[1:])
 
-    assert median(itl_errors(found)) < 0.10
-    assert count_inside(found) >= len(found) - 1
+    assert median(itl_errors(forecasts)) < 0.10
+    assert count_inside(forecasts) >= len(forecasts) - 1
 
 
 def test_the_data_sheet_tells_most_loads_of_another_gpu() -> None:
-    found = forecast(H200, prior_law(H200.settings[0].config(H200.gpu)), H200.settings)
+    forecasts = forecast(H200, prior_law(H200.settings[0].config(H200.gpu)), H200.settings)
 
-    assert median(itl_errors(found)) < 0.10
-    assert count_inside(found) >= len(found) - 1
+    assert median(itl_errors(forecasts)) < 0.10
+    assert count_inside(forecasts) >= len(forecasts) - 1
 
 
 def test_steps_beyond_the_largest_graph_take_as_long_as_their_launch() -> None:

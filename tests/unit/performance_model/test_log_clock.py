@@ -32,12 +32,12 @@ def read_log(
     """
     at_s, lines = 0.0, []
     for index, step in enumerate(recorded):
-        one = step
+        record = step
         if index % busy == busy - 1:
             at_s += idle_s
-            one = replace(step, prefills=1, prefill_tokens=50, decodes=0, decode_tokens=0)
-        at_s += seconds(one)
-        lines.append(as_line(index, replace(one, seconds=elapsed(one)), at_s))
+            record = replace(step, prefills=1, prefill_tokens=50, decodes=0, decode_tokens=0)
+        at_s += seconds(record)
+        lines.append(as_line(index, replace(record, seconds=elapsed(record)), at_s))
     return list(parse_iterations(lines))
 
 
@@ -46,21 +46,21 @@ def test_a_share_that_is_left_out_is_found(idle_s: float) -> None:
     """Pauses without requests are no part of a step."""
     recorded = steps(3000)
 
-    read = read_log(recorded, lambda one: one.seconds, lambda one: 0.8 * one.seconds, idle_s)
+    read = read_log(recorded, lambda step: step.seconds, lambda step: 0.8 * step.seconds, idle_s)
     windows = list(windows_of_steps(read, KV_TOKENS))
     missing = unlogged(busy_spans(read, KV_TOKENS))
 
-    assert sum(expected_s(missing, one) for one in windows) == pytest.approx(
-        0.2 / 0.8 * sum(one.seconds for one in windows), rel=0.1
+    assert sum(expected_s(missing, window) for window in windows) == pytest.approx(
+        0.2 / 0.8 * sum(window.seconds for window in windows), rel=0.1
     )
 
 
 def test_a_log_that_shows_nothing_of_a_step_still_tells_the_law() -> None:
     """vLLM waits for nothing where the worker runs in the engine's process, on the CPU."""
-    recorded = sorted(steps(12_000), key=lambda one: one.decodes)  # a load that grows
+    recorded = sorted(steps(12_000), key=lambda step: step.decodes)  # a load that grows
 
     read = read_log(
-        recorded, lambda one: HOST.seconds(one.tokens, one.sequences, 0), lambda _: 9e-5, busy=1000
+        recorded, lambda step: HOST.seconds(step.tokens, step.sequences, 0), lambda _: 9e-5, busy=1000
     )
     windows = add_unlogged(windows_of_steps(read, KV_TOKENS), unlogged(busy_spans(read, KV_TOKENS)))
     law = fit_law(windows, draws=0).law
@@ -75,7 +75,7 @@ def test_what_all_steps_take_alike_is_not_laid_on_their_sequences(seed: int) -> 
     """On traffic that stays alike both fit the spans, and other batches would be predicted wrong."""
     recorded, host_s = steps(3000, seed=seed, noise=0.03), 0.003
 
-    read = read_log(recorded, lambda one: one.seconds + host_s, lambda one: one.seconds)
+    read = read_log(recorded, lambda step: step.seconds + host_s, lambda step: step.seconds)
     missing = unlogged(busy_spans(read, KV_TOKENS))
 
     assert missing.token_us == missing.sequence_us == 0.0
@@ -87,7 +87,7 @@ def test_elapsed_times_that_hide_much_of_a_step_are_not_used() -> None:
     recorded = steps(3000)
     case = ServeConfig(setting={}, card=find_gpu("RTX 4090"), model=find_model("meta-llama/Llama-3.1-8B"))
 
-    read = read_log(recorded, lambda one: one.seconds, lambda one: 2e-4 if one.prefills else 0.01)
+    read = read_log(recorded, lambda step: step.seconds, lambda step: 2e-4 if step.prefills else 0.01)
     spans = list(busy_spans(read, KV_TOKENS))
     rows, kind = rows_of_log(case, list(windows_of_steps(read, KV_TOKENS)), spans, 0.0, on_gpu=True)
     law = fit_with_prior(case, rows, kind=kind, draws=0).law
@@ -104,38 +104,43 @@ def test_elapsed_times_that_hide_much_of_a_step_are_not_used() -> None:
 
 def test_a_minute_in_which_the_server_stood_still_is_left_out() -> None:
     case = ServeConfig(setting={}, card=find_gpu("RTX 4090"), model=find_model("meta-llama/Llama-3.1-8B"))
-    stalled = [replace(one, seconds=60.0) if at == 1500 else one for at, one in enumerate(steps(3000))]
+    stalled = [replace(step, seconds=60.0) if at == 1500 else step for at, step in enumerate(steps(3000))]
 
     rows = [
         rows_of_log(case, [], list(busy_spans(read, KV_TOKENS)), 0.0, on_gpu=True)[0]
         for read in (
-            read_log(recorded, lambda one: one.seconds, lambda _: 0.01) for recorded in (steps(3000), stalled)
+            read_log(recorded, lambda step: step.seconds, lambda _: 0.01)
+            for recorded in (steps(3000), stalled)
         )
     ]
 
-    assert max(one.seconds for one in rows[1]) < 10
+    assert max(row.seconds for row in rows[1]) < 10
     assert len(rows[1]) > 0.8 * len(rows[0])
 
 
 def test_a_log_without_the_kv_cache_has_what_the_trace_says_of_it() -> None:
-    silent = [replace(one, kv_share=None) for one in steps(300)]
-    windows, shown = (list(windows_of_steps(one, KV_TOKENS)) for one in (silent, steps(300)))
+    silent = [replace(step, kv_share=None) for step in steps(300)]
+    windows, shown = (list(windows_of_steps(recorded, KV_TOKENS)) for recorded in (silent, steps(300)))
 
-    assert [one.kv_read for one in with_kv_read(windows, 500.0)] == [500.0 * one.sequences for one in windows]
+    assert [window.kv_read for window in with_kv_read(windows, 500.0)] == [
+        500.0 * window.sequences for window in windows
+    ]
     assert with_kv_read(shown, 500.0) == shown
 
 
 def test_nothing_is_left_out_where_the_elapsed_times_fill_the_clock() -> None:
-    read = read_log(steps(3000), lambda one: one.seconds, lambda one: one.seconds)
+    read = read_log(steps(3000), lambda step: step.seconds, lambda step: step.seconds)
     windows = list(windows_of_steps(read, KV_TOKENS))
 
     missing = unlogged(busy_spans(read, KV_TOKENS))
 
-    assert sum(expected_s(missing, one) for one in windows) < 0.005 * sum(one.seconds for one in windows)
+    assert sum(expected_s(missing, window) for window in windows) < 0.005 * sum(
+        window.seconds for window in windows
+    )
 
 
 def test_a_log_without_a_clock_leaves_nothing_out() -> None:
-    lines = [as_line(i, one).partition("] ")[2] for i, one in enumerate(steps(1000))]
+    lines = [as_line(i, step).partition("] ")[2] for i, step in enumerate(steps(1000))]
 
     spans = list(busy_spans(list(parse_iterations(lines)), KV_TOKENS))
 
@@ -145,18 +150,18 @@ def test_a_log_without_a_clock_leaves_nothing_out() -> None:
 
 def test_a_few_seconds_of_clock_tell_nothing() -> None:
     recorded = steps(3000)
-    count = next(at for at in range(1, 3000) if sum(one.seconds for one in recorded[:at]) > LEAST_S - 2)
+    count = next(at for at in range(1, 3000) if sum(step.seconds for step in recorded[:at]) > LEAST_S - 2)
 
-    read = read_log(recorded[:count], lambda one: one.seconds, lambda one: 0.8 * one.seconds)
+    read = read_log(recorded[:count], lambda step: step.seconds, lambda step: 0.8 * step.seconds)
 
     assert unlogged(busy_spans(read, KV_TOKENS)).seconds(1, 1, 0) == 0.0
 
 
 def test_a_clock_that_is_set_back_is_left_out() -> None:
     """Nothing else tells that the log goes on a month later, or in another time zone."""
-    read = read_log(steps(3000), lambda one: one.seconds, lambda one: one.seconds)
+    read = read_log(steps(3000), lambda step: step.seconds, lambda step: step.seconds)
     middle = len(read) // 2
-    back = [*read[:middle], *(replace(one, logged_s=(one.logged_s or 0) - 3600) for one in read[middle:])]
+    back = [*read[:middle], *(replace(step, logged_s=(step.logged_s or 0) - 3600) for step in read[middle:])]
 
-    assert all(one.wall_s >= 0 for one in busy_spans(back, KV_TOKENS))
+    assert all(span.wall_s >= 0 for span in busy_spans(back, KV_TOKENS))
     assert len(list(busy_spans(back, KV_TOKENS))) > len(list(busy_spans(read, KV_TOKENS))) - 3

@@ -47,10 +47,10 @@ def test_a_page_without_requests_tells_nothing() -> None:
 def test_the_cached_share_makes_prompts_shorter_to_compute() -> None:
     page = replace(PAGE, counters={"prompt_tokens": 1000.0, "cached_tokens": 250.0})
     trace = (TraceRequest(arrival_s=0.0, prompt_tokens=400, output_tokens=1),)
-    known = (replace(trace[0], cached_tokens=16, prefix_group="a"),)
+    measured = (replace(trace[0], cached_tokens=16, prefix_group="a"),)
 
     assert with_cached_share(trace, cached_share(page))[0].cached_tokens == 100
-    assert with_cached_share(known, cached_share(page)) == known
+    assert with_cached_share(measured, cached_share(page)) == measured
     assert with_cached_share(trace, 0.0) == trace
 
 

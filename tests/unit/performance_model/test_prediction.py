@@ -68,10 +68,10 @@ def test_a_band_encloses_what_other_loads_of_the_kind_measure() -> None:
 
 def test_a_known_load_leaves_only_the_law_uncertain() -> None:
     certain = UncertainLaw(law=LAW, draws=(LAW,))
-    known = predict(load(2.0), certain, LIMITS, GOALS, is_load_known=True)
+    bands = predict(load(2.0), certain, LIMITS, GOALS, is_load_known=True)
     other = predict(load(2.0), certain, LIMITS, GOALS)
 
-    assert all(band.low == band.value == band.high for band in known.values())
+    assert all(band.low == band.value == band.high for band in bands.values())
     assert other["ttft_p90_s"].low < other["ttft_p90_s"].high
 
 
@@ -92,30 +92,30 @@ def test_the_same_seed_predicts_the_same() -> None:
 
 def test_the_headroom_is_the_rate_at_which_the_goals_break() -> None:
     trace = load(1.0)
-    found = find_headroom(trace, LAW, LIMITS, GOALS)
+    headroom = find_headroom(trace, LAW, LIMITS, GOALS)
 
-    assert found.rate_per_s is not None
-    factor = found.rate_per_s / (len(trace) / trace[-1].arrival_s)
+    assert headroom.rate_per_s is not None
+    factor = headroom.rate_per_s / (len(trace) / trace[-1].arrival_s)
     below, above = (
         attainment(ReplayedScheduler(scale_rate(trace, factor * times), LAW, LIMITS).run(), GOALS)
         for times in (0.98, 1.05)
     )
     assert below >= GOALS.share > above
-    assert found.replicas == 1
+    assert headroom.replicas == 1
 
 
 def test_a_load_beyond_one_server_needs_several() -> None:
-    found = find_headroom(load(12.0, seconds=120.0), LAW, LIMITS, GOALS)
+    headroom = find_headroom(load(12.0, seconds=120.0), LAW, LIMITS, GOALS)
 
-    assert found.rate_per_s is not None
-    assert found.replicas is not None
-    assert abs(found.replicas - 12.0 / found.rate_per_s) <= 1.5
+    assert headroom.rate_per_s is not None
+    assert headroom.replicas is not None
+    assert abs(headroom.replicas - 12.0 / headroom.rate_per_s) <= 1.5
 
 
 def test_goals_that_no_load_meets_have_no_headroom() -> None:
-    found = find_headroom(load(1.0), LAW, LIMITS, Goals(itl_s=0.001))
+    headroom = find_headroom(load(1.0), LAW, LIMITS, Goals(itl_s=0.001))
 
-    assert (found.rate_per_s, found.replicas) == (None, None)
+    assert (headroom.rate_per_s, headroom.replicas) == (None, None)
 
 
 def search_from(
@@ -129,54 +129,54 @@ def search_from(
 
 
 def test_the_search_raises_a_batch_that_is_too_small() -> None:
-    found = search_from(8, 2.0)
+    result = search_from(8, 2.0)
 
-    assert found.best is not None
-    assert found.best.changes["max_num_seqs"] in {16, 32, 64}
-    assert found.gain > 0.2
-    assert found.likely > 0.8
-    assert set(found.best.changes) == {"max_num_seqs"}
+    assert result.best is not None
+    assert result.best.changes["max_num_seqs"] in {16, 32, 64}
+    assert result.gain > 0.2
+    assert result.likely > 0.8
+    assert set(result.best.changes) == {"max_num_seqs"}
 
 
 def test_the_search_changes_nothing_where_all_goes_well() -> None:
-    found = search_from(128, 0.5)
+    result = search_from(128, 0.5)
 
-    assert found.best is None
-    assert found.base > 0.98
+    assert result.best is None
+    assert result.base > 0.98
 
 
 def test_the_search_changes_nothing_where_nothing_helps() -> None:
-    found = search(case(), load(2.0), UNCERTAIN, Goals(itl_s=0.001), kv_tokens=41_408)
+    result = search(case(), load(2.0), UNCERTAIN, Goals(itl_s=0.001), kv_tokens=41_408)
 
-    assert (found.best, found.base, found.gain) == (None, 0.0, 0.0)
+    assert (result.best, result.base, result.gain) == (None, 0.0, 0.0)
 
 
 def test_the_search_tries_what_others_propose() -> None:
-    found = search_from(
+    result = search_from(
         8,
         2.0,
         also=({"max_num_seqs": 40},),
         refuse=lambda changes: "" if changes == {"max_num_seqs": 40} else "only what was proposed",
     )
 
-    assert found.best is not None
-    assert dict(found.best.changes) == {"max_num_seqs": 40}
-    assert found.tried == 1
+    assert result.best is not None
+    assert dict(result.best.changes) == {"max_num_seqs": 40}
+    assert result.tried == 1
 
 
 @pytest.mark.parametrize("cap", [16, 24, 32, 64])
 def test_of_settings_as_good_as_each_other_the_one_that_is_suggested_stays(cap: int) -> None:
-    found = search_from(8, 1.2, also=({"max_num_seqs": cap},))
+    result = search_from(8, 1.2, also=({"max_num_seqs": cap},))
 
-    assert found.best is not None
-    assert dict(found.best.changes) == {"max_num_seqs": cap}
+    assert result.best is not None
+    assert dict(result.best.changes) == {"max_num_seqs": cap}
 
 
 def test_a_suggestion_that_is_worse_gives_way() -> None:
-    found = search_from(8, 2.0, also=({"max_num_seqs": 4},))
+    result = search_from(8, 2.0, also=({"max_num_seqs": 4},))
 
-    assert found.best is not None
-    assert found.best.changes["max_num_seqs"] in {16, 32, 64}
+    assert result.best is not None
+    assert result.best.changes["max_num_seqs"] in {16, 32, 64}
 
 
 def test_a_batch_that_the_kv_cache_holds_is_tried_where_requests_are_preempted() -> None:
@@ -190,7 +190,7 @@ def test_a_batch_that_the_kv_cache_holds_is_tried_where_requests_are_preempted()
         refused.clear()
         trace = load(rate, seconds=600.0, prompt=300, output=900)
         search(case(max_num_seqs=256), trace, UNCERTAIN, GOALS, kv_tokens=20_000, refuse=refuse)
-        caps = [one["max_num_seqs"] for one in refused if one.keys() == {"max_num_seqs"}]
+        caps = [changes["max_num_seqs"] for changes in refused if changes.keys() == {"max_num_seqs"}]
         between = [cap for cap in caps if isinstance(cap, int) and cap & (cap - 1)]
 
         assert len(between) == (0 if rate < 1 else 2)
@@ -199,10 +199,10 @@ def test_a_batch_that_the_kv_cache_holds_is_tried_where_requests_are_preempted()
 
 def test_all_neighbours_differ_from_the_setting_in_force() -> None:
     base = limits_of(case(max_num_seqs=64))
-    near = [dict(one) for one in neighbours(case(max_num_seqs=64), base)]
+    near = [dict(changes) for changes in neighbours(case(max_num_seqs=64), base)]
 
     assert {} not in near
-    assert all(one == near[near.index(one)] for one in near)
+    assert all(changes == near[near.index(changes)] for changes in near)
     assert {"max_num_seqs": 128} in near
     assert {"max_num_seqs": 32, "max_num_batched_tokens": 4096} in near
 
@@ -241,12 +241,12 @@ def test_what_is_not_modelled_is_refused(setting: dict[str, Value], why: str) ->
 
 
 def test_limits_follow_the_flags() -> None:
-    found = limits_of(
+    limits = limits_of(
         case(max_num_seqs=64, watermark=0.01, enable_prefix_caching=False, num_gpu_blocks_override=900)
     )
 
-    assert (found.max_num_seqs, found.watermark, found.enable_prefix_caching) == (64, 0.01, False)
-    assert (found.kv_blocks, found.max_num_batched_tokens, found.max_model_len) == (900, 2048, 8192)
+    assert (limits.max_num_seqs, limits.watermark, limits.enable_prefix_caching) == (64, 0.01, False)
+    assert (limits.kv_blocks, limits.max_num_batched_tokens, limits.max_model_len) == (900, 2048, 8192)
 
 
 def test_what_a_running_server_refutes_vetoes_nothing() -> None:
@@ -262,28 +262,28 @@ def test_what_a_running_server_refutes_vetoes_nothing() -> None:
 def test_servers_are_counted_for_requests_that_a_proxy_scatters(rate: float) -> None:
     """So it takes as many as the rate asks for, or more."""
     trace = load(rate, seconds=200.0)
-    found = find_headroom(trace, LAW, LIMITS, GOALS)
+    headroom = find_headroom(trace, LAW, LIMITS, GOALS)
 
-    assert found.rate_per_s is not None
-    assert found.replicas is not None
-    assert found.replicas * found.rate_per_s >= (mean_rate(trace) or 0.0)
+    assert headroom.rate_per_s is not None
+    assert headroom.replicas is not None
+    assert headroom.replicas * headroom.rate_per_s >= (mean_rate(trace) or 0.0)
 
 
 def test_requests_that_come_at_once_have_no_rate() -> None:
-    trace = tuple(replace(one, arrival_s=0.0) for one in load(2.0, seconds=60.0))
-    found = find_headroom(trace, LAW, LIMITS, GOALS)
+    trace = tuple(replace(request, arrival_s=0.0) for request in load(2.0, seconds=60.0))
+    headroom = find_headroom(trace, LAW, LIMITS, GOALS)
     numbers = predict(trace, UNCERTAIN, LIMITS, GOALS)
 
     assert mean_rate(trace) is None
-    assert found.rate_per_s is None
-    assert found.replicas is not None
+    assert headroom.rate_per_s is None
+    assert headroom.replicas is not None
     assert "goodput_per_s" not in numbers
     assert numbers["tokens_per_s"].value > 0
 
 
 def test_a_band_of_few_draws_includes_its_value() -> None:
     """The latency is the same for the load as recorded, and mostly not for four other draws of it."""
-    bursts = tuple(replace(one, arrival_s=30.0 * (one.arrival_s // 30.0)) for one in load(4.0))
+    bursts = tuple(replace(request, arrival_s=30.0 * (request.arrival_s // 30.0)) for request in load(4.0))
     for seed in range(5):
         for band in predict(bursts, UNCERTAIN, LIMITS, GOALS, replicates=4, seed=seed).values():
             assert band.low <= band.value <= band.high
@@ -315,7 +315,9 @@ def test_the_bands_of_ttft_are_as_wide_as_its_errors_of_windows() -> None:
     law = UncertainLaw(law=StepLaw(step_us=18_000, knee=96, token_us=80))
     uncertain = with_error(law, (), (0.2, 0.1, 0.15, 0.15, 0.15))
 
-    sure, unsure = (predict(load(2.0), one, LIMITS, GOALS, is_load_known=True) for one in (law, uncertain))
+    sure, unsure = (
+        predict(load(2.0), estimate, LIMITS, GOALS, is_load_known=True) for estimate in (law, uncertain)
+    )
 
     assert uncertain.wait_error == pytest.approx(0.151, abs=0.001)
     assert sure["ttft_p99_s"].low == sure["ttft_p99_s"].high

@@ -34,9 +34,9 @@ def case_of(gpu: str, model: str, **setting: int | bool) -> ServeConfig:
 def test_latencies_of_recorded_vllm_are_predicted_within_3_percent(gpu: str) -> None:
     run = ReplayedScheduler(recorded_trace(), recorded_law(gpu), recorded_limits(gpu)).run()
 
-    found = measure(run, Goals())
+    numbers = measure(run, Goals())
 
-    assert {name: found[name] for name in measured(gpu)} == pytest.approx(measured(gpu), rel=0.03)
+    assert {name: numbers[name] for name in measured(gpu)} == pytest.approx(measured(gpu), rel=0.03)
 
 
 def test_a_full_kv_cache_preempts_as_it_did() -> None:
@@ -89,9 +89,11 @@ def test_an_embedding_of_its_own_is_looked_up_and_not_read() -> None:
     assert case.model is not None
     tied = replace(case, model=replace(case.model, tied=True))
 
-    one, other = prior_law(case).law, prior_law(tied).law
+    separate, shared = prior_law(case).law, prior_law(tied).law
 
-    assert other.step_us - one.step_us == pytest.approx(1e6 * 2 * 128_256 * 4096 / (0.83 * 3350e9), rel=0.01)
+    assert shared.step_us - separate.step_us == pytest.approx(
+        1e6 * 2 * 128_256 * 4096 / (0.83 * 3350e9), rel=0.01
+    )
 
 
 def test_eager_mode_costs_what_launching_exceeds_the_gpu() -> None:
@@ -103,10 +105,10 @@ def test_eager_mode_costs_what_launching_exceeds_the_gpu() -> None:
 
 
 def test_two_gpus_halve_the_work_and_exchange_it() -> None:
-    one, two = (prior_law(case_of("H100", LLAMA, tensor_parallel_size=tp)).law for tp in (1, 2))
+    single, two = (prior_law(case_of("H100", LLAMA, tensor_parallel_size=tp)).law for tp in (1, 2))
 
-    assert one.step_us / 2 < two.step_us < one.step_us
-    assert one.token_us / 2 < two.token_us < one.token_us
+    assert single.step_us / 2 < two.step_us < single.step_us
+    assert single.token_us / 2 < two.token_us < single.token_us
 
 
 @pytest.mark.parametrize(
@@ -130,19 +132,19 @@ def test_windows_tell_the_speed_of_an_unknown_gpu_and_others_its_ratios(gpu: str
     work = WorkWindow(seconds=0.0, steps=50, sizes=((60.0, 40), (500.0, 10)), sequences=2500, kv_read=1e6)
     windows = [replace(work, seconds=expected_s(law, work))] * 8
 
-    found = scaled_prior(replace(case_of("H100", model), card=None), windows)
+    prior = scaled_prior(replace(case_of("H100", model), card=None), windows)
 
-    assert sum(expected_s(found, one) for one in windows) == pytest.approx(
-        sum(one.seconds for one in windows)
+    assert sum(expected_s(prior, window) for window in windows) == pytest.approx(
+        sum(window.seconds for window in windows)
     )
     for name in ("step_us", "token_us", "kv_read_us"):
-        assert 0.5 < getattr(found, name) / getattr(law, name) < 2
-    assert 0.5 < found.knee / law.knee < 2
+        assert 0.5 < getattr(prior, name) / getattr(law, name) < 2
+    assert 0.5 < prior.knee / law.knee < 2
 
 
 def test_the_middle_gpu_is_the_median_of_the_known_ones() -> None:
     speeds = [speed for name in gpus_with_speed() if (speed := find_speed(GpuModel(name=name, memory_gib=1)))]
-    ratios = [1000 * one.tflops / one.gb_per_s for one in speeds]
+    ratios = [1000 * gpu.tflops / gpu.gb_per_s for gpu in speeds]
 
     low, middle, high = quantiles(ratios)
 

@@ -27,7 +27,7 @@ def test_requests_are_sorted_by_arrival() -> None:
         '{"arrival_s": 1, "prompt_tokens": 2, "output_tokens": 1}',
     ]
 
-    assert [one.arrival_s for one in read_trace([HEADER, "", *rows])] == [1.0, 2.0]
+    assert [request.arrival_s for request in read_trace([HEADER, "", *rows])] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -66,11 +66,13 @@ def test_a_higher_rate_shortens_the_gaps() -> None:
 
 
 def test_longer_prompts_share_more() -> None:
-    assert [(one.prompt_tokens, one.cached_tokens) for one in scale_prompts(TRACE[7:8], 2.0)] == [(214, 14)]
+    assert [(request.prompt_tokens, request.cached_tokens) for request in scale_prompts(TRACE[7:8], 2.0)] == [
+        (214, 14)
+    ]
 
 
 def test_a_window_begins_at_0() -> None:
-    assert [one.arrival_s for one in window(TRACE, 10.0, 1.0)] == [0.0, 0.5]
+    assert [request.arrival_s for request in window(TRACE, 10.0, 1.0)] == [0.0, 0.5]
 
 
 def test_the_same_seed_draws_the_same_load() -> None:
@@ -79,13 +81,13 @@ def test_the_same_seed_draws_the_same_load() -> None:
 
 def test_drawn_loads_keep_the_rate_and_the_order() -> None:
     drawn = [bootstrap(TRACE, seed) for seed in range(50)]
-    arrivals = [[one.arrival_s for one in trace] for trace in drawn]
+    arrivals = [[request.arrival_s for request in trace] for trace in drawn]
 
     assert all(sorted(times) == times for times in arrivals)
     assert sum(map(len, drawn)) / 50 == pytest.approx(len(TRACE), rel=0.02)
-    assert sum(one.prompt_tokens for trace in drawn for one in trace) / sum(map(len, drawn)) == pytest.approx(
-        sum(one.prompt_tokens for one in TRACE) / len(TRACE), rel=0.05
-    )
+    assert sum(request.prompt_tokens for trace in drawn for request in trace) / sum(
+        map(len, drawn)
+    ) == pytest.approx(sum(request.prompt_tokens for request in TRACE) / len(TRACE), rel=0.05)
 
 
 def test_a_small_load_is_redrawn_and_a_large_one_is_not() -> None:

@@ -16,9 +16,9 @@ def test_the_first_free_port_that_is_not_taken_is_found() -> None:
         other.bind(("127.0.0.1", first))
         other.listen()
 
-        found = find_free_port((first, second, third), taken={second}, host="127.0.0.1")
+        port = find_free_port((first, second, third), taken={second}, host="127.0.0.1")
 
-    assert found == third
+    assert port == third
 
 
 def test_the_kernel_chooses_a_port_if_none_is_named() -> None:

@@ -42,6 +42,6 @@ def test_a_server_takes_the_first_gpus_that_it_sees(
 ) -> None:
     env = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
 
-    found = gpus_of(env, setting, KNOWN)
+    gpus = gpus_of(env, setting, KNOWN)
 
-    assert (found and [gpu.index for gpu in found]) == expected
+    assert (gpus and [gpu.index for gpu in gpus]) == expected

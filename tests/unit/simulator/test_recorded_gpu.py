@@ -30,7 +30,7 @@ def requests(setting: RecordedSetting) -> list[SimulatedRequest]:
     ]
 
 
-@pytest.mark.parametrize("setting", [H100[0], *H100[2:]], ids=lambda one: one.name)
+@pytest.mark.parametrize("setting", [H100[0], *H100[2:]], ids=lambda setting: setting.name)
 def test_time_between_tokens_throughput_and_ttft_are_as_recorded(setting: RecordedSetting) -> None:
     """Where the prompts were cached, they came before. The second setting had some of them."""
     cache = KvCache(KV_TOKENS // 16)
@@ -44,12 +44,16 @@ def test_time_between_tokens_throughput_and_ttft_are_as_recorded(setting: Record
         for _ in range(2 if setting.cached_share else 1)
     )
 
-    ended = [one for one in run.requests if one.last_at and one.last_at < SECONDS + GRACE_S]
-    begun = [one for one in run.requests if one.first_at and one.first_at < SECONDS + GRACE_S]
-    gaps_s = [((one.last_at or 0.0) - (one.first_at or 0.0)) / (one.wanted - 1) for one in ended]
-    waits_s = sorted((one.first_at or 0.0) - one.arrived_at + OUTSIDE.value for one in begun)
+    ended = [request for request in run.requests if request.last_at and request.last_at < SECONDS + GRACE_S]
+    begun = [request for request in run.requests if request.first_at and request.first_at < SECONDS + GRACE_S]
+    gaps_s = [
+        ((request.last_at or 0.0) - (request.first_at or 0.0)) / (request.wanted - 1) for request in ended
+    ]
+    waits_s = sorted((request.first_at or 0.0) - request.arrived_at + OUTSIDE.value for request in begun)
     measured = setting.measured
     assert 1000 * sum(gaps_s) / len(gaps_s) == pytest.approx(measured["itl_mean_ms"], rel=0.1)
-    assert sum(one.wanted for one in ended) / SECONDS == pytest.approx(measured["tokens_per_s"], rel=0.1)
+    assert sum(request.wanted for request in ended) / SECONDS == pytest.approx(
+        measured["tokens_per_s"], rel=0.1
+    )
     if measured["ttft_p50_ms"] < LIGHT_MS:
         assert 1000 * quantile(waits_s, 0.5) == pytest.approx(measured["ttft_p50_ms"], rel=0.25)
