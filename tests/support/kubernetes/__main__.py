@@ -40,9 +40,9 @@ async def _serve(api: Api, cluster: Cluster, prefix: str, gpus: int) -> None:
     nodes: dict[str, Node] = {}
     schedulers: dict[str, asyncio.Task[None]] = {}
     try:
-        async for found in api.states("/api/v1/namespaces"):
-            names = {one["metadata"]["name"] for one in found.values()}
-            for name in (one for one in names - nodes.keys() if one.startswith(prefix)):
+        async for namespaces in api.states("/api/v1/namespaces"):
+            names = {document["metadata"]["name"] for document in namespaces.values()}
+            for name in (candidate for candidate in names - nodes.keys() if candidate.startswith(prefix)):
                 folder, labels = cluster.folder / name, {LABEL: name}
                 nodes[name] = Node(
                     api, cluster.network, folder, name=f"{name}-node", labels=labels, gpus=gpus

@@ -78,8 +78,8 @@ class Api:
         return json.loads(text) if answer.content_type == "application/json" else text
 
     async def get(self, path: str, **query: str) -> Json:
-        found: Json = await self.call("GET", path, query=query)
-        return found
+        document: Json = await self.call("GET", path, query=query)
+        return document
 
     async def create(self, path: str, body: Json) -> Json:
         made: Json = await self.call("POST", path, body)
@@ -103,7 +103,7 @@ class Api:
         while True:
             with suppress(aiohttp.ClientError, ApiError, TimeoutError):
                 listed = await self.get(path)
-                objects = {one["metadata"]["uid"]: one for one in listed["items"]}
+                objects = {item["metadata"]["uid"]: item for item in listed["items"]}
                 yield objects
                 version = listed["metadata"]["resourceVersion"]
                 async with self.session.get(path, params={"watch": "1", "resourceVersion": version}) as lines:

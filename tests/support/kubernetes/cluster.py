@@ -87,9 +87,9 @@ class Cluster:
         user = f"system:serviceaccount:{namespace}:"
         audited = map(json.loads, (self.folder / "audit.log").read_text().splitlines())
         return [
-            f"{one['verb']} {one['objectRef']['resource']}"
-            for one in audited
-            if one["user"]["username"].startswith(user)
+            f"{entry['verb']} {entry['objectRef']['resource']}"
+            for entry in audited
+            if entry["user"]["username"].startswith(user)
         ]
 
     def stop_api(self) -> None:
@@ -196,7 +196,7 @@ class Cluster:
             with contextlib.suppress(OSError), urllib.request.urlopen(asked, timeout=5, context=trust) as got:  # noqa: S310
                 if got.status == 200:
                     return
-            ended = [one for one in self._running if one.poll() is not None]
+            ended = [process for process in self._running if process.poll() is not None]
             assert not ended, f"{ended[0].args!r} ended: {self.logs()}"
             assert time.monotonic() < end_s, (
                 f"the API server is not ready after {_READY_WITHIN_S:g} s: {self.logs()}"

@@ -23,38 +23,38 @@ def command_line(container: Json, environment: Mapping[str, str]) -> list[str]:
 def expand(text: str, environment: Mapping[str, str]) -> str:
     """`$(NAME)` is replaced if NAME is known; `$$` is a dollar sign."""
 
-    def value(found: re.Match[str]) -> str:
-        return "$" if found[1] == "$" else environment.get(found[2], found[0])
+    def value(match: re.Match[str]) -> str:
+        return "$" if match[1] == "$" else environment.get(match[2], match[0])
 
     return _REFERENCE.sub(value, text)
 
 
 async def environment_of(container: Json, pod: Json, address: str, api: Api) -> dict[str, str]:
     """`env` and `envFrom`. Raises ConfigError."""
-    found: dict[str, str] = {}
+    environment: dict[str, str] = {}
     namespace = pod["metadata"]["namespace"]
     for source in container.get("envFrom", ()):
         for kind in ("configMap", "secret"):
             if reference := source.get(f"{kind}Ref"):
                 values = await values_of(api, namespace, kind, reference["name"])
-                found |= {source.get("prefix", "") + key: value for key, value in values.items()}
+                environment |= {source.get("prefix", "") + key: value for key, value in values.items()}
     for entry in container.get("env", ()):
         name, source = entry["name"], entry.get("valueFrom", {})
         if field := source.get("fieldRef"):
-            found[name] = _field(field["fieldPath"], pod, address)
+            environment[name] = _field(field["fieldPath"], pod, address)
         elif reference := source.get("configMapKeyRef") or source.get("secretKeyRef"):
             kind = "configMap" if "configMapKeyRef" in source else "secret"
             values = await values_of(
                 api, namespace, kind, reference["name"], reference.get("optional", False)
             )
             if reference["key"] in values:
-                found[name] = values[reference["key"]]
+                environment[name] = values[reference["key"]]
             elif not reference.get("optional"):
                 owner = f"{kind[0].upper()}{kind[1:]} {namespace}/{reference['name']}"
                 raise ConfigError(f"couldn't find key {reference['key']} in {owner}")
         else:
-            found[name] = expand(entry.get("value", ""), found)
-    return found
+            environment[name] = expand(entry.get("value", ""), environment)
+    return environment
 
 
 async def values_of(
@@ -76,11 +76,11 @@ async def values_of(
 
 
 def _field(path: str, pod: Json, address: str) -> str:
-    known = {
+    fields = {
         "status.podIP": address,
         "metadata.name": pod["metadata"]["name"],
         "metadata.namespace": pod["metadata"]["namespace"],
         "metadata.uid": pod["metadata"]["uid"],
         "spec.nodeName": pod["spec"].get("nodeName", ""),
     }
-    return str(known[path])
+    return str(fields[path])

@@ -66,16 +66,16 @@ class Dns(asyncio.DatagramProtocol):
 
     async def _look_up(self, place: str, service: str) -> Answer:
         try:
-            found = await self._api.get(f"{place}/services/{service}")
-            if found["spec"].get("clusterIP") != "None":
-                return [found["spec"]["clusterIP"]]
+            document = await self._api.get(f"{place}/services/{service}")
+            if document["spec"].get("clusterIP") != "None":
+                return [document["spec"]["clusterIP"]]
             endpoints = await self._api.get(f"{place}/endpoints/{service}")
         except ApiError as error:
             if error.status != 404:
                 raise
             return None
         subsets = endpoints.get("subsets", ())
-        return [one["ip"] for subset in subsets for one in subset.get("addresses", ())]
+        return [endpoint["ip"] for subset in subsets for endpoint in subset.get("addresses", ())]
 
 
 def _question(query: bytes) -> tuple[str, int, bytes]:

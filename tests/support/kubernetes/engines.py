@@ -59,4 +59,4 @@ def watched(engine: KubernetesEngine, server: Server) -> tuple[asyncio.Task[None
 
 
 async def names(here: Namespace, kind: str) -> set[str]:
-    return {one["metadata"]["name"] for one in await here.list(kind)}
+    return {item["metadata"]["name"] for item in await here.list(kind)}

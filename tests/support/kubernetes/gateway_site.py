@@ -23,7 +23,7 @@ from tests.support.rig import Document, until
 ROUTE = "chat"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "gateway-guard.yaml"
 MANIFESTS: list[Json] = list(yaml.safe_load_all(EXAMPLE.read_text(encoding="utf-8")))
-GUARD, DAEMON = (one["rules"] for one in MANIFESTS if one["kind"] == "Role")
+GUARD, DAEMON = (manifest["rules"] for manifest in MANIFESTS if manifest["kind"] == "Role")
 HOME = {"vllm": 1}  # the backends of the HTTPRoute as people wrote them, with their weights
 
 
@@ -61,13 +61,13 @@ class GatewaySite(KubernetesSite):
         return record_of(await self.gateway.get(ROUTE), annotation(TARGET))
 
     async def weights(self) -> dict[str, int]:
-        found = await self.record()
-        return dict(found.weights) if found else {}
+        record = await self.record()
+        return dict(record.weights) if record else {}
 
     async def restored(self, deployment: str = "vllm") -> Document:
-        found = await super().restored(deployment)
+        document = await super().restored(deployment)
         await self.at_home()
-        return found
+        return document
 
     async def at_home(self) -> None:
         """Wait until the HTTPRoute is as people wrote it."""
@@ -83,7 +83,9 @@ async def start_guard(here: Namespace, home: Path) -> asyncio.subprocess.Process
         )
 
     async def sign() -> Json:
-        return next((one for one in await here.list("leases") if one["metadata"]["name"] == LEASE_NAME), {})
+        return next(
+            (lease for lease in await here.list("leases") if lease["metadata"]["name"] == LEASE_NAME), {}
+        )
 
     await here.eventually(sign)
     return guard

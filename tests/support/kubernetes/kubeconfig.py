@@ -65,5 +65,5 @@ class Access:
 
 
 def _named(content: Json, kind: str, name: str) -> Json:
-    found: Json = next(one for one in content[f"{kind}s"] if one["name"] == name)[kind]
-    return found
+    document: Json = next(entry for entry in content[f"{kind}s"] if entry["name"] == name)[kind]
+    return document

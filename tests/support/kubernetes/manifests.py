@@ -13,7 +13,7 @@ PORT = 8000
 def container(*args: str, image: str = IMAGE, gpus: int = 0, **more: object) -> Json:
     """A vLLM server with probes every second; `more` goes over all else."""
     health = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 1, "timeoutSeconds": 5}
-    found: Json = {
+    document: Json = {
         "name": "vllm",
         "image": image,
         "args": list(args or FLAGS),
@@ -21,8 +21,8 @@ def container(*args: str, image: str = IMAGE, gpus: int = 0, **more: object) -> 
         "readinessProbe": health,
     }
     if gpus:
-        found["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
-    return found | more
+        document["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
+    return document | more
 
 
 def deployment(
@@ -58,8 +58,8 @@ def deployment(
 def statefulset(name: str, *containers: Json, claims: Sequence[Json] = (), **more: object) -> Json:
     """As `deployment` makes it; `claims`: templates; `more`: of the spec, such as `podManagementPolicy`."""
     of_deployment = deployment(name, *containers)["spec"]
-    kept = {key: of_deployment[key] for key in ("selector", "template")}
-    spec: Json = {"replicas": 1, "serviceName": name, "volumeClaimTemplates": list(claims), **kept, **more}
+    shared = {key: of_deployment[key] for key in ("selector", "template")}
+    spec: Json = {"replicas": 1, "serviceName": name, "volumeClaimTemplates": list(claims), **shared, **more}
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name}, "spec": spec}
 
 

@@ -54,7 +54,7 @@ class NamespaceObjects:
     async def begin(self) -> None:
         await self.api.create("/api/v1/namespaces", {"metadata": {"name": self.name}})
         self.policy = (await self.api.get("/apis/policy"))["preferredVersion"]["groupVersion"]
-        served = {one["version"] for one in (await self.api.get("/apis/autoscaling"))["versions"]}
+        served = {version["version"] for version in (await self.api.get("/apis/autoscaling"))["versions"]}
         self.autoscaling = "autoscaling/v2" if "v2" in served else "autoscaling/v2beta2"
 
     async def remove(self) -> None:
@@ -96,8 +96,8 @@ class NamespaceObjects:
         """Wait until the object is as wanted; fail with its last state and the events of the namespace."""
 
         async def look() -> Json:
-            found = await self.get(kind, name)
-            return found if holds(found) else {}
+            document = await self.get(kind, name)
+            return document if holds(document) else {}
 
         return await self.eventually(look)
 
@@ -105,9 +105,9 @@ class NamespaceObjects:
         """Wait until `look` returns something."""
         try:
             async with asyncio.timeout(_WITHIN_S):
-                while not (found := await look()):
+                while not (result := await look()):
                     await asyncio.sleep(0.05)
-                return found
+                return result
         except TimeoutError as error:
             raise AssertionError(await self._situation()) from error
 
@@ -115,8 +115,8 @@ class NamespaceObjects:
         """Wait until a pod with the label `app` is as wanted."""
 
         async def look() -> Json:
-            found = (await self.api.get(self.path("pods"), labelSelector=f"app={app}"))["items"]
-            return next((one for one in found if holds(one)), {})
+            pods = (await self.api.get(self.path("pods"), labelSelector=f"app={app}"))["items"]
+            return next((pod for pod in pods if holds(pod)), {})
 
         return await self.eventually(look)
 
@@ -124,8 +124,8 @@ class NamespaceObjects:
         """Wait for an event with this reason, and this text in its message."""
 
         async def look() -> Json:
-            found = (one for one in await self.list("events") if one["reason"] == reason)
-            return next((one for one in found if message in one["message"]), {})
+            events = (event for event in await self.list("events") if event["reason"] == reason)
+            return next((event for event in events if message in event["message"]), {})
 
         return await self.eventually(look)
 
@@ -133,7 +133,7 @@ class NamespaceObjects:
         """Wait until there is no such object."""
 
         async def look() -> Json:
-            names = {one["metadata"]["name"] for one in await self.list(kind)}
+            names = {item["metadata"]["name"] for item in await self.list(kind)}
             return {} if name in names else {"gone": name}
 
         await self.eventually(look)
@@ -147,8 +147,8 @@ class NamespaceObjects:
         return await self.until(kind, name, _complete)
 
     async def _situation(self) -> str:
-        pods = [f"{one['metadata']['name']}: {one['status']}" for one in await self.list("pods")]
-        events = [f"{one['reason']}: {one['message']}" for one in await self.list("events")]
+        pods = [f"{pod['metadata']['name']}: {pod['status']}" for pod in await self.list("pods")]
+        events = [f"{event['reason']}: {event['message']}" for event in await self.list("events")]
         return "\n".join(["not within the time; pods:", *pods, "events:", *events])
 
     # Clients.

@@ -96,7 +96,7 @@ class Network:
 
 
 def _overlaps(net: IPv4Network, taken: Sequence[object]) -> bool:
-    return any(isinstance(one, IPv4Network) and net.overlaps(one) for one in taken)
+    return any(isinstance(other, IPv4Network) and net.overlaps(other) for other in taken)
 
 
 def _routes() -> list[dict[str, str]]:

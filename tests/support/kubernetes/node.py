@@ -107,7 +107,7 @@ class Node:
     async def _follow(self) -> None:
         path = f"/api/v1/namespaces/{self._namespace}/pods"
         async for objects in self._api.states(path):
-            mine = {uid: one for uid, one in objects.items() if one["spec"].get("nodeName") == self.name}
+            mine = {uid: item for uid, item in objects.items() if item["spec"].get("nodeName") == self.name}
             for uid, document in mine.items():
                 self._reconcile(uid, document)
             for uid in self.pods.keys() - mine.keys():  # deleted by force
@@ -148,15 +148,15 @@ class Node:
 
     def container_log(self, pod: str, container: str, *, previous: bool) -> bytes:
         """Raises LookupError with the kubelet's words."""
-        found = next((one for one in self.pods.values() if one.name == pod), None)
-        if found is None:
+        owner = next((candidate for candidate in self.pods.values() if candidate.name == pod), None)
+        if owner is None:
             raise LookupError(f'pod "{pod}" not found')
-        one = found.container(container)
-        if previous and one.last_log is None:
+        target = owner.container(container)
+        if previous and target.last_log is None:
             raise LookupError(f'previous terminated container "{container}" in pod "{pod}" not found')
-        log = one.last_log if previous else one.log
+        log = target.last_log if previous else target.log
         if log is None:
-            why = one.state["waiting"]["reason"]
+            why = target.state["waiting"]["reason"]
             why = "trying and failing to pull image" if "ImagePull" in why else why
             raise LookupError(f'container "{container}" in pod "{pod}" is waiting to start: {why}')
         return log.read_bytes()

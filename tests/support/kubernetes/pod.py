@@ -53,7 +53,9 @@ class Pod:
 
     def container(self, name: str = "") -> Container:
         """The one of this name, or the first."""
-        return next(one for one in (*self.containers, *self.initial) if name in {"", one.name})
+        return next(
+            container for container in (*self.containers, *self.initial) if name in {"", container.name}
+        )
 
     def changed(self) -> None:
         self._change.set()
@@ -92,7 +94,7 @@ class Pod:
 
     async def _stop_containers(self, grace_s: float) -> None:
         self.terminating = True
-        await asyncio.gather(*(one.stop(grace_s) for one in (*self.initial, *self.containers)))
+        await asyncio.gather(*(container.stop(grace_s) for container in (*self.initial, *self.containers)))
 
     async def _end(self, grace_s: float) -> None:
         await self._stop_containers(grace_s)
@@ -130,8 +132,8 @@ class Pod:
 
     def status(self) -> Json:
         """A PodStatus."""
-        initialized = all("terminated" in one.state for one in self.initial)
-        ready = not self._failure and all(one.ready for one in self.containers)
+        initialized = all("terminated" in container.state for container in self.initial)
+        ready = not self._failure and all(container.ready for container in self.containers)
         holds = {"Initialized": initialized, "Ready": ready, "ContainersReady": ready, "PodScheduled": True}
         return {
             "phase": self._phase(),
@@ -140,15 +142,19 @@ class Pod:
             "podIPs": [{"ip": self.address}],
             "startTime": self._began,
             "conditions": [self._condition(kind, value) for kind, value in holds.items()],
-            "initContainerStatuses": [one.status() for one in self.initial],
-            "containerStatuses": [one.status() for one in self.containers],
+            "initContainerStatuses": [container.status() for container in self.initial],
+            "containerStatuses": [container.status() for container in self.containers],
             **self._failure,
         }
 
     def _phase(self) -> str:
-        if not all(one.has_run for one in self.containers):
+        if not all(container.has_run for container in self.containers):
             return "Pending"
-        ended = [one.state["terminated"]["exitCode"] for one in self.containers if "terminated" in one.state]
+        ended = [
+            container.state["terminated"]["exitCode"]
+            for container in self.containers
+            if "terminated" in container.state
+        ]
         if len(ended) < len(self.containers) or self.document["spec"].get("restartPolicy") == "Always":
             return "Running"
         return "Failed" if any(ended) else "Succeeded"
@@ -159,7 +165,7 @@ class Pod:
             self._since[kind] = status, now()
         condition = {"type": kind, "status": status, "lastTransitionTime": self._since[kind][1]}
         if not holds and kind in {"Ready", "ContainersReady"}:
-            unready = " ".join(one.name for one in self.containers if not one.ready)
+            unready = " ".join(container.name for container in self.containers if not container.ready)
             condition["reason"] = "ContainersNotReady"
             condition["message"] = f"containers with unready status: [{unready}]"
         return condition

@@ -42,7 +42,7 @@ class Probe:
             url = (
                 f"{asked.get('scheme', 'HTTP').lower()}://{self.address}:{self.port}{asked.get('path', '/')}"
             )
-            headers = {one["name"]: one["value"] for one in asked.get("httpHeaders", ())}
+            headers = {header["name"]: header["value"] for header in asked.get("httpHeaders", ())}
             async with (
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s)) as session,
                 session.get(url, headers=headers, ssl=False) as answer,

@@ -12,7 +12,11 @@ _MANIFESTS = manifests({"mode": "approve"})
 
 def of_chart(kind: str, name: str) -> Json:
     """The object that the chart renders."""
-    return next(one for one in _MANIFESTS if one["kind"] == kind and one["metadata"]["name"] == name)
+    return next(
+        manifest
+        for manifest in _MANIFESTS
+        if manifest["kind"] == kind and manifest["metadata"]["name"] == name
+    )
 
 
 async def create_proxy(
@@ -39,9 +43,9 @@ async def create_proxy(
 
 async def proxy_pods(here: Namespace) -> list[Json]:
     """The pods that have an address and are not being deleted."""
-    found = await here.api.get(here.path("pods"), labelSelector=f"app.kubernetes.io/name={PROXY}")
+    listed = await here.api.get(here.path("pods"), labelSelector=f"app.kubernetes.io/name={PROXY}")
     return [
-        one
-        for one in found["items"]
-        if one["status"].get("podIP") and "deletionTimestamp" not in one["metadata"]
+        pod
+        for pod in listed["items"]
+        if pod["status"].get("podIP") and "deletionTimestamp" not in pod["metadata"]
     ]

@@ -34,9 +34,9 @@ class ProxySite(KubernetesSite):
 
     async def weights(self) -> dict[str, int]:
         """As published; empty without a route."""
-        for one in await self.here.list("configmaps"):
-            if one["metadata"]["name"] == object_name(PROXY, TARGET):
-                return dict(PublishedRoute.parse(one).route.weights)
+        for config_map in await self.here.list("configmaps"):
+            if config_map["metadata"]["name"] == object_name(PROXY, TARGET):
+                return dict(PublishedRoute.parse(config_map).route.weights)
         return {}
 
 

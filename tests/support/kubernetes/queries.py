@@ -15,8 +15,8 @@ async def request(address: str, path: str = "/v1/models") -> int:
 
 
 def first_container(pod: Json) -> Json:
-    found: Json = pod["status"].get("containerStatuses", [{}])[0]
-    return found
+    status: Json = pod["status"].get("containerStatuses", [{}])[0]
+    return status
 
 
 def waiting_for(pod: Json) -> str:
@@ -26,5 +26,5 @@ def waiting_for(pod: Json) -> str:
 
 async def pods(here: Namespace, count: int) -> Json:
     """The pods of a namespace once there are `count`; for `Namespace.eventually`."""
-    found = await here.list("pods")
-    return {"items": found} if len(found) == count else {}
+    documents = await here.list("pods")
+    return {"items": documents} if len(documents) == count else {}

@@ -25,13 +25,13 @@ def place(pod: Json, pods: Iterable[Json], nodes: Iterable[Json]) -> tuple[str, 
         if not why:
             return str(node["metadata"]["name"]), ""
         reasons.update(why)
-    found = f"0/{len(nodes)} nodes are available"
+    summary = f"0/{len(nodes)} nodes are available"
     listed = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
     short = sum(count for reason, count in reasons.items() if reason.startswith("Insufficient"))
     victims = {"No preemption victims found for incoming pod": short}
     victims["Preemption is not helpful for scheduling"] = len(nodes) - short
     helps = ", ".join(sorted(f"{count} {what}" for what, count in victims.items() if count > 0))
-    return "", f"{found}: {listed}. preemption: {found}: {helps}."  # as of 1.24
+    return "", f"{summary}: {listed}. preemption: {summary}: {helps}."  # as of 1.24
 
 
 def _unfit(pod: Json, pods: list[Json], node: Json) -> list[str]:
@@ -52,7 +52,8 @@ def _unfit(pod: Json, pods: list[Json], node: Json) -> list[str]:
 def _tolerates(pod: Json, taint: Json) -> bool:
     tolerations: list[dict[str, str]] = pod["spec"].get("tolerations", [])
     return any(
-        all(one.get(key, taint[key]) == taint[key] for key in ("key", "effect")) for one in tolerations
+        all(toleration.get(key, taint[key]) == taint[key] for key in ("key", "effect"))
+        for toleration in tolerations
     )
 
 
@@ -103,7 +104,7 @@ class Scheduler:
         if not waiting:
             return
         nodes = [node for node in (await self._api.get("/api/v1/nodes"))["items"] if self._serves(node)]
-        for pod in sorted(waiting, key=lambda one: str(one["metadata"]["creationTimestamp"])):
+        for pod in sorted(waiting, key=lambda candidate: str(candidate["metadata"]["creationTimestamp"])):
             name, message = place(pod, pods, nodes)
             if name:
                 await self._bind(pod, name)
@@ -123,8 +124,8 @@ class Scheduler:
         await record(self._api, pod, "default-scheduler", "Scheduled", message, warns=False)
 
     async def _refuse(self, pod: Json, message: str) -> None:
-        known = pod["status"].get("conditions", ())
-        if any(one["type"] == "PodScheduled" and one.get("message") == message for one in known):
+        conditions = pod["status"].get("conditions", ())
+        if any(entry["type"] == "PodScheduled" and entry.get("message") == message for entry in conditions):
             return
         condition = {
             "type": "PodScheduled",

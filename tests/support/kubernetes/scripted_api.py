@@ -59,7 +59,7 @@ class ScriptedApi:
         self.script.append(answer)
 
     async def names(self) -> set[str]:
-        return {one["metadata"]["name"] for one in await self.client.cached.find(SERVICE)}
+        return {service["metadata"]["name"] for service in await self.client.cached.find(SERVICE)}
 
     async def until(self, holds: Callable[[], Awaitable[bool]]) -> None:
         async with asyncio.timeout(20):

@@ -34,9 +34,14 @@ class ServiceProxy:
 
     async def _follow(self) -> None:
         async for objects in self._here.api.states(self._here.path("endpoints")):
-            found = next((one for one in objects.values() if one["metadata"]["name"] == self._service), {})
+            endpoints = next(
+                (document for document in objects.values() if document["metadata"]["name"] == self._service),
+                {},
+            )
             self.addresses = [
-                one["ip"] for subset in found.get("subsets", ()) for one in subset.get("addresses", ())
+                endpoint["ip"]
+                for subset in endpoints.get("subsets", ())
+                for endpoint in subset.get("addresses", ())
             ]
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -49,7 +49,7 @@ class SharedEnvoyPod:
             await create_proxy(here, replicas=1)
 
             async def has_address() -> Json:
-                return {"items": found} if (found := await proxy_pods(here)) else {}
+                return {"items": pods} if (pods := await proxy_pods(here)) else {}
 
             [pod] = (await here.eventually(has_address))["items"]
             yield cls(

@@ -103,8 +103,8 @@ class KubernetesSite(Rig):
 
     async def flags(self, deployment: str) -> list[str]:
         """The words of the first container of a Deployment."""
-        found = await self.here.get("deployments", deployment)
-        words: list[str] = found["spec"]["template"]["spec"]["containers"][0]["args"]
+        document = await self.here.get("deployments", deployment)
+        words: list[str] = document["spec"]["template"]["spec"]["containers"][0]["args"]
         return words
 
     async def scale(self, deployment: str, replicas: int) -> None:
@@ -114,13 +114,16 @@ class KubernetesSite(Rig):
     async def deployments(self) -> dict[str, int]:
         """How many pods each Deployment wants, by name."""
         return {
-            one["metadata"]["name"]: one["spec"]["replicas"] for one in await self.here.list("deployments")
+            document["metadata"]["name"]: document["spec"]["replicas"]
+            for document in await self.here.list("deployments")
         }
 
     async def restored(self, deployment: str = "vllm") -> Document:
         """Wait until only this Deployment is left, with its pods available, and those beside the servers."""
         left = {deployment, *self.beside}
-        await until(self.deployments, lambda found: set(found) == left, "one Deployment to be left", 240.0)
+        await until(
+            self.deployments, lambda deployments: set(deployments) == left, "one Deployment to be left", 240.0
+        )
         return await self.here.available(deployment)
 
     async def changed(

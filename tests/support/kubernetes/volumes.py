@@ -22,7 +22,7 @@ async def provide(pod: Json, folder: Path, api: Api) -> None:
                 values = await values_of(
                     api, pod["metadata"]["namespace"], kind, source[key], source.get("optional", False)
                 )
-                items = {one["key"]: one["path"] for one in source.get("items", ())}
+                items = {item["key"]: item["path"] for item in source.get("items", ())}
                 for name, text in values.items():
                     if not items or name in items:
                         file = place / items.get(name, name)

@@ -27,7 +27,7 @@ class ObjectConformance:
             },
         }
         assert template["metadata"]["labels"] == {"app": "vllm", "a": "b"}
-        [one] = template["spec"].pop("containers")
+        [first_container] = template["spec"].pop("containers")
         assert template["spec"] == {
             "dnsPolicy": "ClusterFirst",
             "restartPolicy": "Always",
@@ -35,16 +35,16 @@ class ObjectConformance:
             "securityContext": {},
             "terminationGracePeriodSeconds": 5,
         }
-        assert one["readinessProbe"] == {
+        assert first_container["readinessProbe"] == {
             "failureThreshold": 3,
             "httpGet": {"path": "/health", "port": "http", "scheme": "HTTP"},
             "periodSeconds": 1,
             "successThreshold": 1,
             "timeoutSeconds": 5,
         }
-        assert one["ports"] == [{"containerPort": 8000, "name": "http", "protocol": "TCP"}]
-        assert one["terminationMessagePath"] == "/dev/termination-log"
-        assert one["resources"] == {}
+        assert first_container["ports"] == [{"containerPort": 8000, "name": "http", "protocol": "TCP"}]
+        assert first_container["terminationMessagePath"] == "/dev/termination-log"
+        assert first_container["resources"] == {}
 
     async def test_a_name_is_taken_once(self, subject: Subject) -> None:
         body = headless_service("chat", {"app": "vllm"})
@@ -57,9 +57,9 @@ class ObjectConformance:
     async def test_a_dry_run_stores_nothing(self, subject: Subject) -> None:
         answer = await create(subject, "deployments", deployment("vllm"), dryRun="All")
 
-        found = await subject.http.get(path(subject, "deployments", "vllm"))
+        lookup = await subject.http.get(path(subject, "deployments", "vllm"))
         assert answer.status_code == 201
-        assert (found.status_code, found.json()["reason"]) == (404, "NotFound")
+        assert (lookup.status_code, lookup.json()["reason"]) == (404, "NotFound")
 
     async def test_what_is_not_there_is_not_found(self, subject: Subject) -> None:
         answers = [
@@ -81,11 +81,11 @@ class ObjectConformance:
             subject, "deployments", "vllm", {"metadata": {"annotations": {"a": None}}, "spec": spec}
         )
 
-        found = await get(subject, "deployments", "vllm")
+        stored = await get(subject, "deployments", "vllm")
         assert answer.status_code == 200
-        assert "a" not in found["metadata"]["annotations"]
-        assert found["metadata"]["annotations"]["b"] == "2"
-        assert found["spec"]["template"]["spec"]["containers"][0]["args"] == ["tiny"]
+        assert "a" not in stored["metadata"]["annotations"]
+        assert stored["metadata"]["annotations"]["b"] == "2"
+        assert stored["spec"]["template"]["spec"]["containers"][0]["args"] == ["tiny"]
 
     async def test_generations_count_changes_of_the_spec_and_of_annotations(self, subject: Subject) -> None:
         await create(subject, "deployments", deployment("vllm", replicas=0, paused=True))
@@ -99,7 +99,7 @@ class ObjectConformance:
             answer = await merge(subject, "deployments", "vllm", change)
             generations.append(answer.json()["metadata"]["generation"])
 
-        assert [one - generations[0] for one in generations] == [0, 1, 2, 2]
+        assert [generation - generations[0] for generation in generations] == [0, 1, 2, 2]
         assert (await get(subject, "deployments", "vllm"))["status"].get("replicas", 0) == 0
 
     async def test_a_patch_that_changes_nothing_keeps_the_version(self, subject: Subject) -> None:
@@ -132,7 +132,9 @@ class ObjectConformance:
             ),
         ]
 
-        assert [(one.status_code, one.json()["reason"]) for one in answers] == [(409, "Conflict")] * 2
+        assert [(answer.status_code, answer.json()["reason"]) for answer in answers] == [
+            (409, "Conflict")
+        ] * 2
         assert (await get(subject, "services", "chat"))["metadata"]["labels"] == {"x": "1"}
 
     async def test_a_json_patch_is_applied_whole_or_not_at_all(self, subject: Subject) -> None:
@@ -150,7 +152,7 @@ class ObjectConformance:
         escaped = {"op": "replace", "path": "/metadata/labels/flettner.dev~1a", "value": "2"}
         made = await json_patch(subject, "services", "chat", escaped)
 
-        assert [one.status_code for one in refused] == [422, 422]
+        assert [response.status_code for response in refused] == [422, 422]
         assert "labels" not in before["metadata"]
         assert made.json()["metadata"]["labels"] == {"flettner.dev/a": "2"}
 
@@ -167,7 +169,7 @@ class ObjectConformance:
             ),
         ]
 
-        assert [one.status_code for one in answers] == [422, 422, 422]
+        assert [answer.status_code for answer in answers] == [422, 422, 422]
 
     async def test_a_deletion_may_ask_for_a_certain_object(self, subject: Subject) -> None:
         await create(subject, "services", headless_service("chat", {"app": "vllm"}))
@@ -186,7 +188,7 @@ class ObjectConformance:
 
         async def names(**query: str) -> list[str]:
             answer = await subject.http.get(path(subject, "configmaps"), params=query)
-            return [one["metadata"]["name"] for one in answer.json()["items"]]
+            return [item["metadata"]["name"] for item in answer.json()["items"]]
 
         assert await names(labelSelector="of=this") == ["a", "b", "c"]
         assert await names(labelSelector="of=this,tier in (x,y)") == ["a", "b"]

@@ -32,8 +32,8 @@ class Subject(Protocol):
 
 def path(subject: Subject, plural: str, name: str = "") -> str:
     group = "/apis/apps/v1" if plural == "deployments" else "/api/v1"
-    found = f"{group}/namespaces/{subject.namespace}/{plural}"
-    return f"{found}/{name}" if name else found
+    collection = f"{group}/namespaces/{subject.namespace}/{plural}"
+    return f"{collection}/{name}" if name else collection
 
 
 async def create(subject: Subject, plural: str, body: Json, **query: str) -> httpx2.Response:
@@ -63,25 +63,25 @@ async def pods(subject: Subject, app: str) -> list[Json]:
 
 async def eventually(look: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - what `look` returns
     async with asyncio.timeout(WITHIN_S):
-        while not (found := await look()):
+        while not (result := await look()):
             await asyncio.sleep(0.05)
-        return found
+        return result
 
 
 async def ready(subject: Subject, app: str, count: int) -> list[Json]:
     """Return the pods of a Deployment once this many are ready, and no others are left."""
 
     async def look() -> tuple[list[Json]] | None:
-        found = await pods(subject, app)
-        return (found,) if len(found) == count and all(map(is_ready, found)) else None
+        documents = await pods(subject, app)
+        return (documents,) if len(documents) == count and all(map(is_ready, documents)) else None
 
-    [found] = await eventually(look)
-    return list(found)
+    [result] = await eventually(look)
+    return list(result)
 
 
 def is_ready(pod: Json) -> bool:
     conditions = pod["status"].get("conditions", ())
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 async def lines(subject: Subject, plural: str, **query: str) -> AsyncGenerator[Json, None]:
@@ -94,10 +94,10 @@ async def lines(subject: Subject, plural: str, **query: str) -> AsyncGenerator[J
 
 async def first(events: AsyncIterator[Json], count: int) -> list[tuple[str, str]]:
     """Return the type and the name of the first events."""
-    found = []
+    changes = []
     async with asyncio.timeout(WITHIN_S):
-        async for one in events:
-            found.append((one["type"], one["object"]["metadata"]["name"]))
-            if len(found) == count:
-                return found
-    return found
+        async for event in events:
+            changes.append((event["type"], event["object"]["metadata"]["name"]))
+            if len(changes) == count:
+                return changes
+    return changes

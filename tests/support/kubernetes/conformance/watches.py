@@ -18,9 +18,9 @@ class WatchConformance:
         async with aclosing(
             lines(subject, "services", resourceVersion=listed["metadata"]["resourceVersion"])
         ) as events:
-            found = await first(events, 3)
+            changes = await first(events, 3)
 
-        assert found == [("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")]
+        assert changes == [("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")]
 
     async def test_a_watch_without_a_version_begins_with_what_is_there(self, subject: Subject) -> None:
         await create(subject, "services", headless_service("a", {"app": "vllm"}))

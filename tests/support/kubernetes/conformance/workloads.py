@@ -18,7 +18,7 @@ from tests.support.kubernetes.manifests import container, deployment
 class WorkloadConformance:
     async def test_a_deployment_has_its_pods(self, subject: Subject) -> None:
         await create(subject, "deployments", deployment("vllm", replicas=2, labels={"team": "a"}))
-        found = await ready(subject, "vllm", 2)
+        documents = await ready(subject, "vllm", 2)
 
         async def look() -> Json:
             status = (await get(subject, "deployments", "vllm"))["status"]
@@ -27,7 +27,7 @@ class WorkloadConformance:
         status = await eventually(look)
         assert (status["replicas"], status["updatedReplicas"], status["readyReplicas"]) == (2, 2, 2)
         assert status["observedGeneration"] == 1
-        for pod in found:
+        for pod in documents:
             labels, [owner] = pod["metadata"]["labels"], pod["metadata"]["ownerReferences"]
             assert labels == {"app": "vllm", "team": "a", "pod-template-hash": labels["pod-template-hash"]}
             assert owner["kind"] == "ReplicaSet"
@@ -68,13 +68,13 @@ class WorkloadConformance:
         await merge(subject, "deployments", "vllm", {"spec": {"replicas": 1}})
 
         async def look() -> bool:
-            found = await pods(subject, "vllm")
-            return [one["metadata"]["uid"] for one in found] == [second["metadata"]["uid"]]
+            remaining = await pods(subject, "vllm")
+            return [document["metadata"]["uid"] for document in remaining] == [second["metadata"]["uid"]]
 
         await eventually(look)
-        found = await get(subject, "pods", first["metadata"]["name"])
-        assert is_ready(found)
-        assert "deletionTimestamp" not in found["metadata"]
+        released = await get(subject, "pods", first["metadata"]["name"])
+        assert is_ready(released)
+        assert "deletionTimestamp" not in released["metadata"]
 
     async def test_an_evicted_pod_is_replaced_and_stays(self, subject: Subject) -> None:
         await create(subject, "deployments", deployment("vllm"))
@@ -83,17 +83,17 @@ class WorkloadConformance:
         await subject.evict("vllm")
 
         async def look() -> list[Json]:
-            found = await pods(subject, "vllm")
-            return found if len(found) == 2 and sum(map(is_ready, found)) == 1 else []
+            documents = await pods(subject, "vllm")
+            return documents if len(documents) == 2 and sum(map(is_ready, documents)) == 1 else []
 
-        found = {one["metadata"]["uid"]: one for one in await eventually(look)}
-        evicted = found[old["metadata"]["uid"]]
+        by_uid = {document["metadata"]["uid"]: document for document in await eventually(look)}
+        evicted = by_uid[old["metadata"]["uid"]]
         assert (evicted["status"]["phase"], evicted["status"]["reason"]) == ("Failed", "Evicted")
         await merge(subject, "deployments", "vllm", {"spec": {"replicas": 0}})
 
         async def only_the_evicted() -> bool:
             left = await pods(subject, "vllm")
-            return [one["metadata"]["uid"] for one in left] == [old["metadata"]["uid"]]
+            return [document["metadata"]["uid"] for document in left] == [old["metadata"]["uid"]]
 
         await eventually(only_the_evicted)
 
@@ -125,9 +125,9 @@ class WorkloadConformance:
         )
 
         async def look() -> bool:
-            found = await pods(subject, "vllm")
-            both.append(len(found) == 2 and any(map(is_ready, found)))
-            return len(found) == 1 and found[0]["metadata"]["uid"] != old["metadata"]["uid"]
+            documents = await pods(subject, "vllm")
+            both.append(len(documents) == 2 and any(map(is_ready, documents)))
+            return len(documents) == 1 and documents[0]["metadata"]["uid"] != old["metadata"]["uid"]
 
         await eventually(look)
         assert any(both)
@@ -149,9 +149,9 @@ class WorkloadConformance:
         )
 
         async def look() -> bool:
-            found = await pods(subject, "vllm")
-            most.append(len(found))
-            return bool(found) and found[0]["metadata"]["uid"] != old["metadata"]["uid"]
+            documents = await pods(subject, "vllm")
+            most.append(len(documents))
+            return bool(documents) and documents[0]["metadata"]["uid"] != old["metadata"]["uid"]
 
         await eventually(look)
         await ready(subject, "vllm", 1)

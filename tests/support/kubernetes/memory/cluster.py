@@ -64,9 +64,9 @@ class MemoryCluster:
 
     def _delete(self, pods: list[RunningPod]) -> None:
         for pod in pods:
-            found = self.server.store.get("pods", pod.document["metadata"]["namespace"], pod.name)
-            if found is not None and found["metadata"]["uid"] == pod.uid:
-                self.deployments._delete(found)
+            stored = self.server.store.get("pods", pod.document["metadata"]["namespace"], pod.name)
+            if stored is not None and stored["metadata"]["uid"] == pod.uid:
+                self.deployments._delete(stored)
 
     def _remove(self, name: str) -> None:
         for pod in [pod for pod in self.pods.values() if pod.node == name]:
@@ -75,8 +75,12 @@ class MemoryCluster:
 
     def running(self, deployment: Json) -> list[RunningPod]:
         """Return the pods of a Deployment that have a node, also those that end."""
-        found = self.deployments.pods_of(deployment)
-        return [self.pods[one["metadata"]["uid"]] for one in found if one["metadata"]["uid"] in self.pods]
+        documents = self.deployments.pods_of(deployment)
+        return [
+            self.pods[document["metadata"]["uid"]]
+            for document in documents
+            if document["metadata"]["uid"] in self.pods
+        ]
 
     def _changed(self, change: Change) -> None:
         if change.key[0] in {"deployments", "pods", "nodes"} and not self._due:
@@ -97,7 +101,7 @@ class MemoryCluster:
             for pod in pods
             if not pod["spec"].get("nodeName") and "deletionTimestamp" not in pod["metadata"]
         ]
-        for pod in sorted(waiting, key=lambda one: str(one["metadata"]["creationTimestamp"])):
+        for pod in sorted(waiting, key=lambda candidate: str(candidate["metadata"]["creationTimestamp"])):
             key = ("pods", pod["metadata"]["namespace"], pod["metadata"]["name"])
             node, message = place(pod, store.select("pods"), nodes)
             if node:
@@ -115,11 +119,11 @@ class MemoryCluster:
         """As the kubelets: start the pods of their nodes, end those that are deleted."""
         there = {pod["metadata"]["uid"]: pod for pod in self.server.store.select("pods")}
         for uid, document in there.items():
-            ends, known = "deletionTimestamp" in document["metadata"], self.pods.get(uid)
-            if known is None and document["spec"].get("nodeName") and not ends:
+            ends, running = "deletionTimestamp" in document["metadata"], self.pods.get(uid)
+            if running is None and document["spec"].get("nodeName") and not ends:
                 self._begin(document)
-            elif known is not None and ends:
-                known.delete(self.random.uniform(*_STOPS_S))
+            elif running is not None and ends:
+                running.delete(self.random.uniform(*_STOPS_S))
         for uid in self.pods.keys() - there.keys():  # removed without a grace period
             self.pods.pop(uid).delete(0.0)
 
@@ -138,7 +142,7 @@ class MemoryCluster:
 
     def _log(self, namespace: str, name: str, container: str, previous: bool) -> str:
         del namespace
-        pod = next((one for one in self.pods.values() if one.name == name), None)
+        pod = next((candidate for candidate in self.pods.values() if candidate.name == name), None)
         if pod is None:
             raise LookupError(f'pod "{name}" not found')
         if previous and not pod.restarts:

@@ -33,22 +33,22 @@ class InvalidError(Exception):
 
 def with_defaults(plural: str, document: Json) -> Json:
     """Return the object as it is stored."""
-    found = deepcopy(document)
+    stored = deepcopy(document)
     if plural == "deployments":
-        _check_deployment(found)
-        spec = found["spec"] = _DEPLOYMENT | found["spec"]
+        _check_deployment(stored)
+        spec = stored["spec"] = _DEPLOYMENT | stored["spec"]
         if spec["strategy"].get("type") == "Recreate":
             spec["strategy"] = {"type": "Recreate"}
         spec["template"]["metadata"] = {"creationTimestamp": None, **spec["template"].get("metadata", {})}
         spec["template"]["spec"] = _pod_spec(spec["template"]["spec"])
     elif plural == "pods":
-        found["spec"] = _pod_spec(found["spec"])
+        stored["spec"] = _pod_spec(stored["spec"])
     elif plural == "services":
-        found["spec"] = {"sessionAffinity": "None", "type": "ClusterIP"} | found["spec"]
-        for port in found["spec"].get("ports", ()):
+        stored["spec"] = {"sessionAffinity": "None", "type": "ClusterIP"} | stored["spec"]
+        for port in stored["spec"].get("ports", ()):
             port.setdefault("protocol", "TCP")
             port.setdefault("targetPort", port["port"])
-    return found
+    return stored
 
 
 def _check_deployment(document: Json) -> None:
@@ -56,7 +56,7 @@ def _check_deployment(document: Json) -> None:
     labels = document["spec"]["template"].get("metadata", {}).get("labels") or {}
     if not selected.items() <= labels.items():
         raise InvalidError("spec.template.metadata.labels: `selector` does not match template `labels`")
-    names = [one.get("name") for one in document["spec"]["template"]["spec"]["containers"]]
+    names = [item.get("name") for item in document["spec"]["template"]["spec"]["containers"]]
     if not names or not all(names):
         raise InvalidError("spec.template.spec.containers: Required value")
     replicas = document["spec"].get("replicas", 1)
@@ -66,20 +66,20 @@ def _check_deployment(document: Json) -> None:
 
 def _pod_spec(given: Json) -> Json:
     spec: dict[str, Any] = _POD | given
-    spec["containers"] = [_container(one) for one in spec["containers"]]
+    spec["containers"] = [_container(item) for item in spec["containers"]]
     return spec
 
 
 def _container(given: Json) -> Json:
-    found = _CONTAINER | given
-    resources = found["resources"]
+    container = _CONTAINER | given
+    resources = container["resources"]
     if "limits" in resources:  # what is not requested is requested as limited
-        found["resources"] = resources | {"requests": resources["limits"] | resources.get("requests", {})}
+        container["resources"] = resources | {"requests": resources["limits"] | resources.get("requests", {})}
     for kind in ("readinessProbe", "livenessProbe", "startupProbe"):
-        if kind in found:
-            found[kind] = _PROBE | found[kind]
-            if "httpGet" in found[kind]:
-                found[kind]["httpGet"] = {"scheme": "HTTP"} | found[kind]["httpGet"]
-    for port in found.get("ports", ()):
+        if kind in container:
+            container[kind] = _PROBE | container[kind]
+            if "httpGet" in container[kind]:
+                container[kind]["httpGet"] = {"scheme": "HTTP"} | container[kind]["httpGet"]
+    for port in container.get("ports", ()):
         port.setdefault("protocol", "TCP")
-    return found
+    return container

@@ -27,10 +27,10 @@ class Deployments:
     def reconcile(self) -> None:
         store = self.server.store
         self._release()
-        known = {one["metadata"]["uid"] for one in store.select("deployments")}
+        uids = {document["metadata"]["uid"] for document in store.select("deployments")}
         for pod in store.select("pods"):
             uid = pod["metadata"]["uid"]
-            if uid in self.owners and self.owners[uid] not in known:
+            if uid in self.owners and self.owners[uid] not in uids:
                 self._delete(pod)
         for deployment in store.select("deployments"):
             self._reconcile_one(deployment)
@@ -38,7 +38,10 @@ class Deployments:
     def _release(self) -> None:
         """Leave pods alone whose labels the selector of their Deployment matches no more."""
         store = self.server.store
-        selectors = {one["metadata"]["uid"]: one["spec"]["selector"] for one in store.select("deployments")}
+        selectors = {
+            document["metadata"]["uid"]: document["spec"]["selector"]
+            for document in store.select("deployments")
+        }
         for pod in store.select("pods"):
             uid = pod["metadata"]["uid"]
             selector = selectors.get(self.owners.get(uid, ""))
@@ -166,7 +169,7 @@ def _active(pod: Json) -> bool:
 
 def _is_ready(pod: Json) -> bool:
     conditions = pod["status"].get("conditions") or ()
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _count(share: str | int, wanted: int, *, up: bool) -> int:

@@ -26,21 +26,21 @@ def merge(document: Any, patch: Any) -> Any:  # noqa: ANN401 - any JSON
 
 def apply(document: Json, operations: Sequence[Json]) -> Json:
     """Return the document after a JSON patch. Raises PatchError."""
-    found = deepcopy(document)
-    for one in operations:
-        *parents, last = [_unescape(part) for part in one["path"].split("/")[1:]]
+    changed = deepcopy(document)
+    for operation in operations:
+        *parents, last = [_unescape(part) for part in operation["path"].split("/")[1:]]
         try:
-            place: Any = found
+            place: Any = changed
             for part in parents:
                 place = place[int(part)] if isinstance(place, list) else place[part]
-            _operate(place, last, one)
+            _operate(place, last, operation)
         except (LookupError, ValueError, TypeError) as error:
-            raise PatchError(f"{one['op']} {one['path']}: {error!r}") from error
-    return found
+            raise PatchError(f"{operation['op']} {operation['path']}: {error!r}") from error
+    return changed
 
 
-def _operate(place: Any, last: str, one: Json) -> None:  # noqa: ANN401
-    op, value = one["op"], deepcopy(one.get("value"))
+def _operate(place: Any, last: str, operation: Json) -> None:  # noqa: ANN401
+    op, value = operation["op"], deepcopy(operation.get("value"))
     if isinstance(place, list):
         _operate_on_list(place, last, op, value)
     elif op == "add":
@@ -69,9 +69,9 @@ def _operate_on_list(place: list[Any], last: str, op: str, value: Any) -> None: 
         raise ValueError(op)
 
 
-def _test(found: Any, value: Any) -> None:  # noqa: ANN401
-    if found != value:
-        raise ValueError(f"{found!r} is not {value!r}")
+def _test(current: Any, value: Any) -> None:  # noqa: ANN401
+    if current != value:
+        raise ValueError(f"{current!r} is not {value!r}")
 
 
 def _unescape(part: str) -> str:

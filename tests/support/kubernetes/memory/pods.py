@@ -112,17 +112,17 @@ class RunningPod:
 
     def _confirm(self) -> None:
         key = ("pods", self.document["metadata"]["namespace"], self.name)
-        found = self.server.store.objects.get(key)
-        if found is not None and found["metadata"]["uid"] == self.uid:
+        stored = self.server.store.objects.get(key)
+        if stored is not None and stored["metadata"]["uid"] == self.uid:
             self.server.store.remove(key, _BY)
 
     def write(self) -> None:
         """Report the status."""
         namespace = self.document["metadata"]["namespace"]
-        found = self.server.store.get("pods", namespace, self.name)
-        if found is None or found["metadata"]["uid"] != self.uid:
+        stored = self.server.store.get("pods", namespace, self.name)
+        if stored is None or stored["metadata"]["uid"] != self.uid:
             return
-        self.server.store.put(("pods", namespace, self.name), {**found, "status": self.status()}, _BY)
+        self.server.store.put(("pods", namespace, self.name), {**stored, "status": self.status()}, _BY)
 
     def status(self) -> Json:
         container = self.document["spec"]["containers"][0]

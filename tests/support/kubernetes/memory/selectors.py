@@ -15,12 +15,12 @@ _PART = re.compile(r"(?:[^,(]|\([^)]*\))+")
 def by_labels(selector: str) -> Matches:
     """Return whether an object has the labels of "app=vllm,tier in (a,b),!old"."""
     tests = [_label_test(part) for part in _PART.findall(selector)]
-    return lambda one: all(test(one["metadata"].get("labels") or {}) for test in tests)
+    return lambda document: all(test(document["metadata"].get("labels") or {}) for test in tests)
 
 
 def _label_test(part: str) -> Callable[[Json], bool]:
-    if found := _SET.fullmatch(part):
-        key, how, listed = found.groups()
+    if match := _SET.fullmatch(part):
+        key, how, listed = match.groups()
         values = {value.strip() for value in listed.split(",")}
         return lambda labels: (labels.get(key) in values) is (how == "in")
     if "!=" in part:
@@ -37,15 +37,15 @@ def _label_test(part: str) -> Callable[[Json], bool]:
 def by_fields(selector: str) -> Matches:
     """Return whether an object has the fields of "involvedObject.uid=…,status.phase!=Failed"."""
     tests = [_field_test(part) for part in filter(None, selector.split(","))]
-    return lambda one: all(test(one) for test in tests)
+    return lambda document: all(test(document) for test in tests)
 
 
 def _field_test(part: str) -> Matches:
     key, sign, value = re.split(r"(!=|==|=)", part, maxsplit=1)
-    return lambda one: (_field(one, key) == value) is (sign != "!=")
+    return lambda document: (_field(document, key) == value) is (sign != "!=")
 
 
-def _field(one: Any, key: str) -> str:  # noqa: ANN401 - any JSON
+def _field(node: Any, key: str) -> str:  # noqa: ANN401 - any JSON
     for name in key.split("."):
-        one = one.get(name) if isinstance(one, dict) else None
-    return "" if one is None else str(one)
+        node = node.get(name) if isinstance(node, dict) else None
+    return "" if node is None else str(node)

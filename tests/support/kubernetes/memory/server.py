@@ -153,12 +153,12 @@ class ApiServer:
         return "".join(lines[-int(asked.get("tailLines", len(lines))) :])
 
     def _get(self, where: Where) -> Json:
-        found = self.store.get(*where.key)
-        if found is None:
+        document = self.store.get(*where.key)
+        if document is None:
             group = _group(where.plural)
             named = f"{where.plural}.{group}" if group else where.plural
             raise RefusedError(404, f'{named} "{where.name}" not found')
-        return found
+        return document
 
     def _list(self, where: Where, request: Request) -> Json:
         version, kind = KINDS[where.plural]
@@ -167,7 +167,9 @@ class ApiServer:
             "kind": f"{kind}List",
             "apiVersion": version,
             "metadata": {"resourceVersion": str(self.store.version)},
-            "items": [one for one in self.store.select(where.plural, where.namespace) if matches(one)],
+            "items": [
+                document for document in self.store.select(where.plural, where.namespace) if matches(document)
+            ],
         }
 
     def _create(self, where: Where, request: Request) -> Json:
@@ -200,10 +202,10 @@ class ApiServer:
         """PUT and PATCH, of the object or of its status alone."""
         before = self._get(where)
         wanted = self._patched(before, request)
-        metadata, known = wanted["metadata"], before["metadata"]
-        if metadata.get("uid", known["uid"]) != known["uid"]:
+        metadata, previous = wanted["metadata"], before["metadata"]
+        if metadata.get("uid", previous["uid"]) != previous["uid"]:
             raise RefusedError(409, f"Precondition failed: UID in precondition: {metadata['uid']}")
-        if metadata.get("resourceVersion") not in {None, "", known["resourceVersion"]}:
+        if metadata.get("resourceVersion") not in {None, "", previous["resourceVersion"]}:
             raise RefusedError(
                 409,
                 f'Operation cannot be fulfilled on {where.plural}.{_group(where.plural)} "{where.name}": the '
@@ -216,7 +218,9 @@ class ApiServer:
         if request.query.get("dryRun") or _same(changed, before):
             return before if _same(changed, before) else changed
         manager = request.by if where.part != "status" else ""
-        changed["metadata"]["managedFields"] = _managed(known.get("managedFields", ()), manager, self._time())
+        changed["metadata"]["managedFields"] = _managed(
+            previous.get("managedFields", ()), manager, self._time()
+        )
         return self.store.put(where.key, changed, request.writer)
 
     def _patched(self, before: Json, request: Request) -> Json:
@@ -251,21 +255,21 @@ class ApiServer:
                 and (metadata.get("annotations") or {}) != (before["metadata"].get("annotations") or {})
             )
             metadata["generation"] = before["metadata"]["generation"] + changed
-        found = {**wanted, "metadata": metadata}
-        return {**found, "status": before["status"]} if "status" in before else found
+        document = {**wanted, "metadata": metadata}
+        return {**document, "status": before["status"]} if "status" in before else document
 
     def _delete(self, where: Where, request: Request) -> Json:
-        found = self._get(where)
+        document = self._get(where)
         wanted = request.body.get("preconditions") or {}
         for name in ("uid", "resourceVersion"):
-            if wanted.get(name, found["metadata"][name]) != found["metadata"][name]:
+            if wanted.get(name, document["metadata"][name]) != document["metadata"][name]:
                 raise RefusedError(409, f"the {name} in the precondition does not match the object")
         if request.query.get("dryRun"):
-            return found
+            return document
         if where.plural == "pods":
-            return self._delete_pod(where, found, request)
+            return self._delete_pod(where, document, request)
         self.store.remove(where.key, request.writer)
-        return found
+        return document
 
     def _delete_pod(self, where: Where, pod: Json, request: Request) -> Json:
         """Without a grace period at once; else the kubelet confirms it."""
@@ -289,10 +293,10 @@ class ApiServer:
         return {"kind": "Status", "apiVersion": "v1", "status": "Success"}
 
     def _read(self, plural: str, request: Request) -> Json:
-        found = request.body
-        if plural in {"deployments", "pods"} and "spec" not in found:
+        document = request.body
+        if plural in {"deployments", "pods"} and "spec" not in document:
             raise RefusedError(422, "spec: Required value")
-        return dict(found)
+        return dict(document)
 
     def _suffix(self) -> str:
         return "".join(self.random.choices(_SUFFIX, k=5))
@@ -307,7 +311,7 @@ class ApiServer:
 def selected(query: Mapping[str, str]) -> Matches:
     """Return whether an object is in the answer of a list or a watch."""
     labels, fields = by_labels(query.get("labelSelector", "")), by_fields(query.get("fieldSelector", ""))
-    return lambda one: labels(one) and fields(one)
+    return lambda document: labels(document) and fields(document)
 
 
 def _valid(plural: str, document: Json) -> Json:
@@ -317,9 +321,9 @@ def _valid(plural: str, document: Json) -> Json:
         raise RefusedError(422, str(error)) from error
 
 
-def _same(one: Json, other: Json) -> bool:
+def _same(first: Json, second: Json) -> bool:
     """Whether they are equal but for the record of who wrote which field."""
-    return _without_managers(one) == _without_managers(other)
+    return _without_managers(first) == _without_managers(second)
 
 
 def _without_managers(document: Json) -> Json:
@@ -327,9 +331,9 @@ def _without_managers(document: Json) -> Json:
     return {**document, "metadata": metadata}
 
 
-def _managed(known: Any, manager: str, at: str) -> list[Json]:  # noqa: ANN401 - a list or none
+def _managed(records: Any, manager: str, at: str) -> list[Json]:  # noqa: ANN401 - a list or none
     """Return the record of the managers; which fields each one owns is not told here."""
-    others = [one for one in known if one["manager"] != manager]
+    others = [record for record in records if record["manager"] != manager]
     own = [{"manager": manager, "operation": "Update", "time": at}] if manager else []
     return [*others, *own]
 

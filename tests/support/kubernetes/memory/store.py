@@ -37,21 +37,21 @@ class Store:
 
     def select(self, plural: str, namespace: str = "") -> list[Json]:
         """Return the objects of a kind in the order of their names; of all namespaces without one."""
-        found = [key for key in self.objects if key[0] == plural and namespace in {"", key[1]}]
-        return [self.objects[key] for key in sorted(found)]
+        keys = [key for key in self.objects if key[0] == plural and namespace in {"", key[1]}]
+        return [self.objects[key] for key in sorted(keys)]
 
     def put(self, key: Key, document: Json, by: str = "") -> Json:
         """Create or replace an object. One that does not change keeps its version."""
         before = self.objects.get(key, {})
-        kept = deepcopy(document)
-        kept["metadata"]["resourceVersion"] = before.get("metadata", {}).get("resourceVersion", "")
-        if before == kept:
+        stored = deepcopy(document)
+        stored["metadata"]["resourceVersion"] = before.get("metadata", {}).get("resourceVersion", "")
+        if before == stored:
             return before
         self.version += 1
-        kept["metadata"]["resourceVersion"] = str(self.version)
-        self.objects[key] = kept
-        self._record(Change("MODIFIED" if before else "ADDED", key, kept, self.version, before, by))
-        return kept
+        stored["metadata"]["resourceVersion"] = str(self.version)
+        self.objects[key] = stored
+        self._record(Change("MODIFIED" if before else "ADDED", key, stored, self.version, before, by))
+        return stored
 
     def remove(self, key: Key, by: str = "") -> None:
         before = self.objects.pop(key, None)

@@ -50,13 +50,13 @@ class MemoryTransport(httpx2.AsyncBaseTransport):
             self.watches.append(watch)
             return httpx2.Response(200, stream=_Lines(watch, self.watches), headers=_JSON)
         try:
-            found = self.server.handle(asked)
+            result = self.server.handle(asked)
         except RefusedError as error:
             return refusal(error)
-        if isinstance(found, str):
-            return httpx2.Response(200, text=found)
+        if isinstance(result, str):
+            return httpx2.Response(200, text=result)
         created = asked.method == "POST"
-        return httpx2.Response(201 if created else 200, content=json.dumps(found).encode(), headers=_JSON)
+        return httpx2.Response(201 if created else 200, content=json.dumps(result).encode(), headers=_JSON)
 
 
 _JSON = {"Content-Type": "application/json"}

@@ -61,9 +61,9 @@ class Watch:
         """Send what is there, or what happened since the given version; False: that is too old."""
         store, asked = self.server.store, self.request.query.get("resourceVersion", "")
         if asked in {"", "0"}:
-            for one in store.select(self._where.plural, self._where.namespace):
-                if self._matches(one):
-                    self._queue.put_nowait(_line("ADDED", one))
+            for document in store.select(self._where.plural, self._where.namespace):
+                if self._matches(document):
+                    self._queue.put_nowait(_line("ADDED", document))
             self._sent = store.version
             return True
         self._sent = int(asked)
