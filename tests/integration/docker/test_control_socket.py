@@ -20,7 +20,10 @@ async def test_only_the_container_that_listens_at_the_socket_has_hot_knobs(here:
             )
             for name in ("first", "second")
         ]
-        chat, code = (here.engine(one.name, state_dir=Path(folder, one.name)) for one in (first, second))
+        chat, code = (
+            here.engine(container.name, state_dir=Path(folder, container.name))
+            for container in (first, second)
+        )
         [owner] = await chat.observe()
         with capture_logs() as logs:
             [other] = await code.observe()

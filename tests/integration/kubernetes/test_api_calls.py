@@ -81,7 +81,7 @@ async def test_what_is_asked_while_the_api_server_is_away_is_an_error_and_no_old
 
     assert isinstance(error, AwayError)
     assert "does not answer" in problem
-    assert [one.why for one in lost] == ["vllm was scaled to 0 by a third party"]
+    assert [loss.why for loss in lost] == ["vllm was scaled to 0 by a third party"]
 
 
 async def test_a_token_that_is_replaced_is_read_again(here: Namespace) -> None:

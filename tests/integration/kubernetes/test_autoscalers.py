@@ -31,15 +31,15 @@ def _versions(here: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def counts(here: Namespace) -> tuple[int, set[str]]:
     """The replicas of the operator's Deployment, and the last words of all pods' commands."""
-    found = await here.available("vllm")
-    pods = [one for one in await here.list("pods") if "deletionTimestamp" not in one["metadata"]]
-    return found["spec"]["replicas"], {one["spec"]["containers"][0]["args"][-1] for one in pods}
+    document = await here.available("vllm")
+    pods = [pod for pod in await here.list("pods") if "deletionTimestamp" not in pod["metadata"]]
+    return document["spec"]["replicas"], {pod["spec"]["containers"][0]["args"][-1] for pod in pods}
 
 
 async def scale_to_3(here: Namespace) -> None:
     """By the autoscaler of Kubernetes."""
     await here.api.patch(here.path("horizontalpodautoscalers", "vllm"), {"spec": {"minReplicas": 3}})
-    await here.until("deployments", "vllm", lambda found: found["spec"]["replicas"] == 3)
+    await here.until("deployments", "vllm", lambda document: document["spec"]["replicas"] == 3)
 
 
 async def test_one_that_would_give_pods_back_delays_the_rollout(here: Namespace, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ async def test_a_disabled_one_leaves_the_pods_to_the_rollout(here: Namespace, tm
     await engine.stop(blue, keep=1)
 
     await here.until(
-        "horizontalpodautoscalers", "vllm", lambda one: one["status"].get("currentReplicas") == 1
+        "horizontalpodautoscalers", "vllm", lambda document: document["status"].get("currentReplicas") == 1
     )
     assert (await here.get("deployments", "vllm"))["spec"]["replicas"] == 1
     again = await engine.launch(blue, 60)
@@ -136,7 +136,7 @@ async def test_keda_that_goes_on_in_a_rollout_is_named_and_green_goes_on_to_serv
 
     assert moved == ""
     assert "autoscaling.keda.sh/paused" in logs[0]["why"]
-    assert [(one.name, one.replicas) for one in await engine.observe()] == [("chat-r1", 1)]
+    assert [(server.name, server.replicas) for server in await engine.observe()] == [("chat-r1", 1)]
 
 
 async def test_the_autoscaler_of_kubernetes_scales_before_and_after_the_handover(
@@ -145,7 +145,7 @@ async def test_the_autoscaler_of_kubernetes_scales_before_and_after_the_handover
     await serve(here)
     engine = await with_green(here, tmp_path)
     await here.create("horizontalpodautoscalers", autoscaler("vllm", least=2))
-    await here.until("deployments", "vllm", lambda found: found["spec"]["replicas"] == 2)
+    await here.until("deployments", "vllm", lambda document: document["spec"]["replicas"] == 2)
 
     await engine.retire(BLUE)
 
@@ -153,7 +153,7 @@ async def test_the_autoscaler_of_kubernetes_scales_before_and_after_the_handover
     assert "flettner.dev/replicas" not in (await here.get("deployments", "vllm"))["metadata"]["annotations"]
     await scale_to_3(here)
     assert await counts(here) == (3, {"16"})
-    assert [(one.name, one.replicas) for one in await engine.observe()] == [("chat-r1", 3)]
+    assert [(server.name, server.replicas) for server in await engine.observe()] == [("chat-r1", 3)]
 
 
 async def test_a_disruption_budget_does_not_count_green(here: Namespace, tmp_path: Path) -> None:
@@ -173,10 +173,10 @@ async def test_a_disruption_budget_does_not_count_green(here: Namespace, tmp_pat
 
     assert len(await here.list("pods")) == 2
     for name in selectors:
-        found = await here.until(
-            "poddisruptionbudgets", name, lambda one: one["status"].get("currentHealthy")
+        budget = await here.until(
+            "poddisruptionbudgets", name, lambda document: document["status"].get("currentHealthy")
         )
-        assert (found["status"]["expectedPods"], found["status"]["disruptionsAllowed"]) == (1, 0)
+        assert (budget["status"]["expectedPods"], budget["status"]["disruptionsAllowed"]) == (1, 0)
 
 
 @pytest.mark.parametrize("resource", ["count/deployments.apps", "pods"])
@@ -187,7 +187,7 @@ async def test_an_exceeded_quota_is_named(
     await serve(here)
     await here.create("resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": {resource: "1"}}})
     await here.until(
-        "resourcequotas", "q", lambda found: found["status"].get("used", {}).get(resource) == "1"
+        "resourcequotas", "q", lambda document: document["status"].get("used", {}).get(resource) == "1"
     )
     engine = await bind(here, tmp_path)
     await engine.observe()

@@ -76,7 +76,7 @@ async def test_a_pod_that_is_not_ready_has_no_address_in_dns(here: Namespace) ->
     never = {"httpGet": {"path": "/no-such-path", "port": 8000}, "periodSeconds": 1}
     await here.create("services", headless_service("vllm", {"app": "vllm"}))
     await here.create("deployments", deployment("vllm", container(readinessProbe=never)))
-    pod = await here.pod("vllm", lambda one: "running" in first_container(one).get("state", {}))
+    pod = await here.pod("vllm", lambda document: "running" in first_container(document).get("state", {}))
 
     event = await here.event("Unhealthy", "statuscode")  # before, the server may not listen yet
 
@@ -90,7 +90,7 @@ async def test_a_pod_that_is_not_ready_has_no_address_in_dns(here: Namespace) ->
 async def test_pods_wait_for_free_gpus_and_say_so(here: Namespace) -> None:
     await here.run(deployment("blue", container(gpus=2)))
     await here.create("deployments", deployment("green", container(gpus=1)))
-    pod = await here.pod("green", lambda one: one["status"].get("conditions"))
+    pod = await here.pod("green", lambda document: document["status"].get("conditions"))
 
     condition = pod["status"]["conditions"][0]
     assert (condition["type"], condition["reason"]) == ("PodScheduled", "Unschedulable")
@@ -113,7 +113,7 @@ async def test_a_user_has_the_rights_of_a_role_in_one_namespace(here: Namespace)
     refused = []
 
     async with AsyncClient(KubeConfig.from_file(kubeconfig)) as client:
-        found = [one.metadata.name async for one in client.list(Deployment) if one.metadata]
+        names = [item.metadata.name async for item in client.list(Deployment) if item.metadata]
         for attempt in (
             client.delete(Deployment, "vllm"),
             client.get(Secret, "any"),
@@ -123,22 +123,22 @@ async def test_a_user_has_the_rights_of_a_role_in_one_namespace(here: Namespace)
                 await attempt
             refused.append(raised.value.status.code)
 
-    assert found == ["vllm"]
+    assert names == ["vllm"]
     assert refused == [403, 403, 403]
 
 
 async def test_namespaces_do_not_see_each_other(here: Namespace, cluster: Cluster) -> None:
     async with Namespace(cluster, gpus=2) as there:
-        for one in (here, there):
-            await one.create("services", headless_service("vllm", {"app": "vllm"}))
-            await one.create("deployments", deployment("vllm", container(gpus=2)))
-        for one in (here, there):
-            await one.available("vllm")
+        for namespace in (here, there):
+            await namespace.create("services", headless_service("vllm", {"app": "vllm"}))
+            await namespace.create("deployments", deployment("vllm", container(gpus=2)))
+        for namespace in (here, there):
+            await namespace.available("vllm")
 
-        for one in (here, there):
-            (pod,) = one.node.pods.values()
-            assert await one.dns.resolve(f"vllm.{one.name}.svc") == [pod.address]
-            assert [item["metadata"]["name"] for item in await one.list("pods")] == [pod.name]
+        for namespace in (here, there):
+            (pod,) = namespace.node.pods.values()
+            assert await namespace.dns.resolve(f"vllm.{namespace.name}.svc") == [pod.address]
+            assert [item["metadata"]["name"] for item in await namespace.list("pods")] == [pod.name]
 
 
 async def test_the_pods_of_a_lost_node_are_made_on_another_one(here: Namespace) -> None:
@@ -151,7 +151,10 @@ async def test_the_pods_of_a_lost_node_are_made_on_another_one(here: Namespace) 
     await here.eventually(
         lambda: pods(here, 2)
     )  # the controllers of the cluster delete it, no kubelet confirms
-    await here.pod("vllm", lambda one: one["metadata"]["name"] != lost and first_container(one).get("ready"))
+    await here.pod(
+        "vllm",
+        lambda document: document["metadata"]["name"] != lost and first_container(document).get("ready"),
+    )
 
     assert "deletionTimestamp" in (await here.get("pods", lost))["metadata"]
     (pod,) = other.pods.values()
@@ -162,16 +165,16 @@ async def test_pods_and_dns_go_on_without_the_api_server(here: Namespace, cluste
     await here.create("services", headless_service("vllm", {"app": "vllm"}))
     await here.run(deployment("vllm"))
     pod = here.node.pod("vllm")
-    known = await here.dns.resolve(f"vllm.{here.name}.svc")
+    addresses = await here.dns.resolve(f"vllm.{here.name}.svc")
 
     cluster.stop_api()
-    assert await here.dns.resolve(f"vllm.{here.name}.svc") == known == [pod.address]
+    assert await here.dns.resolve(f"vllm.{here.name}.svc") == addresses == [pod.address]
     assert await request(pod.address) == 200
     pod.container().signal(signal.SIGKILL)
     cluster.start_api()
     await asyncio.to_thread(cluster.wait)
 
-    await here.pod("vllm", lambda one: first_container(one)["restartCount"] == 1)
+    await here.pod("vllm", lambda document: first_container(document)["restartCount"] == 1)
     await here.available("vllm")
 
 

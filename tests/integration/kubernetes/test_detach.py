@@ -28,15 +28,15 @@ pytestmark = pytest.mark.timeout(240)
 
 async def traces(here: Namespace) -> set[str]:
     """Every name, label and annotation of flettner's in the namespace."""
-    found = set()
+    marks = set()
     for kind in ("deployments", "services", "pods", "leases", "configmaps"):
-        for one in await here.list(kind):
+        for document in await here.list(kind):
             metadata = json.dumps(
-                {key: one["metadata"].get(key) for key in ("name", "labels", "annotations")}
+                {key: document["metadata"].get(key) for key in ("name", "labels", "annotations")}
             )
-            if "flettner" in metadata and one["metadata"]["name"] != "kube-root-ca.crt":
-                found.add(f"{kind} {metadata}")
-    return found
+            if "flettner" in metadata and document["metadata"]["name"] != "kube-root-ca.crt":
+                marks.add(f"{kind} {metadata}")
+    return marks
 
 
 @asynccontextmanager
@@ -102,9 +102,9 @@ async def test_a_green_in_service_gives_the_traffic_back_and_nothing_is_left(
     await engine.clear()
 
     assert failed == []
-    assert any("scaled to 1 again" in one for one in said)
-    found = await here.available("vllm")
-    assert found["spec"]["replicas"] == 1
+    assert any("scaled to 1 again" in line for line in said)
+    document = await here.available("vllm")
+    assert document["spec"]["replicas"] == 1
     assert await names(here, "deployments") == {"vllm"}
     assert await traces(here) == set()
     assert [*await engine.give_back(), *await engine.clear()] == []
@@ -154,4 +154,4 @@ async def test_an_upgrade_and_the_removal_lose_no_request(here: Namespace, tmp_p
     assert (lost(by_proxy), lost(direct)) == ([], [])
     assert status == 0, said
     assert "ConfigMap flettner-proxy-chat is removed" in said
-    assert {one for one in await traces(here) if not one.startswith("pods")} == set()
+    assert {trace for trace in await traces(here) if not trace.startswith("pods")} == set()

@@ -147,8 +147,8 @@ async def test_flags_of_a_rolling_update_that_finds_no_room_are_not_in_force(
     )
 
     async def updating() -> Json:
-        found = await here.get("deployments", "vllm")
-        return found if found["status"].get("updatedReplicas") == 1 else {}
+        document = await here.get("deployments", "vllm")
+        return document if document["status"].get("updatedReplicas") == 1 else {}
 
     await here.eventually(updating)
     engine = await bind(here, tmp_path, epoch=2)

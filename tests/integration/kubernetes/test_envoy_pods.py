@@ -94,7 +94,7 @@ async def test_pods_get_ready_once_a_route_is_published_and_serve_it(pods: Pods)
     await traffic.route(pods.route)
     await pods.here.available(PROXY)
     async with aiohttp.ClientSession() as session:
-        served = [await count_answers(session, one, 10) for one in await pods.listeners()]
+        served = [await count_answers(session, listener, 10) for listener in await pods.listeners()]
 
     assert not any(_is_ready(conditions) for conditions in before)
     assert served == [{"blue": 10}, {"blue": 10}]
@@ -103,7 +103,11 @@ async def test_pods_get_ready_once_a_route_is_published_and_serve_it(pods: Pods)
 async def test_requests_of_all_pods_count_also_those_of_a_pod_that_ends(pods: Pods) -> None:
     traffic = await pods.serving()
     async with counting(pods) as received, aiohttp.ClientSession() as session:
-        streams = [asyncio.create_task(ask(session, one)) for one in await pods.listeners() for _ in range(3)]
+        streams = [
+            asyncio.create_task(ask(session, listener))
+            for listener in await pods.listeners()
+            for _ in range(3)
+        ]
 
         async def all_open() -> bool:
             return await traffic.in_flight("blue") == 6
@@ -132,14 +136,14 @@ async def test_a_killed_pod_makes_the_records_incomplete(pods: Pods) -> None:
 async def test_a_new_pod_counts_from_its_first_request_on(pods: Pods) -> None:
     await pods.serving()
     async with counting(pods) as received, aiohttp.ClientSession() as session:
-        for one in await pods.listeners():
-            await count_answers(session, one, 5)
+        for listener in await pods.listeners():
+            await count_answers(session, listener, 5)
         await received.until_counted(10)
         await pods.here.add_node()
         await pods.here.api.patch(pods.here.path("deployments", PROXY), {"spec": {"replicas": 3}})
         await pods.here.available(PROXY)
-        for one in await pods.listeners():
-            await count_answers(session, one, 5)
+        for listener in await pods.listeners():
+            await count_answers(session, listener, 5)
         await received.until_counted(25)
 
         assert received.counts == {("blue", "ok"): 25}
@@ -180,7 +184,7 @@ async def test_a_deleted_config_map_changes_nothing_and_is_published_again(pods:
     next_daemon = pods.bind(epoch=2)
 
     async with aiohttp.ClientSession() as session:
-        served = [await count_answers(session, one, 10) for one in await pods.listeners()]
+        served = [await count_answers(session, listener, 10) for listener in await pods.listeners()]
     unknown = await traffic.observe()
     await next_daemon.keep_alive(pods.route)
 
@@ -203,19 +207,21 @@ async def test_without_the_api_server_pods_serve_on_and_green_loses_its_share(po
             number=2, servers=servers, weights=weights, fallback="blue", leased="green", lease_s=20.0
         )
         await traffic.route(canary)
-        shared = [await count_answers(session, one, 50) for one in listeners]
+        shared = [await count_answers(session, listener, 50) for listener in listeners]
         pods.here.cluster.stop_api()
         try:
 
             async def is_blue_alone() -> bool:
-                return [await count_answers(session, one, 50) for one in listeners] == [{"blue": 50}] * 2
+                return [await count_answers(session, listener, 50) for listener in listeners] == [
+                    {"blue": 50}
+                ] * 2
 
             await until(is_blue_alone)
         finally:
             pods.here.cluster.start_api()
             pods.here.cluster.wait()
 
-    assert all(one.keys() == {"blue", "green"} for one in shared)
+    assert all(counts.keys() == {"blue", "green"} for counts in shared)
 
 
 async def test_each_pod_holds_new_requests_up_to_the_bound_while_no_server_serves(pods: Pods) -> None:
@@ -223,7 +229,7 @@ async def test_each_pod_holds_new_requests_up_to_the_bound_while_no_server_serve
     listeners = await pods.listeners()
     async with aiohttp.ClientSession() as session:
         await traffic.route(pods.closed)
-        asking = [asyncio.create_task(ask(session, one)) for one in listeners for _ in range(8)]
+        asking = [asyncio.create_task(ask(session, listener)) for listener in listeners for _ in range(8)]
 
         async def refused_beyond_the_bound() -> bool:
             return sum(task.done() for task in asking) == 6
@@ -240,8 +246,8 @@ async def test_each_pod_holds_new_requests_up_to_the_bound_while_no_server_serve
 
 async def test_a_lost_node_takes_its_pod_away_and_no_other(pods: Pods) -> None:
     traffic = await pods.serving()
-    lost, kept = pods.here.nodes
-    address = kept.pod(PROXY).address
+    lost, remaining = pods.here.nodes
+    address = remaining.pod(PROXY).address
 
     await lost.lose()
 
@@ -288,4 +294,4 @@ async def test_a_missing_deployment_and_a_missing_right_are_problems(here: Names
 
 
 def _is_ready(conditions: list[Json]) -> bool:
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

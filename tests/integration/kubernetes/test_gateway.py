@@ -89,19 +89,19 @@ async def world(here: Namespace, tmp_path: Path) -> AsyncIterator[World]:
         green = await engine.launch(GREEN, 60)
         guard_user = await here.user("guard", *GUARD)
         guard = Guard(client=KubernetesClient(kubeconfig=str(guard_user)), now=utc_now, beat_s=0.2)
-        told = asyncio.Event()
-        task = asyncio.create_task(guard.run(told))
+        stopping = asyncio.Event()
+        task = asyncio.create_task(guard.run(stopping))
         daemon = await here.user("gateway", *DAEMON, READS)
         options = GatewayOptions(route="chat", rule="0", kubeconfig=str(daemon), settle_s=0.1)
         traffic = options.bind(Site(target="chat", state_dir=tmp_path, epoch=1))
-        yield World(here, gateway, traffic, blue, green, told)
-        told.set()
+        yield World(here, gateway, traffic, blue, green, stopping)
+        stopping.set()
         await task
 
 
 async def test_the_example_is_accepted(here: Namespace) -> None:
-    for one in MANIFESTS:
-        await here.create(f"{one['kind'].lower()}s", one)
+    for manifest in MANIFESTS:
+        await here.create(f"{manifest['kind'].lower()}s", manifest)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ async def test_a_target_at_rest_keeps_the_route_as_people_wrote_it(world: World)
     again = (await world.gateway.get("chat"))["spec"]
 
     assert at_rest == before
-    assert [one["weight"] for one in split["rules"][0]["backendRefs"]] == [95, 5]
-    assert "vllm" not in {one["name"] for one in split["rules"][0]["backendRefs"]}
+    assert [ref["weight"] for ref in split["rules"][0]["backendRefs"]] == [95, 5]
+    assert "vllm" not in {ref["name"] for ref in split["rules"][0]["backendRefs"]}
     split["rules"][0]["backendRefs"] = before["rules"][0]["backendRefs"]
     assert split == before
     assert again == before
@@ -235,7 +235,7 @@ async def test_no_lease_without_a_guard(world: World, monkeypatch: pytest.Monkey
     with pytest.raises(ActError, match="no guard gives a sign of life"):
         await world.traffic.route(world.canary(1))
 
-    assert any("no guard" in one for one in problems)
+    assert any("no guard" in problem for problem in problems)
     assert await world.gateway.backends("chat") == {"vllm": 1}
 
 
@@ -304,5 +304,5 @@ async def test_a_missing_right_is_named(world: World, tmp_path: Path) -> None:
 
 
 async def _has(world: World, wanted: dict[str, int]) -> Json:
-    found = await world.gateway.backends("chat")
-    return {"found": found} if found == wanted else {}
+    backends = await world.gateway.backends("chat")
+    return {"found": backends} if backends == wanted else {}

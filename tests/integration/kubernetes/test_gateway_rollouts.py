@@ -100,8 +100,8 @@ async def test_an_edit_in_a_canary_is_left_and_reported(here: Namespace, tmp_pat
             suggestion = await site.change(max_num_seqs=16)
             await site.in_phase("canary")
             spec = (await site.gateway.get(ROUTE))["spec"]
-            for one, weight in zip(spec["rules"][0]["backendRefs"], (70, 30), strict=True):
-                one["weight"] = weight
+            for ref, weight in zip(spec["rules"][0]["backendRefs"], (70, 30), strict=True):
+                ref["weight"] = weight
             await here.api.patch(site.gateway.path(ROUTE), {"spec": spec})
             await until(site.target, _tells_drift, "a report of the edit")
             await asyncio.sleep(8.0)  # longer than the lease
@@ -112,5 +112,5 @@ async def test_an_edit_in_a_canary_is_left_and_reported(here: Namespace, tmp_pat
 
 
 def _tells_drift(target: Document) -> bool:
-    sources = {one["source"]: one for one in target.get("sources", ())}
+    sources = {source["source"]: source for source in target.get("sources", ())}
     return "drift: a third party" in sources.get("traffic", {}).get("why", "")

@@ -31,16 +31,16 @@ async def handing_over(here: Namespace, tmp_path: Path) -> KubernetesEngine:
 
 
 async def args(here: Namespace) -> list[str]:
-    found = await here.get("deployments", "vllm")
-    return list(found["spec"]["template"]["spec"]["containers"][0]["args"])
+    document = await here.get("deployments", "vllm")
+    return list(document["spec"]["template"]["spec"]["containers"][0]["args"])
 
 
 async def is_handed_over(here: Namespace, engine: KubernetesEngine, server: str = "chat-r1") -> None:
-    found = await here.available("vllm")
+    document = await here.available("vllm")
     assert await names(here, "deployments") == {"vllm"}
-    assert found["spec"]["replicas"] == 1
-    assert [one.name for one in await engine.observe()] == [server]
-    assert [one for one in await names(here, "services") if "vllm" in one] == []
+    assert document["spec"]["replicas"] == 1
+    assert [observed.name for observed in await engine.observe()] == [server]
+    assert [name for name in await names(here, "services") if "vllm" in name] == []
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["seen at once", "seen when it is over"])
@@ -57,7 +57,7 @@ async def test_the_old_server_is_not_said_to_be_stopped_by_a_third_party(
     if late:
         monkeypatch.setattr(Watch, "_follow", follow_late)
     engine = await handing_over(here, tmp_path)
-    [blue] = [one for one in await engine.observe() if one.name == "vllm"]
+    [blue] = [server for server in await engine.observe() if server.name == "vllm"]
     watching, lost = watched(engine, blue)
 
     await engine.retire(blue)
@@ -65,7 +65,7 @@ async def test_the_old_server_is_not_said_to_be_stopped_by_a_third_party(
     async with asyncio.timeout(60):
         await watching
 
-    assert [one.why for one in lost] == ["vllm was scaled to 0 by flettner"]
+    assert [loss.why for loss in lost] == ["vllm was scaled to 0 by flettner"]
     await is_handed_over(here, engine)
 
 
@@ -109,7 +109,7 @@ async def test_a_handover_that_ends_at_any_write_goes_on(
         with pytest.raises(asyncio.CancelledError):
             await engine.retire(BLUE)
     later = await bind(here, tmp_path, epoch=2)
-    assert "chat-r1" in [one.name for one in await later.observe()]
+    assert "chat-r1" in [server.name for server in await later.observe()]
     await later.retire(BLUE)
 
     await is_handed_over(here, later)
@@ -189,9 +189,9 @@ async def test_a_person_who_edits_the_deployment_meanwhile_does_not_get_the_traf
         await here.api.delete(here.path("deployments", "vllm"))
     await engine.retire(BLUE)
 
-    assert [one.name for one in await engine.observe()] == ["chat-r1"]
-    assert [one for one in await names(here, "deployments") if one != "vllm"] != []
-    assert [one for one in await names(here, "services") if "vllm" in one] == []
+    assert [server.name for server in await engine.observe()] == ["chat-r1"]
+    assert [name for name in await names(here, "deployments") if name != "vllm"] != []
+    assert [name for name in await names(here, "services") if "vllm" in name] == []
     if edited != "deleted":
         assert (await here.get("deployments", "vllm"))["spec"]["replicas"] == 0
 
@@ -199,12 +199,12 @@ async def test_a_person_who_edits_the_deployment_meanwhile_does_not_get_the_traf
 async def test_a_promoted_server_keeps_its_name_without_its_service(here: Namespace, tmp_path: Path) -> None:
     engine = await handing_over(here, tmp_path)
     await engine.retire(BLUE)
-    [service] = [one for one in await names(here, "services") if one.startswith("flettner")]
+    [service] = [name for name in await names(here, "services") if name.startswith("flettner")]
 
     await here.api.delete(here.path("services", service))
-    [found] = await engine.observe()
+    [promoted] = await engine.observe()
 
-    assert (found.name, found.setting["max_num_seqs"]) == ("chat-r1", 16)
+    assert (promoted.name, promoted.setting["max_num_seqs"]) == ("chat-r1", 16)
     assert service in await names(here, "services")
 
 
@@ -228,7 +228,7 @@ async def test_flags_that_the_owner_changes_end_the_watch_without_a_loss(
         await watch
     [after] = await engine.observe()
 
-    assert [one for one in lost if one.gone] == []
+    assert [loss for loss in lost if loss.gone] == []
     assert (before.setting["max_num_seqs"], after.setting["max_num_seqs"]) == (8, 16)
 
 
@@ -237,7 +237,7 @@ async def test_a_service_that_a_third_party_deletes_is_there_again_soon(
 ) -> None:
     engine = await handing_over(here, tmp_path)
     watches = [watched(engine, server)[0] for server in await engine.observe()]
-    services = {one for one in await names(here, "services") if one.startswith("flettner")}
+    services = {service for service in await names(here, "services") if service.startswith("flettner")}
 
     for name in services:
         await here.api.delete(here.path("services", name))
@@ -258,11 +258,13 @@ async def test_green_does_not_end_while_its_restored_service_leads_to_it(
     engine = await handing_over(here, tmp_path)
     [green, _] = await engine.observe()
     watching, _ = watched(engine, green)
-    [name] = [one for one in await names(here, "services") if one.startswith("flettner-chat-r1")]
+    [name] = [service for service in await names(here, "services") if service.startswith("flettner-chat-r1")]
     monkeypatch.setattr("flettner.actuators.kubernetes.scale._DNS_S", 4.0)
     retiring = asyncio.create_task(engine.retire(BLUE))
     await here.until(
-        "services", name, lambda one: one["metadata"]["annotations"]["flettner.dev/deployment"] == "vllm"
+        "services",
+        name,
+        lambda document: document["metadata"]["annotations"]["flettner.dev/deployment"] == "vllm",
     )
 
     await here.api.delete(here.path("services", name))
@@ -301,8 +303,8 @@ async def test_flags_of_a_mounted_config_file_change_too(here: Namespace, tmp_pa
     await engine.retire(BLUE)
 
     await is_handed_over(here, engine)
-    [found] = await engine.observe()
-    assert (blue.setting["max_num_seqs"], found.setting["max_num_seqs"]) == (8, 16)
+    [promoted] = await engine.observe()
+    assert (blue.setting["max_num_seqs"], promoted.setting["max_num_seqs"]) == (8, 16)
 
 
 async def test_a_deployment_that_selects_by_expressions_is_an_obstacle_and_finds_its_own_pods(
@@ -320,7 +322,11 @@ async def test_a_deployment_that_selects_by_expressions_is_an_obstacle_and_finds
     await engine.stop(blue)
 
     assert "matchExpressions" in problem
-    [service] = [one for one in await here.list("services") if one["metadata"]["name"].startswith("flettner")]
+    [service] = [
+        document
+        for document in await here.list("services")
+        if document["metadata"]["name"].startswith("flettner")
+    ]
     assert service["spec"]["selector"] == {"app": "vllm"}
 
 
@@ -336,7 +342,7 @@ async def test_a_long_name_with_dots_gets_objects_with_valid_names(here: Namespa
     await engine.retire(blue)
 
     assert blue.name == name
-    assert [one.name for one in await engine.observe()] == [green.name]
+    assert [server.name for server in await engine.observe()] == [green.name]
     assert await names(here, "deployments") == {name}
 
 
@@ -353,7 +359,7 @@ async def test_advise_mode_follows_the_pods_that_replace_others(here: Namespace,
     await here.available("vllm")
     [after] = await engine.observe()
 
-    assert [len(one.address.split(", ")) for one in (before, after)] == [2, 2]
+    assert [len(server.address.split(", ")) for server in (before, after)] == [2, 2]
     assert not set(before.address.split(", ")) & set(after.address.split(", "))
     assert lost == []
 
@@ -368,7 +374,7 @@ async def test_a_drained_node_is_not_counted_against_green(here: Namespace, tmp_
     await asyncio.sleep(8)
     watch.cancel()
 
-    assert [one for one in lost if one.gone or not one.external] == []
+    assert [loss for loss in lost if loss.gone or not loss.external] == []
 
 
 async def test_a_deployment_that_a_person_scaled_to_0_is_started_again_with_as_many_pods_as_it_had(

@@ -78,7 +78,7 @@ def chart_of(here: Namespace, folder: Path) -> Path:
 
 
 def _lines(*lines: str) -> str:
-    return "".join(f"{one}\n" for one in lines)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def kubeconfig_of(here: Namespace) -> Path:
@@ -108,8 +108,10 @@ def encoded(text: str) -> str:
 
 async def objects(here: Namespace) -> set[str]:
     """All of the namespace but what Kubernetes makes, and pods and endpoints, which follow other objects."""
-    found = {f"{kind} {name}" for kind in KINDS for name in await names(here, kind)}
-    return {one for one in found - MADE_BY_KUBERNETES if not one.startswith("secrets sh.helm.release")}
+    all_names = {f"{kind} {name}" for kind in KINDS for name in await names(here, kind)}
+    return {
+        entry for entry in all_names - MADE_BY_KUBERNETES if not entry.startswith("secrets sh.helm.release")
+    }
 
 
 class Helm:
@@ -162,13 +164,13 @@ async def test_what_helm_installs_it_upgrades_and_removes_but_for_the_journal(
     assert not advised & {"create", "patch", "delete"}
 
     upgraded = await helm.upgrade(values | {"mode": "approve"})
-    await here.until("deployments", PROXY, lambda one: one["status"].get("availableReplicas") == 2)
+    await here.until("deployments", PROXY, lambda document: document["status"].get("availableReplicas") == 2)
     assert upgraded == "deployed"
     assert {"create", "patch", "delete"} <= await verbs(here)
 
     config = tmp_path / "flettner.toml"
     config.write_text((await here.get("configmaps", "flettner"))["data"]["flettner.toml"])
-    [service] = [one for one in await names(here, "services") if one.startswith("flettner-vllm-")]
+    [service] = [name for name in await names(here, "services") if name.startswith("flettner-vllm-")]
     await helm.uninstall()
     left = {"persistentvolumeclaims flettner"}
     made = {"leases flettner", "configmaps flettner-proxy-chat", f"services {service}"}

@@ -20,8 +20,8 @@ ALL: Mapping[str, Any] = {
 @pytest.mark.any_cluster
 @pytest.mark.parametrize("values", [{"persistence": CLAIM}, ALL], ids=["default", "all"])
 async def test_each_manifest_is_accepted(here: Namespace, values: Mapping[str, Any]) -> None:
-    for one in manifests(values, namespace=here.name):
-        if one["apiVersion"] == "policy/v1":
-            one["apiVersion"] = here.policy  # with the same fields
-        kind = one["kind"].lower().removesuffix("y")
-        await here.create(f"{kind}ies" if one["kind"].endswith("y") else f"{kind}s", one)
+    for manifest in manifests(values, namespace=here.name):
+        if manifest["apiVersion"] == "policy/v1":
+            manifest["apiVersion"] = here.policy  # with the same fields
+        kind = manifest["kind"].lower().removesuffix("y")
+        await here.create(f"{kind}ies" if manifest["kind"].endswith("y") else f"{kind}s", manifest)

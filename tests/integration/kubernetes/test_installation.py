@@ -56,11 +56,11 @@ async def install(here: Namespace, documents: list[Json], tokens: str) -> None:
     ):
         data = {key: _encoded(text) for key, text in content.items()}
         await here.create("secrets", {"metadata": {"name": name}, "data": data})
-    for one in documents:
-        if one["kind"] in OURS:
-            if one["metadata"]["name"] == "flettner" and one["kind"] == "Deployment":
-                _run_from_here(one)
-            await here.create(f"{one['kind'].lower()}s", one)
+    for document in documents:
+        if document["kind"] in OURS:
+            if document["metadata"]["name"] == "flettner" and document["kind"] == "Deployment":
+                _run_from_here(document)
+            await here.create(f"{document['kind'].lower()}s", document)
 
 
 def _encoded(text: str) -> str:
@@ -106,15 +106,15 @@ async def test_a_namespace_is_found_installed_and_measured(here: Namespace, tmp_
     await here.available("flettner")
 
     async def target() -> Document:
-        found = await status_of(here, token)
-        return next(iter(found.get("targets", ())), {})
+        reply = await status_of(here, token)
+        return next(iter(reply.get("targets", ())), {})
 
-    found = await until(target, lambda one: one.get("reading"), "the metrics of the Deployment")
+    reading = await until(target, lambda document: document.get("reading"), "the metrics of the Deployment")
     assert "found kubernetes vllm: tiny" in said
     assert f"helm install flettner deploy/helm/flettner --namespace {here.name} --values values.yaml" in said
-    assert (found["name"], found["mode"]) == ("tiny", "advise")
-    assert [server["name"] for server in found["servers"]] == ["vllm"]
-    assert {one["metadata"]["name"] for one in await here.list("services")} == set()
+    assert (reading["name"], reading["mode"]) == ("tiny", "advise")
+    assert [server["name"] for server in reading["servers"]] == ["vllm"]
+    assert {service["metadata"]["name"] for service in await here.list("services")} == set()
     assert here.node.pod("flettner").container("flettner").restarts == 0
 
 

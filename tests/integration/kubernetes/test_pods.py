@@ -20,10 +20,10 @@ async def test_a_killed_process_is_started_again_and_again_after_longer_times(he
     running = next(iter(here.node.pods.values()))
 
     running.container().signal(signal.SIGKILL)
-    pod = await here.pod("vllm", lambda one: first_container(one)["restartCount"] == 1)
+    pod = await here.pod("vllm", lambda document: first_container(document)["restartCount"] == 1)
     assert first_container(pod)["lastState"]["terminated"]["exitCode"] == 137
     running.container().signal(signal.SIGKILL)
-    pod = await here.pod("vllm", lambda one: "waiting" in first_container(one)["state"])
+    pod = await here.pod("vllm", lambda document: "waiting" in first_container(document)["state"])
 
     assert first_container(pod)["state"]["waiting"]["reason"] == "CrashLoopBackOff"
     assert first_container(pod)["lastState"]["terminated"]["reason"] == "Error"
@@ -35,7 +35,7 @@ async def test_a_container_over_its_memory_limit_says_so(here: Namespace) -> Non
 
     here.node.kill_for_memory(here.node.pod("vllm"))
 
-    pod = await here.pod("vllm", lambda one: first_container(one)["restartCount"] == 1)
+    pod = await here.pod("vllm", lambda document: first_container(document)["restartCount"] == 1)
     terminated = first_container(pod)["lastState"]["terminated"]
     assert (terminated["reason"], terminated["exitCode"]) == ("OOMKilled", 137)
 
@@ -76,9 +76,9 @@ async def test_an_image_that_is_missing_is_named(here: Namespace) -> None:
     await here.create("deployments", document)
 
     for reason in ("ErrImagePull", "ImagePullBackOff"):
-        await here.pod("vllm", lambda one, reason=reason: waiting_for(one) == reason)  # type: ignore[misc]
-    found = await here.until("deployments", "vllm", _has_no_progress)
-    assert found["status"].get("availableReplicas") is None
+        await here.pod("vllm", lambda pod, reason=reason: waiting_for(pod) == reason)  # type: ignore[misc]
+    stalled = await here.until("deployments", "vllm", _has_no_progress)
+    assert stalled["status"].get("availableReplicas") is None
 
 
 async def test_the_settings_of_a_container_come_from_config_maps(here: Namespace) -> None:
@@ -113,7 +113,7 @@ async def test_a_config_map_that_is_missing_keeps_a_container_from_its_start(her
     source = {"configMapKeyRef": {"name": "later", "key": "seqs"}}
     server = container(env=[{"name": "SEQS", "valueFrom": source}])
     await here.create("deployments", deployment("vllm", server))
-    await here.pod("vllm", lambda one: waiting_for(one) == "CreateContainerConfigError")
+    await here.pod("vllm", lambda document: waiting_for(document) == "CreateContainerConfigError")
 
     await here.create("configmaps", {"metadata": {"name": "later"}, "data": {"seqs": "1"}})
     await here.available("vllm")
@@ -125,8 +125,8 @@ async def test_liveness_and_startup_probes_restart_a_container(here: Namespace) 
     await here.create("deployments", deployment("starting", container(startupProbe=failing)))
 
     for name in ("alive", "starting"):
-        await here.pod(name, lambda one: first_container(one).get("restartCount", 0) >= 1)
-    killing = {one["message"] for one in await here.list("events") if one["reason"] == "Killing"}
+        await here.pod(name, lambda document: first_container(document).get("restartCount", 0) >= 1)
+    killing = {event["message"] for event in await here.list("events") if event["reason"] == "Killing"}
     assert killing == {
         f"Container vllm failed {kind} probe, will be restarted" for kind in ("liveness", "startup")
     }
@@ -136,7 +136,7 @@ async def test_logs_come_through_the_api(here: Namespace, cluster: Cluster) -> N
     here.node.back_off_s = 30.0
     stub = container("tiny", "--says=one", "--dies-of-memory", image="stub:1")
     await here.create("deployments", deployment("vllm", stub))
-    pod = await here.pod("vllm", lambda one: waiting_for(one) == "CrashLoopBackOff")
+    pod = await here.pod("vllm", lambda document: waiting_for(document) == "CrashLoopBackOff")
     name = pod["metadata"]["name"]
 
     async with AsyncClient(KubeConfig.from_file(cluster.kubeconfig()), namespace=here.name) as client:
@@ -163,9 +163,9 @@ async def test_an_evicted_pod_is_replaced_and_stays_as_failed(here: Namespace) -
     await here.gone("pods", evicted.name)
 
 
-def _has_no_progress(found: Json) -> bool:
-    conditions = found["status"].get("conditions", ())
-    return any(one.get("reason") == "ProgressDeadlineExceeded" for one in conditions)
+def _has_no_progress(document: Json) -> bool:
+    conditions = document["status"].get("conditions", ())
+    return any(condition.get("reason") == "ProgressDeadlineExceeded" for condition in conditions)
 
 
 async def _no_address(here: Namespace, service: str) -> Json:

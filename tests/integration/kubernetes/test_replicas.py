@@ -24,15 +24,15 @@ LONG = {"model": "tiny", "prompt": "one two three", "max_tokens": 100}
 
 
 async def pods_of(here: Namespace, app: str = "vllm") -> list[Json]:
-    found = await here.list("pods")
-    return [one for one in found if one["metadata"]["labels"].get("app") == app]
+    pods = await here.list("pods")
+    return [pod for pod in pods if pod["metadata"]["labels"].get("app") == app]
 
 
 async def test_a_pod_that_leaves_ends_its_requests_first(here: Namespace, tmp_path: Path) -> None:
     await serve(here, "--sim-speed", "1", replicas=2)
     engine = await bind(here, tmp_path)
     [blue] = await engine.observe()
-    addresses = [f"http://{one['status']['podIP']}:8000" for one in await pods_of(here)]
+    addresses = [f"http://{pod['status']['podIP']}:8000" for pod in await pods_of(here)]
 
     async with aiohttp.ClientSession() as session:
         asked = [asyncio.create_task(_complete(session, address)) for address in addresses]
@@ -42,10 +42,10 @@ async def test_a_pod_that_leaves_ends_its_requests_first(here: Namespace, tmp_pa
 
     assert blue.replicas == 2
     assert answers == [200, 200]
-    found = await here.get("deployments", "vllm")
-    assert found["spec"]["replicas"] == 1
-    assert found["metadata"]["annotations"]["flettner.dev/replicas"] == "2"
-    assert [one.replicas for one in await engine.observe()] == [1]
+    document = await here.get("deployments", "vllm")
+    assert document["spec"]["replicas"] == 1
+    assert document["metadata"]["annotations"]["flettner.dev/replicas"] == "2"
+    assert [server.replicas for server in await engine.observe()] == [1]
     assert len(await here.list("pods")) == 1
 
 
@@ -63,10 +63,10 @@ async def test_a_pod_is_given_back(here: Namespace, tmp_path: Path) -> None:
 
     again = await engine.launch(BLUE, 60)
 
-    found = await here.available("vllm")
+    document = await here.available("vllm")
     assert again.replicas == 2
-    assert found["spec"]["replicas"] == 2
-    assert "flettner.dev/replicas" not in (found["metadata"].get("annotations") or {})
+    assert document["spec"]["replicas"] == 2
+    assert "flettner.dev/replicas" not in (document["metadata"].get("annotations") or {})
 
 
 async def test_a_growth_that_fails_leaves_what_serves(
@@ -81,7 +81,10 @@ async def test_a_growth_that_fails_leaves_what_serves(
     with pytest.raises(NoNodeError, match="no node takes"):
         await engine.launch(replace(green, replicas=2), 60)
 
-    assert [(one.name, one.replicas) for one in await engine.observe()] == [("chat-r1", 1), ("vllm", 1)]
+    assert [(server.name, server.replicas) for server in await engine.observe()] == [
+        ("chat-r1", 1),
+        ("vllm", 1),
+    ]
     result = await engine.preflight([blue], GREEN.setting, "auto")
     assert "Insufficient nvidia.com/gpu" in result.problem
     assert 'strategy = "swap"' in result.problem
@@ -106,12 +109,12 @@ async def test_a_handover_needs_no_more_gpus_than_the_rollout(
 
     moved = await engine.retire(BLUE)
 
-    found = await here.available("vllm")
+    document = await here.available("vllm")
     assert moved == "chat-r1"
     assert await names(here, "deployments") == {"vllm"}
-    assert found["spec"]["replicas"] == 2
-    assert [(one.name, one.replicas) for one in await engine.observe()] == [("chat-r1", 2)]
-    marks = {key for one in await pods_of(here) for key in one["metadata"]["labels"]}
+    assert document["spec"]["replicas"] == 2
+    assert [(server.name, server.replicas) for server in await engine.observe()] == [("chat-r1", 2)]
+    marks = {key for pod in await pods_of(here) for key in pod["metadata"]["labels"]}
     assert marks == {"app", "pod-template-hash"}
 
 
@@ -124,19 +127,19 @@ async def roll_out(here: Namespace, site: KubernetesSite) -> tuple[Json, list[ob
         async def look() -> Json:
             nonlocal fewest
             ready = [
-                one
-                for one in await here.list("pods")
-                if "deletionTimestamp" not in one["metadata"]
-                and "flettner.dev/drains" not in one["metadata"]["labels"]
+                pod
+                for pod in await here.list("pods")
+                if "deletionTimestamp" not in pod["metadata"]
+                and "flettner.dev/drains" not in pod["metadata"]["labels"]
                 and any(
                     c["type"] == "Ready" and c["status"] == "True"
-                    for c in one["status"].get("conditions", ())
+                    for c in pod["status"].get("conditions", ())
                 )
             ]
             fewest = min(fewest, len(ready))
             return await site.rollout()
 
-        await until(look, lambda found: bool(found and found["ended_at"]), "the end", 1500.0)
+        await until(look, lambda state: bool(state and state["ended_at"]), "the end", 1500.0)
         rollout = await site.ended(suggestion)
         await site.restored()
     return rollout, list(lost(traffic)), fewest
@@ -153,8 +156,8 @@ async def test_four_pods_change_one_after_the_other(
 
         assert (rollout["outcome"], rollout["lost"], gone) == ("promoted", 0, []), rollout["why"]
         assert least >= fewest
-        found = await here.available("vllm")
-        assert (found["spec"]["replicas"], "16" in await site.flags("vllm")) == (4, True)
+        document = await here.available("vllm")
+        assert (document["spec"]["replicas"], "16" in await site.flags("vllm")) == (4, True)
 
 
 @pytest.mark.timeout(1800)
@@ -171,14 +174,14 @@ async def test_a_deployment_that_is_scaled_in_a_canary_is_rolled_out_with_its_ne
             await site.scale("vllm", 2)
             await until(partial(_engines, site), (2).__eq__, "the number to be seen")
             rollout = await site.ended(suggestion)
-            found = await site.restored()
+            document = await site.restored()
 
         assert (rollout["outcome"], rollout["restarts"], lost(traffic)) == ("promoted", 0, []), rollout["why"]
         assert [step["weight"] for step in rollout["plan"]["steps"]][-1] == 67
-        assert found["spec"]["replicas"] == 2
+        assert document["spec"]["replicas"] == 2
 
 
 async def _engines(site: KubernetesSite) -> int:
     """How many replicas the daemon knows of the old server."""
-    [found] = [one for one in (await site.target())["servers"] if one["color"] == "blue"]
-    return int(found["replicas"])
+    [blue] = [server for server in (await site.target())["servers"] if server["color"] == "blue"]
+    return int(blue["replicas"])

@@ -71,21 +71,21 @@ async def as_daemon(here: Namespace) -> AsyncIterator[Api]:
 async def test_the_api_server_grants_what_the_role_says_and_nothing_else(here: Namespace) -> None:
     async with as_daemon(here) as api:
         review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview"}
-        found = {}
+        rights = {}
         for namespace in (here.name, "default", "kube-system"):
             answer = await api.create(
                 "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
                 review | {"spec": {"namespace": namespace}},
             )
-            found[namespace] = _triples(answer["status"]["resourceRules"])
+            rights[namespace] = _triples(answer["status"]["resourceRules"])
 
-    everyone = found["default"]
+    everyone = rights["default"]
     assert {(verb, kind) for verb, _, kind, _ in everyone} <= {
         ("create", "selfsubjectaccessreviews"),
         ("create", "selfsubjectrulesreviews"),
         ("create", "selfsubjectreviews"),  # from Kubernetes 1.28 on
     }
-    assert found == {
+    assert rights == {
         here.name: _triples(ROLE) | everyone,
         "default": everyone,
         "kube-system": everyone,
@@ -207,7 +207,7 @@ async def _said(call: Callable[[], Awaitable[str]]) -> str:
 
 
 def _kinds(resources: list[str]) -> set[str]:
-    return {one.partition("/")[0] for one in resources}
+    return {resource.partition("/")[0] for resource in resources}
 
 
 def _triples(rules: list[Json]) -> set[tuple[str, str, str, str]]:

@@ -23,7 +23,7 @@ async def test_a_promoted_change_ends_in_the_operators_deployment(here: Namespac
         async with site.clients(load=STREAMS, timeout_s=90.0) as traffic:
             rollout = await site.switch(max_num_seqs=16)
             left = await site.restored()
-            found = await site.serving()
+            serving = await site.serving()
 
         await site.scale("vllm", 0)
         stopped = await until(site.target, lambda target: "scaled to 0" in target["note"], "the stop noted")
@@ -37,7 +37,7 @@ async def test_a_promoted_change_ends_in_the_operators_deployment(here: Namespac
         assert (stopped["phase"], await site.deployments()) == ("observing", {"vllm": 1})
         assert "16" in await site.flags("vllm")
         assert "max_num_seqs" in left["metadata"]["annotations"]["flettner.dev/change"]
-        assert [server["name"] for server in found["servers"]] == ["chat-r1"]
+        assert [server["name"] for server in serving["servers"]] == ["chat-r1"]
 
 
 @pytest.mark.smoke
@@ -63,7 +63,7 @@ async def test_two_replicas_change_together(here: Namespace, tmp_path: Path) -> 
 
 
 async def kill_at_handover(site: KubernetesSite) -> None:
-    await until(site.deployments, lambda found: found["vllm"] == 0, "the operator's Deployment to stop")
+    await until(site.deployments, lambda replicas: replicas["vllm"] == 0, "the operator's Deployment to stop")
     await site.kill()
     await site.start()
 

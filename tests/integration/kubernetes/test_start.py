@@ -22,7 +22,9 @@ async def lose_volume(site: KubernetesSite) -> None:
     site.envoy.end()
     shutil.rmtree(site.state_dir)
     [service] = [
-        one for one in await site.here.list("services") if EPOCH in one["metadata"].get("labels", {})
+        document
+        for document in await site.here.list("services")
+        if EPOCH in document["metadata"].get("labels", {})
     ]
     path = site.here.path("services", service["metadata"]["name"])
     await site.here.api.patch(path, {"metadata": {"labels": {EPOCH: "5"}}})

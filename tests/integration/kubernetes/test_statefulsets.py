@@ -37,7 +37,7 @@ async def handing_over(here: Namespace, tmp_path: Path, **spec: Any) -> Kubernet
 async def args_of_pods(here: Namespace) -> dict[str, str]:
     """The last word of each pod's command, by the pod's name."""
     return {
-        one["metadata"]["name"]: one["spec"]["containers"][0]["args"][-1] for one in await here.list("pods")
+        pod["metadata"]["name"]: pod["spec"]["containers"][0]["args"][-1] for pod in await here.list("pods")
     }
 
 
@@ -47,16 +47,16 @@ async def test_green_is_a_deployment_whose_pods_have_claims_of_their_own(
     engine = await handing_over(here, tmp_path)
     [green] = await here.list("deployments")
     claims = await names(here, "persistentvolumeclaims")
-    [kept] = [one for one in green["spec"]["template"]["spec"]["volumes"] if one["name"] == "cache"]
+    [cache] = [volume for volume in green["spec"]["template"]["spec"]["volumes"] if volume["name"] == "cache"]
 
     assert await engine.problems() == []
     assert "cache-vllm-0" in claims
     assert len(claims) == 2
-    assert kept["ephemeral"]["volumeClaimTemplate"]["spec"]["resources"]["requests"] == {"storage": "1Gi"}
+    assert cache["ephemeral"]["volumeClaimTemplate"]["spec"]["resources"]["requests"] == {"storage": "1Gi"}
     await engine.retire(GREEN)
-    await here.gone("persistentvolumeclaims", next(one for one in claims if one != "cache-vllm-0"))
+    await here.gone("persistentvolumeclaims", next(name for name in claims if name != "cache-vllm-0"))
     assert await args_of_pods(here) == {"vllm-0": "8"}
-    assert [one.name for one in await engine.observe()] == ["vllm"]
+    assert [server.name for server in await engine.observe()] == ["vllm"]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ async def test_the_promoted_flags_reach_every_pod_of_the_statefulset(
     moved = await engine.retire(BLUE)
     [server] = await engine.observe()
 
-    found = await here.available("vllm", "statefulsets")
+    document = await here.available("vllm", "statefulsets")
     assert (moved, server.name, server.ours, server.setting["max_num_seqs"]) == (
         "chat-r1",
         "chat-r1",
@@ -86,7 +86,7 @@ async def test_the_promoted_flags_reach_every_pod_of_the_statefulset(
     assert await args_of_pods(here) == {"vllm-0": "16", "vllm-1": "16"}
     assert await names(here, "deployments") == set()
     assert await names(here, "persistentvolumeclaims") == {"cache-vllm-0", "cache-vllm-1"}
-    assert found["metadata"]["annotations"]["flettner.dev/change"] == '{"max_num_seqs": [8, 16]}'
+    assert document["metadata"]["annotations"]["flettner.dev/change"] == '{"max_num_seqs": [8, 16]}'
 
 
 async def test_green_goes_on_to_serve_where_the_changed_statefulset_cannot_start(
@@ -119,9 +119,9 @@ async def test_detach_starts_the_statefulset_again_and_leaves_no_annotation(
 
     said = [*await engine.give_back(), *await engine.clear()]
 
-    found = await here.available("vllm", "statefulsets")
+    document = await here.available("vllm", "statefulsets")
     assert said[0] == "the StatefulSet vllm is scaled to 1 again"
-    assert "flettner.dev" not in str(found["metadata"].get("annotations"))
+    assert "flettner.dev" not in str(document["metadata"].get("annotations"))
     assert await names(here, "deployments") == set()
 
 
@@ -186,7 +186,9 @@ async def test_a_statefulset_changes_under_load_and_loses_nothing(here: Namespac
     async with site_of(here, tmp_path / "s", kind="statefulsets").running() as site:
         async with site.clients(load=Load(streams=8), timeout_s=90.0) as traffic:
             rollout = await site.switch(max_num_seqs=16)
-            await until(site.deployments, lambda found: not found, "green's Deployment to end", 240.0)
+            await until(
+                site.deployments, lambda deployments: not deployments, "green's Deployment to end", 240.0
+            )
             left = await here.available("vllm", "statefulsets")
 
         assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout["why"]

@@ -38,9 +38,9 @@ async def test_an_account_has_the_highest_role_of_its_name_and_groups(here: Name
         here, users={name: "viewer"}, groups={f"system:serviceaccounts:{here.name}": "operator"}
     )
 
-    found = await review.identify(await token_of(here, "person", "flettner"))
+    caller = await review.identify(await token_of(here, "person", "flettner"))
 
-    assert found == IdentifiedCaller(name=name, role="operator")
+    assert caller == IdentifiedCaller(name=name, role="operator")
 
 
 async def test_tokens_for_other_services_and_of_strangers_are_refused(here: Namespace) -> None:

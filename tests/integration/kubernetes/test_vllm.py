@@ -47,5 +47,5 @@ async def test_a_change_ends_in_the_operators_deployment(here: Namespace, tmp_pa
 
 
 async def is_ready(here: Namespace) -> bool:
-    found = await here.get("deployments", "vllm")
-    return bool(found["status"].get("availableReplicas", 0) == 1)
+    document = await here.get("deployments", "vllm")
+    return bool(document["status"].get("availableReplicas", 0) == 1)
