@@ -58,7 +58,7 @@ class ServerAddresses:
     _services: dict[tuple[str, str], str] = field(default_factory=dict)  # by name and namespace
 
     def update(self, server: str, address: str, behind: tuple[str, ...], now_s: float) -> None:
-        """`address`: such as `vllm.chat.svc:8000`; `found`: the `HOST:PORT` behind it now."""
+        """`address`: such as `vllm.chat.svc:8000`; `behind`: the `HOST:PORT` of its pods now."""
         name, _, rest = Address.parse(address).host.partition(".")
         self._services[name, rest.partition(".")[0]] = server
         for pod in behind:
