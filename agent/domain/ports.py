@@ -1,7 +1,7 @@
 """The interfaces between the core and the adapters, which satisfy them structurally, without inheritance.
 
-Every module `sensors/NAME.py`, `policies/NAME.py`, `actuators/NAME.py` ends with `plugin = TheClass`, a
-frozen dataclass whose fields are the options of its config table.
+Every module `sensors/NAME/plugin.py`, `policies/NAME.py`, `actuators/NAME/plugin.py` ends with
+`plugin = TheClass`, a frozen dataclass whose fields are the options of its config table.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,10 @@
 """The options that say which cluster and namespace a plugin works in."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from flettner.clients.kubernetes.client import KubernetesClient
+if TYPE_CHECKING:  # its import takes half a second, which plugins without a cluster do not need
+    from flettner.clients.kubernetes.client import KubernetesClient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,7 +14,9 @@ class AccessOptions:
     kubeconfig: str = ""  # a file; empty: the pod's service account, else KUBECONFIG, else ~/.kube/config
     context: str = ""  # of the kubeconfig; empty: its current one
 
-    def client(self) -> KubernetesClient:
+    def client(self) -> "KubernetesClient":
+        from flettner.clients.kubernetes.client import KubernetesClient  # noqa: PLC0415 - as above
+
         return KubernetesClient(kubeconfig=self.kubeconfig, context=self.context)
 
 
@@ -22,5 +26,7 @@ class ClusterOptions(AccessOptions):
 
     namespace: str = ""  # empty: that of the pod flettner runs in, or of the kubeconfig's context
 
-    def client(self) -> KubernetesClient:
+    def client(self) -> "KubernetesClient":
+        from flettner.clients.kubernetes.client import KubernetesClient  # noqa: PLC0415 - as above
+
         return KubernetesClient(kubeconfig=self.kubeconfig, context=self.context, namespace=self.namespace)

@@ -16,9 +16,7 @@ from flettner.agent.retrying import failure, retry
 from flettner.clients.envoy_records.record import envoy_home, records_socket
 from flettner.clients.kubernetes.options import ClusterOptions
 from flettner.sensors.proxy_requests.access_log import OpenRequests
-from flettner.sensors.proxy_requests.gateway_follower import name_routes, subscribed_to_gateways
 from flettner.sensors.proxy_requests.inbox import SourceCondition, TargetInbox
-from flettner.sensors.proxy_requests.pod_records import subscribed_to_pods
 from flettner.sensors.proxy_requests.record_socket import subscribed
 from flettner.sensors.shared.source_reporter import SourceReporter
 
@@ -33,7 +31,7 @@ TIMES_PROMISED = 10.0  # the largest promised latency
 
 @dataclass(frozen=True, kw_only=True)
 class ProxyRequests(ClusterOptions):
-    """`paths`: prefixes of the paths that count.
+    """`paths`: prefixes of the paths that count. Only records of a cluster import the client of Kubernetes.
 
     A request is stalled long after every promise is broken: slow answers have objectives of their own. An
     answer that is not streamed has no byte before its end, so it counts as stalled later.
@@ -98,6 +96,8 @@ class ProxyRequests(ClusterOptions):
     ) -> Callable[[], SourceCondition]:
         """Subscribe to the records; return the object that knows whether records arrive."""
         if self.deployment:
+            from flettner.sensors.proxy_requests.pod_records import subscribed_to_pods  # noqa: PLC0415
+
             key = (self.client(), self.deployment)
             pods = await stack.enter_async_context(subscribed_to_pods(key, view.target, inbox))
             return pods.state
@@ -121,6 +121,11 @@ class ProxyRequests(ClusterOptions):
     async def _listen_to_gateways(
         self, stack: AsyncExitStack, view: View, inbox: TargetInbox
     ) -> Callable[[], SourceCondition]:
+        from flettner.sensors.proxy_requests.gateway_follower import (  # noqa: PLC0415
+            name_routes,
+            subscribed_to_gateways,
+        )
+
         names = await name_routes(self.client(), self.route, self.rule)
         follower = await stack.enter_async_context(subscribed_to_gateways(self.listen, names, view, inbox))
         return follower.state
