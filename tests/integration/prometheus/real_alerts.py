@@ -13,7 +13,7 @@ from tests.support.rig import Rig
 RULES = Path(__file__).parents[3] / "deploy" / "prometheus" / "flettner.rules.yml"
 SOONER = {
     "suggestion_waiting_seconds > 1800": "suggestion_waiting_seconds > 1",
-    'le="5"}[5m]) > 2': 'le="5"}[5m]) > 0',
+    'le="5.0"}[5m]) > 2': 'le="5.0"}[5m]) > 0',
     "held_seconds > 300": "held_seconds > 2",
     'sample="EngineSample"} > 60': 'sample="EngineSample"} > 5',
     "failures_total[15m]) > 5": "failures_total[1m]) > 1",
