@@ -17,13 +17,15 @@ def sample(
     server: str,
     interval_s: float,
     version: str | None,
+    is_base: bool = True,
 ) -> EngineSample:
     """The increase from `before`; all 0 over 0 s when `after` is the first page of its process.
 
+    `is_base`: False where pages between the two were refused, so that `before` tells only of a restart.
     Raises MetricsPageError when series are gone although the process is the same: the page is a piece of one.
     """
     restarted = before is not None and has_restarted(before, after)
-    if restarted:
+    if restarted or not is_base:
         before = None
     gone = 0 if before is None else max(before.series - after.series, before.statuses - after.statuses)
     if gone > 0:

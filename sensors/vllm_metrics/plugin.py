@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NoReturn
 from zlib import crc32
@@ -122,8 +122,8 @@ class _Source:
         self._parser = PageParser()
         self._slowed = False  # whether that was reported
         self._reporter = SourceReporter(emit, now)
-        self._accepted: PageTotals | None = None  # the last page that could be true
-        self._before: PageTotals | None = None  # it, unless a page was refused since
+        self._before: PageTotals | None = None  # the last page that could be true
+        self._is_base = False  # whether no page was refused since
         self._before_s = 0.0  # loop time
         self._version: str | None = None
         self._version_tries = _VERSION_TRIES
@@ -145,26 +145,28 @@ class _Source:
             after = add_up({replica: await self._parser.parse(page) for replica, page in pages.items()})
             at, at_s = self._now(), clock()
             if self._replicas != (answered := tuple(pages)):  # a changed number of replicas is no restart
-                self._accepted, self._before, self._replicas = None, None, answered
-            restarted = self._accepted is not None and has_restarted(self._accepted, after)
-            if self._accepted is None or restarted:
+                self._before, self._replicas = None, answered
+            if self._before is None or has_restarted(self._before, after):
                 self._version, self._version_tries = None, _VERSION_TRIES
             if self._version_tries:
                 await self._get_version()
-            before, self._before = self._before, None  # a rejected page is no base for the next page
-            interval_s = at_s - self._before_s
+            is_base, self._is_base = self._is_base, False  # until this page is found plausible
             current = sample(
-                before, after, at=at, server=self._server, interval_s=interval_s, version=self._version
+                self._before,
+                after,
+                at=at,
+                server=self._server,
+                interval_s=at_s - self._before_s,
+                version=self._version,
+                is_base=is_base,
             )
-            current = replace(current, restarted=restarted)  # also where refused pages lie between
             self._refuse_nonsense(current)
         except TimeoutError:
             self._report_lost(f"no answer from {self._url}/metrics in time")
         except (aiohttp.ClientError, OSError, SensorError, MetricsPageError) as error:
             self._report_lost(f"{self._url}/metrics: {str(error) or type(error).__name__}")
         else:
-            self._accepted = self._before = after
-            self._before_s = at_s
+            self._before, self._before_s, self._is_base = after, at_s, True
             self._report(available=True)
             self._emit(current)
 
