@@ -94,13 +94,12 @@ def close_goodput_tick(
         return goodput
     over = goodput.baseline
     if step.weight >= step.parity and missed:
-        phis = (advancing, phi if alone else advancing)
         since = over.since_drained
         if since is None and 0 < evidence.drained_s < evidence.valid_s:
             since = EProcessPair()
         over = GainOverBaseline(
-            of_green=_admitted(over.of_green, evidence, step, baseline, phis, alone=alone),
-            since_drained=since and _admitted(since, evidence, step, baseline, phis, alone=alone),
+            of_green=_admitted(over.of_green, evidence, step, slo, baseline, alone=alone),
+            since_drained=since and _admitted(since, evidence, step, slo, baseline, alone=alone),
         )
     harm = _harm(evidence, slo, baseline, phi) if alone and not evidence.draining else goodput.harm
     return replace(goodput, beside=beside, baseline=over, harm=harm, pending=NO_COUNTS)
@@ -149,17 +148,21 @@ def _admitted(
     old: EProcessPair,
     evidence: CanaryEvidence,
     step: Step,
+    slo: Slo,
     baseline: RequestCounts,
-    phis: tuple[float, float],
     *,
     alone: bool,
 ) -> EProcessPair:
-    """The evidence that the present load allows. `phis`: design effects for futility and for a gain.
+    """The evidence that the present load allows.
 
     With more requests than the baseline, or beside a blue that drains, only a gain counts; with fewer, or
     before a queue had time to grow, only futility.
     """
-    futile, better = (_compare_with_baseline(old, evidence, baseline, phi) for phi in phis)
+    better = futile = _compare_with_baseline(
+        old, evidence, baseline, advancing_phi(evidence.calibration, slo)
+    )
+    if alone:
+        better = _compare_with_baseline(old, evidence, baseline, goodput_phi(evidence.calibration, slo))
     rate = compare_rate(evidence, baseline) if alone else 0
     pair = old if rate > 0 or evidence.draining else futile
     too_early = alone and (rate < 0 or evidence.valid_s <= burn_in_s(step))
