@@ -10,13 +10,13 @@ import docker
 
 from flettner.actuators.docker.client import DockerClient
 from flettner.actuators.docker.container import Container
+from flettner.actuators.vllm.start_log import LONGEST_START_S
 from flettner.agent.domain.errors import ActError
 from flettner.clients.docker.api import EngineAt
 
 _STARTED = re.compile(rb"Application startup complete|Uvicorn running on")
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _MAX_LOG_LINES = 20_000  # vLLM writes a few hundred until it serves
-_MAX_START_S = 6 * 3600.0
 
 
 async def read_start_log(client: DockerClient, container: Container) -> Sequence[bytes]:
@@ -50,7 +50,7 @@ def measured_start(log: Iterable[bytes], container: Container) -> float | None:
     served = find_start(log)
     with suppress(ValueError):
         started = datetime.fromisoformat(container.state.started_at)
-        if served is not None and 0 <= (took := (served - started).total_seconds()) <= _MAX_START_S:
+        if served is not None and 0 <= (took := (served - started).total_seconds()) <= LONGEST_START_S:
             return took
     return None
 

@@ -13,6 +13,7 @@ from flettner.actuators.host.memory import GpuMemory, Host, expected_memory, fin
 from flettner.actuators.host.origin import setting_of
 from flettner.actuators.host.procfs import Process
 from flettner.actuators.process import stopped
+from flettner.actuators.process.start_log import read_lines
 from flettner.actuators.vllm import sleep
 from flettner.actuators.vllm.gpu_demand import gpus_needed
 from flettner.actuators.vllm.sleep import FREE_WITHIN_S, ServerMemory, Sleepable, SleepMode, SleepVerdict
@@ -81,15 +82,7 @@ async def _measure_memory(server: RunningServer) -> ServerMemory | None:
 
 
 def _read_start(log: tuple[Path, int] | None) -> Sequence[bytes]:
-    if log is None:
-        return ()
-    path, start = log
-    try:
-        with path.open("rb") as file:
-            file.seek(start)
-            return file.read(_START_BYTES).splitlines()
-    except OSError:
-        return ()
+    return read_lines(*log, _START_BYTES) if log else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

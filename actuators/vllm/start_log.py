@@ -3,6 +3,9 @@
 import re
 from collections.abc import Iterable
 
+LONGEST_START_S = 6 * 3600.0
+"""A longer one is an error of the clock or of the log."""
+
 _LOADED = re.compile(rb"Model loading took [0-9.]+ GiB(?: memory)? and ([0-9.]+) seconds")
 _READY = re.compile(rb"init engine \([^)]*\) took ([0-9.]+) s(?:econds)?(?: \(compilation: ([0-9.]+) s)?")
 
