@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from flettner.agent.domain.canary_evidence import NO_COUNTS, CanaryEvidence, Observation
 from flettner.agent.domain.model import Slo
+from flettner.agent.domain.reading import EngineLiveness
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.judge.attainment import wilson_interval
 from flettner.agent.judge.failure_modes import LATENCIES, calibration_of, count_bad, phi_of
@@ -16,6 +17,11 @@ BY_THEMSELVES = ("errors", "stalled")  # streams that need no baseline
 UNREACHED = 5
 WEDGED_S = 60.0
 FRESH_S = 10.0  # an older scrape is stale
+
+
+def is_fresh(engine: EngineLiveness) -> bool:
+    """Whether the latest scrape tells of the present."""
+    return engine.age_s <= FRESH_S and not engine.lost and not engine.paused
 
 
 def count_wedged_s(evidence: CanaryEvidence, observation: Observation) -> float:

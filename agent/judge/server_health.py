@@ -17,10 +17,10 @@ from flettner.agent.judge.hard_limits import (
     BAD,
     CONTROL_AT_LEAST,
     CONTROL_BAD,
-    FRESH_S,
     REQUESTS,
     UNREACHED,
     WEDGED_S,
+    is_fresh,
 )
 
 SILENT_S = 5.0  # after a scrape failed, which takes up to 3 s: a busy event loop stalls for seconds, too
@@ -39,7 +39,7 @@ Carriers = Literal["serve", "fail", "hang"]
 def update_health(health: ServerHealth, engine: EngineLiveness | None, counts: RequestCounts) -> ServerHealth:
     """Add one second. `engine`: None if the server was never scraped."""
     answered = counts.total > counts.errors
-    fresh = engine is not None and not engine.lost and not engine.paused and engine.age_s <= FRESH_S
+    fresh = engine is not None and is_fresh(engine)
     lost = engine is not None and (engine.lost or engine.paused)
     busy = engine is not None and engine.running + engine.waiting > 0 and engine.tokens == 0
     still = fresh and busy and not answered

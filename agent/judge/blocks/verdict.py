@@ -28,7 +28,7 @@ from flettner.agent.judge.blocks.counting import (
 from flettner.agent.judge.blocks.evidence import add_block, level_of, log_evidence
 from flettner.agent.judge.eprocess import log_sum
 from flettner.agent.judge.failure_modes import DISASTER, LATENCIES, LEAST_CONTROL, UNPROMISED, objective_of
-from flettner.agent.judge.hard_limits import BAD, CONTROL_BAD, FRESH_S, WEDGED_S
+from flettner.agent.judge.hard_limits import BAD, CONTROL_BAD, FRESH_S, WEDGED_S, is_fresh
 from flettner.agent.judge.wording import describe_odds
 
 SURE_WORSE, SURE_BETTER, SURE_FUTILE = log(100.0), log(20.0), log(50.0)
@@ -115,8 +115,7 @@ def update_blocks(trial: BlockTrial, second: BlockSecond, *, slo: Slo) -> tuple[
 def _inadmissible(second: BlockSecond) -> str:
     if second.blind:
         return f"requests cannot be counted: {second.blind}"
-    old = any(engine.age_s > FRESH_S or engine.lost or engine.paused for engine in second.engines)
-    if old or not second.engines:
+    if not second.engines or not all(map(is_fresh, second.engines)):
         return "the metrics of a server cannot be read"
     return ""
 
