@@ -26,13 +26,20 @@ class Finder(Protocol):
         ...
 
 
-async def find_servers(only: str | None = None) -> tuple[list[FoundEngines], list[str]]:
-    """The servers found, each address once, with the kind of the engine; and what was skipped."""
+async def find_servers(
+    only: str | None = None, *, of_clusters: bool = True
+) -> tuple[list[FoundEngines], list[str]]:
+    """The servers found, each address once, with the kind of the engine; and what was skipped.
+
+    `of_clusters`: also of engines that are installed into what they manage, which are asked over the network.
+    """
     servers: list[FoundEngines] = []
     failures: list[str] = []
     for kind in (only,) if only else loader.list_plugins("actuators"):
         engine = loader.load_plugin("actuators", kind)
         if not hasattr(engine, "find_unmanaged_servers"):
+            continue
+        if not of_clusters and hasattr(engine, "make_installation"):
             continue
         try:
             here = await cast("Finder", engine).find_unmanaged_servers()
@@ -61,7 +68,7 @@ def read_command(url: str) -> tuple[ServeCommand, str] | None:
         return None  # the error of the observation names the URL
     if not is_loopback(host):
         return None
-    for kind, server, _ in asyncio.run(find_servers())[0]:
+    for kind, server, _ in asyncio.run(find_servers(of_clusters=False))[0]:
         if server.address and _is_here(Address.parse(server.address), port):
             with suppress(FlagError):
                 return _command_of(server), f"{kind} {server.name}"
