@@ -15,11 +15,12 @@ def test_processes_get_no_port_of_each_other() -> None:
         )
         for _ in range(4)
     ]
-    said = [process.stdout.readline().split() for process in processes if process.stdout]
+    printed = [process.stdout.readline().split() for process in processes if process.stdout]
+    own = [free_port(), *port_block()]  # while the others run: their blocks are free once they end
     for process in processes:
         process.communicate("\n")
 
-    ports = [int(port) for line in said for port in line] + [free_port(), *port_block()]
+    ports = [int(port) for line in printed for port in line] + own
     assert len(ports) == 5 * 101
     assert len(set(ports)) == len(ports)
 
