@@ -9,8 +9,8 @@ For servers r in block w with n requests, k of them bad, N and K their sums, and
     phi = sum over w, r of (k - n K/N)^2 / n / (p (1 - p)) / sum over w of (servers - 1)
 
 where sum over r of (k - n K/N)^2 / n = sum over r of k^2/n - K^2/N. With too few concurrent
-servers, each block and the next one stand for two servers, so that a slowly moving load is no clump (the mean
-square successive difference, von Neumann 1941):
+servers, each block and its successor stand for two servers. A load that moves slowly does not raise phi then
+(the mean square successive difference, von Neumann 1941):
 
     phi = mean over pairs w, w+1 of (K/N - K'/N')^2 / (1/N + 1/N') / (p (1 - p))
 
@@ -18,7 +18,7 @@ One server shows few clumps, of about phi bad requests each, so the excess over 
 error, sqrt(2 / clumps).
 
 Only a fleet that meets its SLO, or nearly, is counted: where a third of all requests is late for a minute or
-longer, what clumps is the queue, which says nothing about how servers differ. Shorter pauses count.
+longer, the queue makes them late, which says nothing about how servers differ. Shorter pauses count.
 """
 
 from bisect import bisect_left, bisect_right, insort

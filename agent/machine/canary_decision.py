@@ -1,7 +1,7 @@
 """CANARY, every second: ask the judge for a verdict on green, and advance it or roll it back.
 
-`apply_verdict` is where a rollback is decided on evidence. What happens to green's server is decided where it
-is heard of: its start and its loss in launching, its share in the last steps in replacing and promoting.
+`apply_verdict` is where a rollback is decided on evidence. Other modules decide on events of green's server:
+launching on its start and its loss, replacing and promoting on its share in the last steps.
 """
 
 from dataclasses import replace

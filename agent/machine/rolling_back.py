@@ -1,6 +1,6 @@
 """ROLLING_BACK: the new servers are retired, and each old one that was stopped starts in its slot again.
 
-The modules of the phases before decide that; on the judge's verdict it is canary_decision.
+The modules of the earlier phases decide on a rollback; canary_decision does so on the judge's verdict.
 A new server that has taken several replicas of an old one gives them back one at a time, while it answers.
 """
 

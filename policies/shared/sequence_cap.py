@@ -53,7 +53,7 @@ def find_cap(reading: Reading, context: Context) -> SequenceCap | None:
     is_ceiling = low >= PLATEAU_RATIO * high or reading.running.at_high >= AT_CAP_RATIO
     if high >= least and is_ceiling and reading.waiting.low > 0:
         level = round(high / count)
-        origin = f"a cap of {level}{each} is inferred: more never run, while others wait"
+        origin = f"a cap of {level}{each} is inferred, which running requests reach while others wait"
         return SequenceCap(knob=SEQS, value=level, origin=f"{SEQS} is not given, {origin}", engines=count)
     return None
 
