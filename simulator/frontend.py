@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from aiohttp import web
 
@@ -55,6 +56,50 @@ class SleepMode:
         return web.json_response({"is_sleeping": not self.awake.is_set()})
 
 
+class RuntimeAdapters:
+    """LoRA adapters that clients load while the server runs; `names`: of the model itself.
+
+    One whose path is missing cannot be loaded, as in vLLM.
+    """
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._paths: dict[str, str] = {}
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (*self._names, *self._paths)
+
+    def cards(self) -> list[dict[str, object]]:
+        return [{"id": name, "root": path, "parent": self._names[0]} for name, path in self._paths.items()]
+
+    def routes(self, env: Mapping[str, str]) -> list[web.RouteDef]:
+        """Return the routes of vLLM, where this environment enables them."""
+        if env.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "").lower() not in {"1", "true"}:
+            return []
+        return [
+            web.post("/v1/load_lora_adapter", self._load),
+            web.post("/v1/unload_lora_adapter", self._unload),
+        ]
+
+    async def _load(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        name, path = str(body["lora_name"]), str(body["lora_path"])
+        if name in self._paths and not body.get("load_inplace"):
+            raise CompletionRefusal(400, f"The lora adapter '{name}' has already been loaded.")
+        if not await asyncio.to_thread(Path(path).is_dir):
+            raise CompletionRefusal(404, f"Loading lora {name} failed: No adapter found for {path}")
+        self._paths[name] = path
+        return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def _unload(self, request: web.Request) -> web.Response:
+        name = str((await request.json())["lora_name"])
+        if name not in self._paths:
+            raise CompletionRefusal(404, f"The lora adapter '{name}' cannot be found.")
+        del self._paths[name]
+        return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
+
+
 VERSION = "0.32.0"
 _BUSY = "The engine is currently busy and cannot accept new requests. Please try again later."
 _BACKLOG = "The engine has reached its prefill token backlog limit. Please try again later."
@@ -77,6 +122,7 @@ class Frontend:
         self._since = int(now())
         self._open = 0
         self.sleep_mode = SleepMode(self._faults)
+        self.adapters = RuntimeAdapters(flags.names)
         self.idle = asyncio.Event()  # no completion is being answered
         self.idle.set()
 
@@ -90,6 +136,7 @@ class Frontend:
         app.add_routes(
             [
                 *self.sleep_mode.routes(os.environ),
+                *self.adapters.routes(os.environ),
                 web.get("/health", self._health),
                 web.get("/ping", self._health),
                 web.get("/version", self._version),
@@ -144,7 +191,13 @@ class Frontend:
             "max_model_len": self._flags.memory.max_model_len,
         }
         return web.json_response(
-            {"object": "list", "data": [{"id": name, **about} for name in self._flags.names]}
+            {
+                "object": "list",
+                "data": [
+                    *({"id": name, **about} for name in self._flags.names),
+                    *({**about, **card} for card in self.adapters.cards()),
+                ],
+            }
         )
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
@@ -165,7 +218,7 @@ class Frontend:
 
     async def _complete(self, request: web.Request, kind: CompletionKind) -> web.StreamResponse:
         self._first_use()
-        completion = parse_request(kind, await request.read(), self._flags.names)
+        completion = parse_request(kind, await request.read(), self.adapters.models)
         reply = Reply(
             request=completion,
             name=f"{'cmpl' if kind == 'completion' else 'chatcmpl'}-{self._names.getrandbits(64):016x}",

@@ -37,12 +37,12 @@ from flettner.actuators.kubernetes.watch import Watch
 from flettner.actuators.kubernetes.workload import OPTIONS, Workload, WorkloadName
 from flettner.actuators.vllm.engine import VllmEngine
 from flettner.actuators.vllm.fault import Fault, Report, make_report
-from flettner.actuators.vllm.probe import OpenAiProbe
+from flettner.actuators.vllm.probe import OpenAiProbe, list_adapters
 from flettner.actuators.vllm.start_times import StartTimes
 from flettner.agent.domain.answers import GoldenAnswer
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
-from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.domain.model import Adapter, PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
 from flettner.agent.retrying import retry
 from flettner.clients.kubernetes import client as kubernetes
@@ -151,17 +151,14 @@ class KubernetesEngine(VllmEngine):
         self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
     ) -> None:
         """Warm up each pod: a name in DNS would reach one of them."""
-        entry, pods = await self._pods_of(server, self._client)
-        for address in _addresses(entry, pods):
-            probe = OpenAiProbe(address=address, api_key=entry.workload.serve.api_key)
+        for probe in await self._probes(server, self._client):
             await probe.warm_up(requests, deadline_s, prompts, lambda: self._recent_log(server))
 
     async def answers(
         self, server: Server, prompts: Sequence[str], deadline_s: float
     ) -> tuple[GoldenAnswer, ...]:
-        entry, pods = await self._pods_of(server, self._client)
-        probe = OpenAiProbe(address=_addresses(entry, pods)[0], api_key=entry.workload.serve.api_key)
-        return await probe.answers(prompts, deadline_s)
+        first, *_ = await self._probes(server, self._client)
+        return await first.answers(prompts, deadline_s)
 
     async def busy(self, server: Server) -> int | None:
         """Requests of all its pods; None if one of them does not answer."""
@@ -171,6 +168,21 @@ class KubernetesEngine(VllmEngine):
             return None
         counts = [await OpenAiProbe(address=address).busy() for address in _addresses(entry, pods)]
         return None if None in counts else sum(count or 0 for count in counts)
+
+    async def adapters(self, server: Server) -> tuple[Adapter, ...] | None:
+        """Those of any of its pods; None if one of them does not answer."""
+        try:
+            probes = await self._probes(server, self._client.cached)
+        except ActError:
+            return None
+        return await list_adapters(probes)
+
+    async def put_adapters(
+        self, server: Server, load: Sequence[Adapter], unload: Sequence[str] = ()
+    ) -> Sequence[str]:
+        """In each pod: a name in DNS would reach one of them."""
+        probes = await self._probes(server, self._client)
+        return [why for probe in probes for why in await probe.put_adapters(load, unload)]
 
     async def log(self, server: Server) -> tuple[str, ...]:
         entry = (await self._find_cached()).get(server.name)
@@ -327,12 +339,26 @@ class KubernetesEngine(VllmEngine):
             raise ActError(f"{server.name} has no running pod")
         return entry, pods
 
+    async def _probes(self, server: Server, reader: Reader) -> list[OpenAiProbe]:
+        """One for each running pod. Raises ActError if there is none."""
+        return _probes_of(*await self._pods_of(server, reader))
+
+    async def _adapters_of(self, entry: ServerEntry) -> Sequence[Adapter]:
+        """What the pods of green serve. Raises ActError if one of them does not answer."""
+        pods = [pod for pod in await find_pods(self._client, entry.workload) if pod.ip and pod.active]
+        adapters = await list_adapters(_probes_of(entry, pods))
+        if adapters is None:
+            raise ActError(f"{entry.server} does not say which adapters it serves")
+        return adapters
+
     async def _hand_over(self, old: ServerEntry, new: ServerEntry) -> bool:
         """Return whether the new server has moved."""
         key = start_key(old.workload)
 
         async def warm_up(address: str) -> None:
             probe = OpenAiProbe(address=address, api_key=new.workload.serve.api_key)
+            if refused := await probe.put_adapters(await self._adapters_of(new)):
+                raise ActError("; ".join(refused))
             await probe.warm_up(_WARM_UP_REQUESTS, _WARM_UP_S)
 
         handover = Handover(
@@ -343,6 +369,11 @@ class KubernetesEngine(VllmEngine):
             warm_up=warm_up,
         )
         return await handover.perform()
+
+
+def _probes_of(entry: ServerEntry, pods: Sequence[Pod]) -> list[OpenAiProbe]:
+    key = entry.workload.serve.api_key
+    return [OpenAiProbe(address=address, api_key=key) for address in _addresses(entry, pods)]
 
 
 def _addresses(entry: ServerEntry, pods: Sequence[Pod]) -> list[str]:

@@ -3,6 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
@@ -13,7 +14,7 @@ from flettner.actuators.vllm.control import ControlEndpoint
 from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.agent.domain.answers import GoldenAnswer
 from flettner.agent.domain.errors import ActError, FencedError
-from flettner.agent.domain.model import Server
+from flettner.agent.domain.model import Adapter, Server
 from flettner.agent.domain.ports import Lock, Site
 from flettner.vllm_facts.live_limits import CONTROL
 from flettner.vllm_facts.values import Setting
@@ -132,6 +133,16 @@ class VllmEngine(ABC):
 
     async def busy(self, server: Server) -> int | None:
         return await OpenAiProbe(address=server.address).busy()
+
+    async def adapters(self, server: Server) -> tuple[Adapter, ...] | None:
+        with suppress(ActError):
+            return await (await self._probe(server)).adapters()
+        return None
+
+    async def put_adapters(
+        self, server: Server, load: Sequence[Adapter], unload: Sequence[str] = ()
+    ) -> Sequence[str]:
+        return await (await self._probe(server)).put_adapters(load, unload)
 
     async def _probe(self, server: Server) -> OpenAiProbe:
         if not server.address:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -13,9 +13,12 @@ from flettner.actuators.vllm.status_line import get_status
 from flettner.actuators.vllm.warm_up import Log, WarmUpRequests, no_log
 from flettner.agent.domain.answers import GoldenAnswer
 from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Adapter
 from flettner.primitives.bounded import parse_json, read_body
 
 _IN_ENGINE = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
+
+_UNREADABLE = (aiohttp.ClientError, ValueError, LookupError, TypeError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +100,33 @@ class OpenAiProbe:
             late = f"{self.address}: {len(prompts)} golden prompts were not answered within {deadline_s:g} s"
             raise ActError(late) from error
 
+    async def adapters(self, timeout_s: float = 5.0) -> tuple[Adapter, ...] | None:
+        """The LoRA adapters that /v1/models lists, by name; None if it does not answer."""
+        try:
+            async with self._session(timeout_s) as session:
+                return await _list_adapters(session)
+        except (*_UNREADABLE, TimeoutError):
+            return None
+
+    async def put_adapters(
+        self, load: Sequence[Adapter], unload: Sequence[str] = (), timeout_s: float = 60.0
+    ) -> tuple[str, ...]:
+        """Load what it does not serve yet, and unload what it does; return its refusals, a sentence each.
+
+        Raises ActError if it does not answer.
+        """
+        try:
+            async with self._session(timeout_s) as session:
+                serves = await _list_adapters(session)
+                names = {adapter.name for adapter in serves}
+                requests = [("unload", {"lora_name": name}) for name in unload if name in names] + [
+                    ("load", _load_request(adapter, names)) for adapter in load if adapter not in serves
+                ]
+                answers = [await _change_adapter(session, verb, body) for verb, body in requests]
+        except (*_UNREADABLE, TimeoutError) as error:
+            raise ActError(f"{self.address}: the adapters cannot be changed: {error!r:.200}") from error
+        return tuple(f"{self.address}: {why}" for why in answers if why)
+
     async def _model(self, session: aiohttp.ClientSession) -> tuple[str, int]:
         """Return the name of the model, and its context length in tokens."""
         try:
@@ -104,14 +134,7 @@ class OpenAiProbe:
                 answer.raise_for_status()
                 first = parse_json(await read_body(answer))["data"][0]
                 return str(first["id"]), int(first.get("max_model_len") or 2048)
-        except (
-            aiohttp.ClientError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            OverflowError,
-        ) as error:
+        except _UNREADABLE as error:
             raise ActError(f"{self.address}: /v1/models names no model: {error!r:.200}") from error
 
     @asynccontextmanager
@@ -122,3 +145,39 @@ class OpenAiProbe:
             f"http://{self.address}", timeout=timeout, headers=headers
         ) as session:
             yield session
+
+
+async def list_adapters(probes: Iterable[OpenAiProbe]) -> tuple[Adapter, ...] | None:
+    """The adapters of any of these servers; None if one of them does not answer."""
+    lists = await asyncio.gather(*(probe.adapters() for probe in probes))
+    if None in lists:
+        return None
+    adapters = {adapter for listed in lists for adapter in listed or ()}
+    return tuple(sorted(adapters, key=lambda adapter: (adapter.name, adapter.path)))
+
+
+async def _list_adapters(session: aiohttp.ClientSession) -> tuple[Adapter, ...]:
+    """A model with a parent is an adapter, and its root the path of it."""
+    async with session.get("/v1/models", allow_redirects=False) as answer:
+        answer.raise_for_status()
+        models = parse_json(await read_body(answer))["data"]
+    adapters = (Adapter(name=str(m["id"]), path=str(m["root"])) for m in models if m.get("parent"))
+    return tuple(sorted(adapters, key=lambda adapter: adapter.name))
+
+
+def _load_request(adapter: Adapter, names: Collection[str]) -> dict[str, object]:
+    """Replace an adapter of this name in place; older releases do not know that field."""
+    body: dict[str, object] = {"lora_name": adapter.name, "lora_path": adapter.path}
+    return {**body, "load_inplace": True} if adapter.name in names else body
+
+
+async def _change_adapter(session: aiohttp.ClientSession, verb: str, body: Mapping[str, object]) -> str:
+    """Load or unload an adapter. Return why not; empty if it did."""
+    async with session.post(f"/v1/{verb}_lora_adapter", json=body, allow_redirects=False) as answer:
+        text = (await read_body(answer)).decode("utf-8", "replace")
+        if answer.status == 200:  # noqa: PLR2004
+            return ""
+        why = text[:200]
+        if answer.status == 404 and '"error"' not in text:  # noqa: PLR2004 - no answer of this route
+            why = "it needs VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"
+        return f"it does not {verb} the adapter {body['lora_name']}: status {answer.status}, {why}"

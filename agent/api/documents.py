@@ -45,6 +45,7 @@ class ServerDocument(Document):
     replicas: int = Field(description="equal engines behind its address, such as the pods of a Deployment")
     ours: bool
     failing: DocumentText = Field(description="why the server fails at present; empty: it does not")
+    adapters: list[str] = Field(description="LoRA adapters that it lists; read every 5 s, not in advise mode")
     setting: Values
 
 
@@ -278,6 +279,7 @@ def _servers(state: State) -> list[ServerDocument]:
             replicas=server.replicas,
             ours=server.ours,
             failing=state.failing[server.name].why if server.name in state.failing else "",
+            adapters=[adapter.name for adapter in server.adapters],
             setting=server.setting,
         )
         for server in state.servers

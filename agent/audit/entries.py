@@ -48,6 +48,7 @@ HAPPENED: dict[type[e.Event], str] = {
     e.KnobsSet: "knobs.set",
     e.EffectFailed: "effect.failed",
     e.ServerLost: "server.lost",
+    e.AdaptersRead: "adapters.read",
     e.ChangeAsked: "change.asked",
     e.Approved: "suggestion.approved",
     e.Denied: "suggestion.denied",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, TypeVar
 
-from flettner.agent.domain.model import Server, Strategy
+from flettner.agent.domain.model import Adapter, Server, Strategy
 from flettner.vllm_facts.values import Setting
 
 
@@ -134,7 +134,17 @@ class KeepKnobs:
     kind: Literal["keep_knobs"] = "keep_knobs"
 
 
-Renewal = KeepAlive | KeepKnobs
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepAdapters:
+    """Load adapters into a server that runs, and unload others. Repeated until it serves the fleet's."""
+
+    server: Server
+    load: tuple[Adapter, ...]
+    unload: tuple[str, ...] = ()
+    kind: Literal["keep_adapters"] = "keep_adapters"
+
+
+Renewal = KeepAlive | KeepKnobs | KeepAdapters
 Effect = Preflight | Launch | WarmUp | Examine | Route | Drain | Stop | Retire | SetKnobs | Renewal
 
 Kind = TypeVar("Kind", Launch, Drain, Stop, Retire)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.calibration import Calibration
-from flettner.agent.domain.model import Approvers, Mode, PreflightResult, Server
+from flettner.agent.domain.model import Adapter, Approvers, Mode, PreflightResult, Server
 from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.prediction_check import PredictionCheck
 from flettner.agent.domain.reading import EngineLiveness, Reading
@@ -53,6 +53,7 @@ class Launched:
     at: datetime
     number: int
     server: Server
+    refused: tuple[str, ...] = ()  # the adapters that it could not load, a sentence each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +128,15 @@ class ServerLost:
     gone: bool = True
     log: tuple[str, ...] = ()
     external: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptersRead:
+    """A server serves other adapters than when it was last asked: somebody has loaded or unloaded some."""
+
+    at: datetime
+    server: str
+    adapters: tuple[Adapter, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,4 +219,6 @@ EffectOutcome = (
 )
 """Outcomes of the effect with this `number`."""
 
-Event = AgentStarted | Observed | EffectOutcome | ServerLost | PersonDecision | PredictionChecked
+Event = (
+    AgentStarted | Observed | EffectOutcome | ServerLost | AdaptersRead | PersonDecision | PredictionChecked
+)

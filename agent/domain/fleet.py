@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from flettner.agent.domain.effects import Retire, Route
-from flettner.agent.domain.model import Server
+from flettner.agent.domain.model import Adapter, Server
 from flettner.vllm_facts.values import Setting
 
 
@@ -19,6 +19,7 @@ class Fleet:
     retiring: tuple[Retire, ...] = ()  # retirements outside the rollout, repeated until done
     retiring_asked: datetime | None = None  # when they were last requested
     last_number: int = 0  # of the last server named
+    adapters: tuple[Adapter, ...] = ()  # that clients get: whatever one of its servers has loaded last
 
     @property
     def blue(self) -> Server | None:

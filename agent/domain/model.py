@@ -33,6 +33,14 @@ class HotKnobs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """A LoRA adapter, as `/v1/models` lists it and `/v1/load_lora_adapter` loads it."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """One vLLM server, running or to be started."""
 
@@ -44,6 +52,7 @@ class Server:
     differs: tuple[str, ...] = field(default=(), compare=False)  # its differences from `like`, a line each
     replicas: int = field(default=1, compare=False)  # equal engines behind its address
     hot: HotKnobs | None = field(default=None, compare=False)  # None: every change needs a restart
+    adapters: tuple[Adapter, ...] = field(default=(), compare=False)  # that it serves, or gets when launched
 
     @property
     def addresses(self) -> tuple[Address, ...]:

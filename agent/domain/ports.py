@@ -16,6 +16,7 @@ from flettner.agent.domain.digest import site_digest
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import (
+    Adapter,
     Bound,
     Hold,
     Outcome,
@@ -192,6 +193,18 @@ class Engine(Protocol):
 
     async def busy(self, server: Server) -> int | None:
         """Requests running and waiting in the engine; None if it does not answer."""
+
+    async def adapters(self, server: Server) -> tuple[Adapter, ...] | None:
+        """The LoRA adapters that the server lists, on any of its replicas; None if it does not answer."""
+
+    async def put_adapters(
+        self, server: Server, load: Sequence[Adapter], unload: Sequence[str] = ()
+    ) -> Sequence[str]:
+        """Load adapters into every replica of the server, and unload others by name, as a client would.
+
+        Return why it refused some, a sentence with the name each. Raises ActError if it does not answer.
+        """
+        ...
 
     async def log(self, server: Server) -> tuple[str, ...]:
         """The server's last log lines, oldest first; () if there are none.

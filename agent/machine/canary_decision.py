@@ -13,6 +13,7 @@ from flettner.agent.domain.events import Observed
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.state import State
 from flettner.agent.domain.verdict import Verdict
+from flettner.agent.machine.adapters import describe_missing
 from flettner.agent.machine.failing import blue_fails_more, carries, failing_green
 from flettner.agent.machine.guard import PERSON
 from flettner.agent.machine.launching import begin_step, route_step
@@ -51,6 +52,8 @@ def judge(rules: Rules, state: State, event: Observed) -> Transition:
         blue=blue,
         baseline=canary.baseline,
     )
+    if verdict.kind == "pass" and (missing := describe_missing(state)):
+        verdict = replace(verdict, kind="wait", why=missing, waits=missing)
     canary = replace(
         canary,
         green_counts=green,

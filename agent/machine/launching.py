@@ -11,6 +11,7 @@ from flettner.agent.domain.events import Aborted, EffectFailed, Launched, Observ
 from flettner.agent.domain.model import OutcomeResult
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.adapters import refusal
 from flettner.agent.machine.promoting import promote
 from flettner.agent.machine.replacing import on_lost as lost_in_turn
 from flettner.agent.machine.replacing import replace_next, route_to_green
@@ -53,6 +54,8 @@ def observe_start(_: Rules, state: State, event: Observed) -> Transition:
 def on_launched(_: Rules, state: State, event: Launched) -> Transition:
     canary, server = state.canary, event.server
     started = replace(state, rollout=replace(canary, greens=(*canary.earlier_greens, server)))
+    if why := refusal(event):
+        return roll_back(started, event.at, why, result="undecided")
     state = enter_phase(started, Phase.WARMING, event.at, f"{server.name} is healthy")
     plan = canary.plan
     return request_effect(

@@ -128,7 +128,9 @@ def merge_found_servers(state: State, event: AgentStarted, by_name: FoundServers
         server = with_kept_values(state.knobs, recorded, server)
         if dict(server.setting) != dict(recorded.setting):
             note = f"{server.name} runs with other flags than flettner set: its flags are adopted"
-        fleet.append(replace(server, like=recorded.like, differs=recorded.differs))
+        fleet.append(
+            replace(server, like=recorded.like, differs=recorded.differs, adapters=recorded.adapters)
+        )
         drifted = drifted or has_drifted(state.knobs, server)
     fleet += servers_joining(state, event)
     running = {server.name for server in event.servers}

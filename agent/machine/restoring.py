@@ -8,6 +8,7 @@ from flettner.agent.domain.events import EffectFailed, Launched, Retired, Routed
 from flettner.agent.domain.model import OutcomeResult, Server
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.adapters import refusal
 from flettner.agent.machine.hot_knobs import with_kept_values
 from flettner.agent.machine.open_suggestions import end_all
 from flettner.agent.machine.routes import route_to
@@ -137,6 +138,7 @@ def on_retired(rules: Rules, state: State, _event: Retired) -> Transition:
 def on_launched(_: Rules, state: State, event: Launched) -> Transition:
     """Put the successor, or the restarted server, in its slot; then drain a green that served meanwhile."""
     effect = state.effects.awaited_as(Launch)
+    state = replace(state, note=refusal(event) or state.note)
     place = effect.server.name if state.fleet.has(effect.server.name) else effect.server.like
     return return_traffic(put_in_slot(state, place, event.server), event.at, event.server.name)
 

@@ -22,6 +22,7 @@ from flettner.agent.domain.model import OutcomeResult, Server
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.server_health import Failure
 from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.adapters import refusal
 from flettner.agent.machine.failing import HANGING
 from flettner.agent.machine.lease import keep_alive
 from flettner.agent.machine.restoring import TRIES, missing_server, put_in_slot, restore
@@ -236,7 +237,9 @@ def without_green(state: State) -> State:
 def on_launched(rules: Rules, state: State, event: Launched) -> Transition:
     """An old server runs in its slot again, possibly at another address."""
     state = put_in_slot(state, event.server.name, event.server)
-    return continue_rollback(rules, replace(state, note=f"{event.server.name} runs again"), event.at)
+    return continue_rollback(
+        rules, replace(state, note=refusal(event) or f"{event.server.name} runs again"), event.at
+    )
 
 
 def continue_rollback(rules: Rules, state: State, at: datetime) -> Transition:

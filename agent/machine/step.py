@@ -22,6 +22,7 @@ from flettner.agent.domain.effects import Effect, Renewal
 from flettner.agent.domain.rollout import Canary, HotChange
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine import (
+    adapters,
     answer_check,
     canary_decision,
     checking,
@@ -139,6 +140,7 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
 
 BEFORE: tuple[Callable[[State, e.Event], State], ...] = (
     open_suggestions.forget_ended,
+    adapters.record_adapters,
     failing.assess_servers,
     passes.record_exit,
     passes.count_late_requests,
@@ -156,6 +158,7 @@ AFTER: tuple[Callable[[Transition, e.Event], Transition], ...] = (
     passes.repeat_retirements,
     passes.forget_absent_servers,
     hot_knobs.keep_knobs,
+    adapters.keep_adapters,
 )
 """What every step corrects in the handler's result, in this order."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
-from flettner.agent.domain.effects import Awaited, Effect, Retire, Route, SetKnobs
+from flettner.agent.domain.effects import Awaited, Effect, Launch, Retire, Route, SetKnobs
 from flettner.agent.domain.events import Observed, ServerLost
 from flettner.agent.domain.fleet import Split
 from flettner.agent.domain.model import Outcome, OutcomeResult, Plan, Server, Slo, Strategy
@@ -79,6 +79,8 @@ def without_effects(state: State) -> Transition:
 def request_effect(state: State, effect: Awaited) -> Transition:
     """Number the effect and await its outcome instead of the earlier effect's."""
     numbered = replace(effect, number=state.effects.next_number)
+    if isinstance(numbered, Launch):
+        numbered = replace(numbered, server=replace(numbered.server, adapters=state.fleet.adapters))
     if isinstance(numbered, Route):
         state = replace(state, split=Split(route=numbered))
     if isinstance(numbered, SetKnobs):

@@ -1,7 +1,7 @@
 """Performs effects: each one ends in exactly one event, also on failure."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +11,7 @@ from flettner.agent.domain.effects import (
     Drain,
     Effect,
     Examine,
+    KeepAdapters,
     KeepAlive,
     KeepKnobs,
     Launch,
@@ -24,6 +25,7 @@ from flettner.agent.domain.effects import (
 )
 from flettner.agent.domain.errors import ActError, DriftError, FencedError
 from flettner.agent.domain.events import (
+    AdaptersRead,
     Drained,
     EffectFailed,
     Event,
@@ -36,7 +38,7 @@ from flettner.agent.domain.events import (
     Stopped,
     Warmed,
 )
-from flettner.agent.domain.model import PreflightResult, Server
+from flettner.agent.domain.model import Adapter, PreflightResult, Server
 from flettner.agent.domain.ports import Engine, Now, Traffic
 from flettner.agent.domain.request_counts import RequestSource
 from flettner.agent.quality.answer_check import Examiner
@@ -56,6 +58,7 @@ UNSEEN: Mapping[RequestSource, str] = {
 """What the judge does not see, for each source of requests."""
 
 ROUTE_S = 20.0  # time to confirm a split, after which it counts as failed
+READ_ADAPTERS_EVERY_S = 5.0
 LOOK_AGAIN_S = 5.0  # least time between observations after a third party's change
 
 
@@ -80,6 +83,9 @@ class EffectRunner:
     _kept: bool = True  # whether the latest KeepAlive succeeded
     _wrote_route: bool = False  # whether this process configured the proxy
     _renewing: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # by kind: one at a time
+    _adapters_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held from a read to its event: an event of before a load must not follow the one of after it."""
+    _refused: set[str] = field(default_factory=set)  # adapters, as sentences that were logged
     _knobs_kept: bool = True  # whether the latest KeepKnobs succeeded
 
     def __post_init__(self) -> None:
@@ -152,7 +158,8 @@ class EffectRunner:
                 await self._wait_for_stop(effect.server)
                 await self._check_epoch()
                 server = await self.engine.launch(effect.server, effect.deadline_s)
-                return Launched(at=self.now(), number=number, server=server)
+                server, refused = await self._load_adapters(server, effect.server.adapters)
+                return Launched(at=self.now(), number=number, server=server, refused=refused)
             case WarmUp(number=number):
                 self._register_start(effect.server)
                 own = self.exam.prompts if self.exam.own else ()
@@ -167,7 +174,7 @@ class EffectRunner:
                     await self._check_epoch_once()
                     await self.traffic.route(effect)
                 return Routed(at=self.now(), number=number)
-            case SetKnobs() | KeepKnobs() | KeepAlive():
+            case SetKnobs() | KeepKnobs() | KeepAlive() | KeepAdapters():
                 return await self._set_or_renew(effect)
             case Drain(number=number):
                 lost = await self._drain(effect)
@@ -185,11 +192,44 @@ class EffectRunner:
                 moved = await self.engine.retire(effect.server)
                 return Retired(at=self.now(), number=number, moved=moved or "")
 
+    async def follow_adapters(self, servers: Callable[[], Sequence[Server]]) -> None:
+        """Report a server's adapters when they change: clients load and unload them. Run until cancelled."""
+        while True:
+            async with self._adapters_lock:
+                asked = servers()
+                answers = await asyncio.gather(*map(self.engine.adapters, asked))
+                for server, adapters in zip(asked, answers, strict=True):
+                    if adapters is not None and adapters != server.adapters:
+                        self.emit(AdaptersRead(at=self.now(), server=server.name, adapters=adapters))
+            await asyncio.sleep(READ_ADAPTERS_EVERY_S)
+
+    async def _load_adapters(
+        self, server: Server, wanted: Sequence[Adapter]
+    ) -> tuple[Server, tuple[str, ...]]:
+        """Load what a new server lacks; return it with the adapters it serves, and why it refused some."""
+        async with self._adapters_lock:
+            refused = await self.engine.put_adapters(server, wanted) if wanted else ()
+            return replace(server, adapters=await self.engine.adapters(server) or ()), tuple(refused)
+
+    async def _keep_adapters(self, effect: KeepAdapters) -> AdaptersRead | None:
+        """Log once what the server refuses: what it lacks keeps the rollout from going on."""
+        async with self._adapters_lock:
+            refused = await self.engine.put_adapters(effect.server, effect.load, effect.unload)
+            serves = await self.engine.adapters(effect.server)
+        for why in {*refused} - self._refused:
+            self._refused.add(why)
+            log.warning("adapters.refused", server=effect.server.name, why=why)
+        if serves is None:
+            return None
+        return AdaptersRead(at=self.now(), server=effect.server.name, adapters=serves)
+
     async def _set_or_renew(self, effect: SetKnobs | Renewal) -> Event | None:
         if isinstance(effect, KeepAlive):
             await self._check_epoch_once()
             await self.traffic.keep_alive(effect.route)
             return None
+        if isinstance(effect, KeepAdapters):
+            return await self._keep_adapters(effect)
         change = effect.change if isinstance(effect, KeepKnobs) else effect
         number = (change.epoch, change.number)
         calls = (

@@ -172,6 +172,8 @@ class TargetLoop:
             for sensor in self.sensors:
                 tasks.create_task(sensor.run(self, self.ingest, self.now), name=f"{self.target} {sensor}")
             tasks.create_task(self._tick(), name=f"{self.target} tick")
+            if self.state.mode != "advise":
+                tasks.create_task(runner.follow_adapters(self.servers), name=f"{self.target} adapters")
             if self.history is not None:
                 loading = self.series.load_history(self.history, self.servers(), self.now())
                 tasks.create_task(loading, name=f"{self.target} history")

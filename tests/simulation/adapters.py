@@ -9,7 +9,7 @@ from flettner.agent.domain.answers import GoldenAnswer
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.events import ServerLost
-from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.domain.model import Adapter, PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Engine, Now, Site
 from flettner.agent.machine.strategy import HostCapacity, choose_strategy
 from flettner.vllm_facts.values import Setting
@@ -240,6 +240,15 @@ class SimEngine:
         wrong = await call(self.host, "warm_up", server.name, lambda: None, (0.5, 1.5))
         if wrong or not self.host.world.answers(server.name):
             raise ActError(f"{server.name}: its warm-up requests failed")
+
+    async def adapters(self, server: Server) -> tuple[Adapter, ...]:
+        del server
+        return ()
+
+    async def put_adapters(
+        self, server: Server, load: Sequence[Adapter], unload: Sequence[str] = ()
+    ) -> Sequence[str]:
+        raise AssertionError(f"{server.name}: nobody loads {load} here, nor unloads {unload}")
 
     async def answers(
         self, server: Server, prompts: Sequence[str], deadline_s: float

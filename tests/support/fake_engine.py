@@ -9,7 +9,7 @@ from flettner.actuators.vllm.control import newest_epoch
 from flettner.agent.domain.answers import GoldenAnswer
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
-from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.domain.model import Adapter, PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
 from flettner.vllm_facts.values import Setting
 from tests.support.hot_servers import HotServers, knobs_of
@@ -51,6 +51,7 @@ class FakeEngine:
         self.warmed_with: tuple[str, ...] = ()  # prompts
         self.stopped: dict[str, Server] = {}
         self.hot = HotServers()
+        self.loaded: dict[str, tuple[Adapter, ...]] = {}  # by server name
         self._ports = iter(range(8101, 9999))
         self._hanging: set[str] = set()
         self._changed = asyncio.Event()
@@ -135,6 +136,20 @@ class FakeEngine:
         return tuple(
             GoldenAnswer(text=text, finish_reason="stop", length=len(text.split())) for text in texts
         )
+
+    async def adapters(self, server: Server) -> tuple[Adapter, ...] | None:
+        return self.loaded.get(server.name, ()) if self._answers(server) else None
+
+    async def put_adapters(
+        self, server: Server, load: Sequence[Adapter], unload: Sequence[str] = ()
+    ) -> Sequence[str]:
+        if not self._answers(server):
+            raise ActError(f"{server.name}: the adapters cannot be changed")
+        refused = [adapter for adapter in load if "missing" in adapter.path]
+        kept = {adapter.name: adapter for adapter in self.loaded.get(server.name, ())}
+        kept |= {adapter.name: adapter for adapter in load if adapter not in refused}
+        self.loaded[server.name] = tuple(kept[name] for name in sorted(kept) if name not in unload)
+        return [f"it does not load the adapter {adapter.name}" for adapter in refused]
 
     async def log(self, server: Server) -> tuple[str, ...]:
         self.logs_read += 1

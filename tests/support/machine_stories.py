@@ -279,6 +279,8 @@ class World:
             return ()
         if isinstance(effect, fx.KeepKnobs):
             return ()
+        if isinstance(effect, fx.KeepAdapters):
+            return self.put_adapters(effect)
         if effect.kind in self.refuses:
             return (
                 e.EffectFailed(at=self.at, number=effect.number, why=f"{effect.kind} refused", log=("last",)),
@@ -296,8 +298,12 @@ class World:
             case fx.Launch(server=server):
                 again = self.running.get(server.name) or self.stopped.pop(server.name, None)
                 up = replace(again or replace(server, address=address_of(server)), replicas=server.replicas)
+                refused = tuple(
+                    f"no {adapter.name}" for adapter in server.adapters if "adapters" in self.refuses
+                )
+                up = replace(up, adapters=() if refused else server.adapters)
                 self.running[up.name] = up
-                return (e.Launched(at=self.at, number=effect.number, server=up),)
+                return (e.Launched(at=self.at, number=effect.number, server=up, refused=refused),)
             case fx.WarmUp():
                 return (e.Warmed(at=self.at, number=effect.number),)
             case fx.Examine(green=green):
@@ -317,6 +323,13 @@ class World:
                 self.stopped.pop(server.name, None)
                 moved = self.moved if not server.ours else ""
                 return (e.Retired(at=self.at, number=effect.number, moved=moved),)
+
+    def put_adapters(self, effect: fx.KeepAdapters) -> Iterable[e.Event]:
+        if "adapters" in self.refuses or effect.server.name not in self.running:
+            return ()
+        adapters = {adapter.name: adapter for adapter in (*effect.server.adapters, *effect.load)}
+        left = tuple(adapters[name] for name in sorted(adapters.keys() - {*effect.unload}))
+        return (e.AdaptersRead(at=self.at, server=effect.server.name, adapters=left),)
 
     def replicas(self) -> dict[str, int]:
         return {name: server.replicas for name, server in self.running.items()}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 REFUSED = """(APIServer pid=1) Traceback (most recent call last):
 (APIServer pid=1) pydantic_core._pydantic_core.ValidationError: 1 validation error for SchedulerConfig
@@ -51,6 +52,7 @@ parser.add_argument("--says", default="", help="what it writes to its log first"
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     flags: argparse.Namespace
+    adapters: ClassVar[dict[str, str]] = {}  # paths by name
     counter = itertools.count(1)  # thread-safe, unlike `+=`: requests are handled in threads
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
@@ -66,6 +68,10 @@ class Handler(BaseHTTPRequestHandler):
                 self.reply(200, (running + waiting).encode())
             case "/v1/models" if self.allowed():
                 models = [{"id": self.flags.model, "max_model_len": self.flags.max_model_len}]
+                models += [
+                    {"id": name, "root": path, "parent": self.flags.model}
+                    for name, path in self.adapters.items()
+                ]
                 self.reply(200, json.dumps({"data": models}).encode())
             case _:
                 self.reply(404, b"{}")
@@ -73,6 +79,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if not self.allowed():
+            return
+        if self.path.endswith("_lora_adapter"):
+            self.reply(*self.change_adapter(request))
             return
         number = next(Handler.counter)
         sys.stderr.write(f"prompt of {len(request['prompt'].split())} words\n")
@@ -94,6 +103,17 @@ class Handler(BaseHTTPRequestHandler):
                     return
                 chunk = json.dumps({"choices": [{"text": "a", "finish_reason": finish}]})
                 self.reply(200, f"data: {chunk}\n\ndata: [DONE]\n\n".encode())
+
+    def change_adapter(self, request: dict[str, str]) -> tuple[int, bytes]:
+        name = request["lora_name"]
+        if self.path == "/v1/unload_lora_adapter":
+            return (404, b"{}") if self.adapters.pop(name, None) is None else (200, b"")
+        if name in self.adapters and not request.get("load_inplace"):
+            return 400, b"has already been loaded"
+        if "missing" in request["lora_path"]:
+            return 404, b"No adapter found"
+        self.adapters[name] = request["lora_path"]
+        return 200, b""
 
     def whole(self, request: dict[str, object], finish: str) -> None:
         """A response without streaming; older versions have fewer fields."""

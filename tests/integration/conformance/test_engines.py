@@ -22,7 +22,7 @@ from flettner.actuators.process.engine import ProcessEngine
 from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.events import ServerLost
-from flettner.agent.domain.model import PreflightResult, Server
+from flettner.agent.domain.model import Adapter, PreflightResult, Server
 from flettner.agent.domain.ports import Engine, Site
 from flettner.agent.quality.comparison import compare, flaw_of
 from flettner.performance_model.iteration_log import parse_iterations
@@ -393,6 +393,31 @@ async def test_warms_up_a_server_and_reports_its_open_requests(rig: Rig) -> None
     await rig.engine.warm_up(server, 5, 60)
 
     assert await rig.engine.busy(server) is not None
+
+
+async def test_loads_adapters_as_clients_do_and_says_which_a_server_refuses(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    sql, legal = Adapter(name="sql", path="/adapters/sql"), Adapter(name="legal", path="/adapters/legal")
+    newer = Adapter(name="sql", path="/adapters/newer")
+    missing = Adapter(name="tax", path="/adapters/missing")
+
+    assert await rig.engine.adapters(server) == ()
+    assert not await rig.engine.put_adapters(server, [sql, legal])
+    assert not await rig.engine.put_adapters(server, [sql, legal]), "it serves both"
+    assert await rig.engine.adapters(server) == (legal, sql)
+    (refused,) = await rig.engine.put_adapters(server, [newer, missing], unload=["legal"])
+
+    assert "tax" in refused
+    assert await rig.engine.adapters(server) == (newer,)
+
+
+async def test_the_adapters_of_a_dead_server_are_not_known(rig: Rig) -> None:
+    server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
+    rig.die("chat-r1")
+
+    assert await rig.engine.adapters(server) is None
+    with pytest.raises(ActError):
+        await rig.engine.put_adapters(server, [Adapter(name="sql", path="/adapters/sql")])
 
 
 async def test_the_last_lines_of_a_servers_log_can_be_read_and_shown(rig: Rig) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from flettner.actuators.kubernetes.plugin import KubernetesPlugin
 from flettner.agent.domain.answers import GoldenAnswer
 from flettner.agent.domain.events import ServerLost
-from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.domain.model import Adapter, PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Engine, Now, Site
 from flettner.vllm_facts.values import Setting
 from tests.simulation.adapters import Host, Killed, alive
@@ -75,6 +75,15 @@ class FaultyEngine:
         await self._perform(
             "warm_up", server.name, lambda: self.inner.warm_up(server, requests, deadline_s, prompts)
         )
+
+    async def adapters(self, server: Server) -> tuple[Adapter, ...]:
+        del server
+        return ()
+
+    async def put_adapters(
+        self, server: Server, load: Sequence[Adapter], unload: Sequence[str] = ()
+    ) -> Sequence[str]:
+        raise AssertionError(f"{server.name}: nobody loads {load} here, nor unloads {unload}")
 
     async def answers(
         self, server: Server, prompts: Sequence[str], deadline_s: float

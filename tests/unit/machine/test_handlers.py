@@ -43,6 +43,7 @@ IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
         Phase.TRIAL,
         Phase.HALTED,
     },
+    ("every phase records them", e.AdaptersRead): set(Phase),
     ("an operator must look first", e.Observed): {Phase.HALTED},
     ("an operator must look first; nothing is awaited", e.EffectFailed): {Phase.HALTED},
     ("an operator must look first; who is gone is noted all the same", e.ServerLost): {Phase.HALTED},
