@@ -32,15 +32,16 @@ _MOST_GPUS = 256  # of one host: the maximum number of rows in a tick
 _MASK_BITS = 64
 _LARGEST = 1e12  # MiB, W, °C: above any plausible value
 EXITS = {
-    2: "unknown option or field",
+    2: "unknown field",
     4: "not permitted",
     6: "no NVIDIA device was found",
     9: "no NVIDIA driver: load it (modprobe nvidia), or let the service see its devices (nvidia.conf)",
     12: "the NVML library is missing: install the driver's libraries",
     13: "NVML library and driver versions differ: reboot after a driver update",
     15: "a GPU has fallen off the bus: reboot",
+    255: "unknown option",
 }
-"""Meanings of the exit codes (nvidia-smi's man page, "Return value")."""
+"""Meanings of the exit codes (nvidia-smi's man page, "Return value"); 2 and 255 as driver 580 uses them."""
 
 
 def retry_fields(fields: Sequence[str], output: str) -> tuple[str, ...] | None:

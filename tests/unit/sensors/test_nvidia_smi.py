@@ -1,5 +1,6 @@
 import asyncio
 import os
+import shlex
 import stat
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.reading import Gpu, GpuSample
-from flettner.sensors.nvidia_smi.csv_rows import FIELDS, parse_gpu, retry_fields
+from flettner.sensors.nvidia_smi.csv_rows import FIELDS, OLD_NAMES, parse_gpu, retry_fields
 from flettner.sensors.nvidia_smi.plugin import NvidiaSmi, _RowReader
 from tests.unit.sensors.run_sensor import NOON, ReceivedSamples, run_sensor
 
+RECORDED = Path(__file__).parents[2] / "data" / "gpu" / "nvidia-smi"
 H200 = "0, GPU-0a, 100, 32362, 614, 143771, 627.40, 52, 0x0000000000000004, Disabled, NVIDIA H200"
 SECOND = "1, GPU-0b, 3, 0, 614, 143771, 77.71, 28, 0x0000000000000001, Disabled, NVIDIA H200"
 SLICED = "0, GPU-0a, [N/A], 32362, 614, 143771, 310.00, 41, 0x0000000000000000, Enabled, NVIDIA H200"
@@ -96,6 +98,41 @@ async def test_one_child_process_reports_all_fields_at_the_configured_interval(t
     await collect_until(quick(stub(tmp_path, every_tick(H200))), lambda h: len(h.of(GpuSample)) >= 3)
 
     assert starts(tmp_path) == [f"--query-gpu={','.join(FIELDS)} --format=csv,noheader,nounits --loop-ms=200"]
+
+
+@pytest.mark.parametrize("name", ["sensor", "sensor-old"])
+def test_reads_an_h100_at_rest_under_both_names_of_the_clock_reasons(name: str) -> None:
+    fields = [OLD_NAMES.get(field, field) for field in FIELDS] if name == "sensor-old" else FIELDS
+    rows = [row for row in (RECORDED / f"{name}.txt").read_text().splitlines() if row[:1].isdigit()]
+    assert rows
+
+    for row in rows:
+        gpu = parse_gpu(row, fields)
+        assert (gpu.name, gpu.utilization, gpu.mig) == ("NVIDIA H100 80GB HBM3", 0.0, False)
+        assert (gpu.memory_used_mib, gpu.memory_total_mib) == (480.0, 81559.0)
+        assert (gpu.throttle_reasons, gpu.temperature_c) == (1, 31.0)
+        assert gpu.power_w == pytest.approx(70.2, abs=0.1)
+
+
+def test_reads_a_loaded_h100_with_two_servers() -> None:
+    row = "0, GPU-1, 100, 68421, 480, 81559, 410.20, 45, 0x0000000000000000, Disabled, NVIDIA H100 80GB HBM3"
+    gpu = parse_gpu(row, FIELDS)
+
+    assert (gpu.utilization, gpu.memory_used_mib, gpu.throttle_reasons) == (1.0, 68901.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "meaning"), [("badfield", "unknown field"), ("badoption", "unknown option")]
+)
+async def test_says_why_an_h100s_driver_refused(tmp_path: Path, name: str, meaning: str) -> None:
+    _, *lines, status = filter(None, (RECORDED / f"{name}.txt").read_text().splitlines())
+    output = "; ".join(f"echo {shlex.quote(line)}" for line in lines)
+    sensor = quick(stub(tmp_path, f"{output}; exit {status.removeprefix('rc ')}"))
+    received = await collect_until(sensor, lambda received: received.states())
+
+    why = received.states()[0].why
+    assert f"{status.replace('rc', 'exit')}: {meaning}" in why
+    assert lines[0][:40] in why
 
 
 def test_a_gpu_in_mig_mode_has_no_utilization() -> None:
