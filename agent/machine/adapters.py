@@ -3,6 +3,7 @@
 vLLM keeps them in memory only, so a new server has none but those of its flags.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from flettner.agent.domain.effects import Effect, KeepAdapters
@@ -15,23 +16,44 @@ Transition = tuple[State, tuple[Effect, ...]]
 
 
 def record_adapters(state: State, event: Event) -> State:
-    """Add what a server has loaded since it was last asked to the fleet's; remove what it has dropped."""
-    if not isinstance(event, AdaptersRead):
+    """Record what a server serves, and what the fleet's clients get.
+
+    In a rollout a difference to the server's last list is a load or an unload, meant for all. Else the
+    fleet's are those of any of its servers: one that its owner has started again has lost its own.
+    """
+    before = {server.name: server for server in state.reachable}
+    if not isinstance(event, AdaptersRead) or event.server not in before:
         return state
-    servers = {server.name: server for server in state.reachable}
-    if event.server not in servers:
-        return state
-    before = servers[event.server].adapters
-    dropped = {adapter.name for adapter in before} - {adapter.name for adapter in event.adapters}
-    loaded = [adapter for adapter in event.adapters if adapter not in before]
-    replaced = dropped | {adapter.name for adapter in loaded}
-    rest = [adapter for adapter in state.fleet.adapters if adapter.name not in replaced]
-    adapters = tuple(sorted([*rest, *loaded], key=lambda adapter: adapter.name))
-    fleet = replace(state.fleet, servers=_with_adapters(state.fleet.servers, event), adapters=adapters)
-    state = replace(state, fleet=fleet)
-    if isinstance(state.rollout, Canary):
-        state = replace(state, rollout=replace(state.rollout, greens=_with_adapters(state.greens, event)))
-    return state
+    canary, fleet = state.rollout, state.fleet
+    servers = _with_adapters(fleet.servers, event)
+    adapters = _changed(fleet.adapters, before[event.server].adapters, event.adapters)
+    if not is_rolling(state):
+        others = [adapter for server in servers for adapter in server.adapters]
+        adapters = _by_name((*others, *event.adapters))
+    if isinstance(canary, Canary):
+        canary = replace(canary, greens=_with_adapters(canary.greens, event))
+    return replace(state, fleet=replace(fleet, servers=servers, adapters=adapters), rollout=canary)
+
+
+def is_rolling(state: State) -> bool:
+    """Whether a rollout has servers of its own."""
+    canary = state.rollout
+    return isinstance(canary, Canary) and canary.ended_at is None and bool(canary.greens)
+
+
+def _changed(
+    adapters: Iterable[Adapter], before: Sequence[Adapter], now: Sequence[Adapter]
+) -> tuple[Adapter, ...]:
+    """The adapters after those of one server have changed so."""
+    dropped = {adapter.name for adapter in before} - {adapter.name for adapter in now}
+    rest = (adapter for adapter in adapters if adapter.name not in dropped)
+    return _by_name((*rest, *(adapter for adapter in now if adapter not in before)))
+
+
+def _by_name(adapters: Iterable[Adapter]) -> tuple[Adapter, ...]:
+    """One of each name, the last."""
+    named = {adapter.name: adapter for adapter in adapters}
+    return tuple(named[name] for name in sorted(named))
 
 
 def _with_adapters(servers: tuple[Server, ...], event: AdaptersRead) -> tuple[Server, ...]:
@@ -68,9 +90,7 @@ def keep_adapters(moved: Transition, event: Event) -> Transition:
     A client that loads one through the proxy reaches one server only. Outside rollouts nothing is loaded.
     """
     state, effects = moved
-    rollout = state.rollout
-    is_rolling = isinstance(rollout, Canary) and rollout.ended_at is None and bool(rollout.greens)
-    if not is_rolling or not isinstance(event, Observed) or state.mode == "advise":
+    if not is_rolling(state) or not isinstance(event, Observed) or state.mode == "advise":
         return moved
     names = {adapter.name for adapter in state.fleet.adapters}
     for server in state.reachable:

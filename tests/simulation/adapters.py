@@ -241,14 +241,22 @@ class SimEngine:
         if wrong or not self.host.world.answers(server.name):
             raise ActError(f"{server.name}: its warm-up requests failed")
 
-    async def adapters(self, server: Server) -> tuple[Adapter, ...]:
-        del server
-        return ()
+    async def adapters(self, server: Server) -> tuple[Adapter, ...] | None:
+        await wait(self.host, 0.01)
+        process = self.host.world.servers.get(server.name)
+        if process is None or not process.answers:
+            return None
+        return tuple(Adapter(name=name, path=f"/{name}") for name in sorted(process.adapters))
 
     async def put_adapters(
         self, server: Server, load: Sequence[Adapter], unload: Sequence[str] = ()
     ) -> Sequence[str]:
-        raise AssertionError(f"{server.name}: nobody loads {load} here, nor unloads {unload}")
+        await wait(self.host, 0.05)
+        process = self.host.world.servers.get(server.name)
+        if process is None or not process.answers:
+            raise ActError(f"{server.name}: the adapters cannot be changed")
+        process.adapters = (process.adapters | {adapter.name for adapter in load}) - {*unload}
+        return ()
 
     async def answers(
         self, server: Server, prompts: Sequence[str], deadline_s: float

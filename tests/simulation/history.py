@@ -38,6 +38,7 @@ CALM_S = 3.0
 BLIND_S = 10.0  # after the end of a fault of the metrics
 SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a disk in memory
 DISK = ("disk full", "fsync fails")
+LOADED = {"sql": 0.1, "legal": 0.4, "tax": 0.8}  # adapters, and when a client loads them, as part of QUIET_S
 LATE_S = 2.5  # until backlogged entries are written
 RESTING = {Phase.OBSERVING, Phase.PROPOSED, Phase.CHECKING, Phase.COOLDOWN}
 
@@ -331,6 +332,15 @@ class History:
         self.begin_daemon()
         self.loop.outside(0.5, self._second)
         self.loop.outside(0.75, self.operator.look)
+        for name, part in LOADED.items():
+            self.loop.outside(part * self.quiet_s, partial(self._load_adapter, name))
+
+    def _load_adapter(self, name: str) -> None:
+        """A client loads an adapter: one of the servers with a share has it."""
+        if serving := sorted(self.world.serving()):
+            server = drawn(name, self.scenario.seed).choice(serving)
+            self.world.load_adapter(server, name)
+            self.say(f"   {name} loaded at {server}")
 
     def begin_servers(self) -> None:
         for name in self.scenario.names:

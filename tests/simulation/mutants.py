@@ -13,7 +13,7 @@ from flettner.agent.domain import events as e
 from flettner.agent.domain.effects import Drain, KeepAlive, Retire, Route
 from flettner.agent.domain.events import Drained
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.machine import failover, promoting, recovering, rolling_back
+from flettner.agent.machine import adapters, failover, promoting, recovering, rolling_back
 from flettner.agent.machine.starting import start_rollout
 from flettner.agent.machine.step import HANDLERS
 from flettner.agent.machine.transitions import Rules, Transition, enter_phase, request_effect, without_effects
@@ -197,6 +197,14 @@ def no_failover(put: Put) -> None:
     put(failover, "leave_failing_servers", lambda _, moved: moved)
 
 
+def adapters_forgotten(put: Put) -> None:
+    async def load_adapters(_: EffectRunner, server: Any, __: Any) -> Any:  # noqa: ANN401
+        return server, ()
+
+    put(EffectRunner, "_load_adapters", load_adapters)
+    put(adapters, "missing_adapters", lambda *_: ())
+
+
 def put_everywhere(put: Put, name: str, old: object, new: object) -> None:
     """Replace `old` in every module of the machine that imports it."""
     for module in [
@@ -221,6 +229,7 @@ MUTANTS: dict[str, Callable[[Put], None]] = {
     "drain skipped": drain_skipped,
     "retired before routed away": retired_before_routed_away,
     "no failover": no_failover,
+    "adapters forgotten": adapters_forgotten,
 }
 
 PLAIN = Scenario(seed=0)
@@ -262,5 +271,6 @@ CAUGHT: dict[str, tuple[Scenario, str]] = {
         ),
         "1: traffic moves",
     ),
+    "adapters forgotten": (PLAIN, "3: "),
 }
 """The smallest history that detects each bug, and the violated invariant."""

@@ -74,6 +74,7 @@ class Observer:
     silent_s: dict[str, float] = field(default_factory=dict)  # last time a server was unresponsive
     blind: Callable[[], bool] = lambda: False  # whether a daemon cannot see how servers do
     failed_over: bool = False  # in the journal
+    adapters: frozenset[str] = frozenset()  # that clients get, by the journal
     _shares: dict[str, int] = field(default_factory=dict)  # before the last change
     _fails_s: dict[str, float] = field(default_factory=dict)  # for how long a daemon could see it, by server
     _served: bool = False
@@ -107,6 +108,7 @@ class Observer:
         self.passed = state.rollout is not None and state.rollout.passed
         self.in_force = {frozenset(server.setting.items()) for server in state.fleet.servers}
         self.failed_over = state.split.planned is not None
+        self.adapters = frozenset(adapter.name for adapter in state.fleet.adapters)
         self.greens = frozenset(server.name for server in state.greens)
         if self.running and state.rollout is not None and state.rollout.id != self.running:
             self.wrong(f"3: {state.rollout.id} begins, and {self.running} has no outcome")
@@ -317,6 +319,8 @@ class Observer:
             and not mixed
         ):
             problems.append("servers of one target run with different flags")
+        if forgotten := sorted(self.adapters - world.loaded_adapters()):
+            problems.append(f"no server has {', '.join(forgotten)}, which clients have loaded")
         if self.running:
             problems.append(f"rollout {self.running} has no outcome")
         if world.stopped:

@@ -36,6 +36,7 @@ class Process:
     status: str = "starting"
     since_s: float = 0.0
     errors: float = 0.0  # share of its requests, by a fault of this process alone
+    adapters: set[str] = field(default_factory=set)  # that clients have loaded
     asleep: str = ""  # "wakes", or why a launch cannot wake it; empty: it does not sleep
 
     @property
@@ -143,6 +144,14 @@ class World:
             return {name: weight for name, weight in split.weights.items() if weight}
         staying = {n: w for n, w in split.weights.items() if w and n != split.leased}
         return staying or {split.fallback: PERCENT}
+
+    def load_adapter(self, server: str, name: str) -> None:
+        """A client loads an adapter through the proxy."""
+        self.servers[server].adapters.add(name)
+
+    def loaded_adapters(self) -> set[str]:
+        """The adapters that any server has."""
+        return {name for process in self.servers.values() for name in process.adapters}
 
     def serving(self) -> list[str]:
         """Servers with a share that answer usefully."""
@@ -277,7 +286,10 @@ class World:
         self.servers[name] = process
         self._become(process, "starting")
         boot = self.boot_of(process)
-        takes_s = WAKES_S if again and again.asleep == "wakes" else boot.takes_s
+        wakes = again is not None and again.asleep == "wakes"
+        takes_s = WAKES_S if wakes else boot.takes_s
+        if not wakes:
+            process.adapters.clear()
         process.asleep = ""
         self.loop.outside(self.random.uniform(*takes_s), lambda: self._booted(process, boot))
         self.changed("launch", name, epoch)

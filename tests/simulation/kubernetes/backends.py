@@ -20,6 +20,7 @@ class Backend:
     deployment: str
     status: str = "starting"
     errors: float = 0.0
+    adapters: set[str] = field(default_factory=set)
     deleted: bool = False  # to end, by the deletion of its pod
     open: dict[int, Client] = field(default_factory=dict)
 

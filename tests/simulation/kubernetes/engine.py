@@ -76,14 +76,13 @@ class FaultyEngine:
             "warm_up", server.name, lambda: self.inner.warm_up(server, requests, deadline_s, prompts)
         )
 
-    async def adapters(self, server: Server) -> tuple[Adapter, ...]:
-        del server
-        return ()
+    async def adapters(self, server: Server) -> tuple[Adapter, ...] | None:
+        return await self.inner.adapters(server)
 
     async def put_adapters(
         self, server: Server, load: Sequence[Adapter], unload: Sequence[str] = ()
     ) -> Sequence[str]:
-        raise AssertionError(f"{server.name}: nobody loads {load} here, nor unloads {unload}")
+        return await self.inner.put_adapters(server, load, unload)
 
     async def answers(
         self, server: Server, prompts: Sequence[str], deadline_s: float

@@ -12,6 +12,7 @@ from lightkube import KubeConfig
 from flettner.actuators.vllm.probe import HealthAnswer, OpenAiProbe
 from flettner.agent.domain.answers import GoldenAnswer
 from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Adapter
 from tests.simulation.adapters import Host, Killed, alive
 from tests.simulation.clock import OWNER, Owner
 from tests.simulation.kubernetes.world import FLETTNER, KubernetesWorld
@@ -156,6 +157,23 @@ class Network:
         if backend is None or backend.status != "healthy":
             raise ActError(f"{probe.address}: its warm-up requests failed")
 
+    async def adapters(self, probe: OpenAiProbe) -> tuple[Adapter, ...] | None:
+        await self._wait(self.world.random.uniform(*_PROBE_S))
+        backend = self.world.at(probe.address)
+        if backend is None or not backend.answers:
+            return None
+        return tuple(Adapter(name=name, path=f"/{name}") for name in sorted(backend.adapters))
+
+    async def put_adapters(
+        self, probe: OpenAiProbe, load: Sequence[Adapter], unload: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        await self._wait(self.world.random.uniform(*_PROBE_S))
+        backend = self.world.at(probe.address)
+        if backend is None or not backend.answers:
+            raise ActError(f"{probe.address}: the adapters cannot be changed")
+        backend.adapters = (backend.adapters | {adapter.name for adapter in load}) - {*unload}
+        return ()
+
     async def answers(
         self, probe: OpenAiProbe, prompts: Sequence[str], deadline_s: float
     ) -> tuple[GoldenAnswer, ...]:
@@ -184,7 +202,7 @@ def installed(network: Network) -> Iterator[None]:
         (KubeConfig, "from_file", _CONFIG),
         *(
             (OpenAiProbe, name, _method(getattr(network, name)))
-            for name in ("health", "busy", "warm_up", "answers")
+            for name in ("health", "busy", "warm_up", "answers", "adapters", "put_adapters")
         ),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in owners]

@@ -143,6 +143,15 @@ class KubernetesWorld(World):
         process = self.servers.get(name)
         return process is not None and any(backend.answers for backend in self.behind(process.address))
 
+    def load_adapter(self, server: str, name: str) -> None:
+        """At one of the pods behind the server's name."""
+        address = self.split.addresses[server] if self.split else ""
+        pod = next(backend for backend in self.behind(address) if backend.answers)
+        pod.adapters.add(name)
+
+    def loaded_adapters(self) -> set[str]:
+        return {name for backend in self.backends.by_uid.values() for name in backend.adapters}
+
     def serving(self) -> list[str]:
         """By the pods behind the name: at the end of a handover those of the other Deployment."""
         addresses = self.split.addresses if self.split else {}
