@@ -6,7 +6,7 @@ Sources, by their mark in a preset:
     of recorded vLLM 0.19 runs on TTFT, TPOT and E2E, h0 and h1 tuned on those same two runs.
 [V] fit of microsoft/vidur's mlp.csv for Llama-2-7B and Llama-3-8B.
 [T] fitted to three public measurements of an 8B AWQ model on a T4: 42, 158, 476 tokens/s at 1, 4, 16 users.
-[R] fitted to a recording of vLLM 0.25 on an H100 (tests/data/gpu); the launch of large steps as on an H200.
+[R] fitted to recordings of vLLM 0.25 on an H100 (tests/data/gpu).
 [P] physics: bytes over 0.85 of the bandwidth, FLOP over half of the peak. A prior, not a measurement.
 """
 
@@ -96,7 +96,7 @@ PRESETS: dict[str, Hardware] = {
             host_step_us=400.0,
             host_sequence_us=9.0,
             layers=36,
-            launch_us=1_200.0,
+            launch_us=1_050.0,
             memory=int(79.11 * GIB),
             weights=int(13.45 * GIB),
             kv_token_bytes=147_456,

@@ -1,22 +1,26 @@
-"""The end of each step: the computed time with noise, faults and hiccups."""
+"""The end of each step: the computed time with noise, faults and hiccups, on a card that others may use."""
 
 from collections.abc import Callable, Iterator
 from math import inf
 from random import Random
 
+from flettner.simulator.card import Card
 from flettner.simulator.faults import Faults
-from flettner.simulator.step_time import StepWork
+from flettner.simulator.step_time import StepParts, StepWork
 
 Hiccups = tuple[float, float]
 """Mean seconds from one to the next, and the length of each in seconds."""
 
 
 class Pace:
-    """`speed` divides the step times; `jitter` is the sigma of lognormal noise. Times in seconds."""
+    """`speed` divides the step times; `jitter` is the sigma of lognormal noise. Times in seconds.
+
+    `card`: the GPU that the server uses under the name `server`, alone unless another one is put here.
+    """
 
     def __init__(
         self,
-        seconds: Callable[[StepWork], float],
+        split: Callable[[StepWork], StepParts],
         random: Random,
         *,
         speed: float = 1.0,
@@ -24,7 +28,8 @@ class Pace:
         faults: Faults | None = None,
         hiccups: Hiccups | None = None,
     ) -> None:
-        self._seconds = seconds
+        self._split = split
+        self.card, self.server = Card(), ""
         self._random = random
         self._speed = speed
         self._jitter = jitter
@@ -37,7 +42,9 @@ class Pace:
         """Return the end of a step that starts then; inf: never. `since_s`: first use of the server."""
         noise = self._random.lognormvariate(0.0, self._jitter) if self._jitter else 1.0
         pace = self._faults.pace(work, starts_s - since_s)
-        ends_s = self._after_hiccups(starts_s, starts_s + self._seconds(work) * pace * noise / self._speed)
+        self.card.take(self.server)
+        seconds = self._split(work).seconds(self.card.slowdown(self.server))
+        ends_s = self._after_hiccups(starts_s, starts_s + seconds * pace * noise / self._speed)
         return since_s + self._faults.ends_s(ends_s - since_s)
 
     def _after_hiccups(self, starts_s: float, ends_s: float) -> float:

@@ -42,7 +42,7 @@ def build_server(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Fron
         hardware=simulation.hardware, eager=flags.enforce_eager, largest_graph=memory.largest_graph
     )
     pace = Pace(
-        law.seconds,
+        law.split,
         draws(flags.seed, "jitter"),
         speed=simulation.speed,
         jitter=simulation.jitter,

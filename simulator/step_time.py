@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from flettner.simulator.hardware import Hardware
 
@@ -19,6 +20,18 @@ class StepWork:
     prefills: int = 0  # sequences that still compute their prompt
     kv_read: int = 0  # tokens of context read by the sequences that decode
     prefill_area: float = 0.0  # sum of chunk x (context before it + half the chunk)
+
+
+class StepParts(NamedTuple):
+    """The parts of a step in seconds: its kernels, their launches, which overlap with them, and the host."""
+
+    busy_s: float
+    launch_s: float = 0.0
+    host_s: float = 0.0
+
+    def seconds(self, slowdown: float = 1.0) -> float:
+        """`slowdown`: of the kernels, on a card that others use too."""
+        return max(self.busy_s * slowdown, self.launch_s) + self.host_s
 
 
 @cache
@@ -48,6 +61,9 @@ class StepTime:
         return sizes[at] if at < len(sizes) else None
 
     def seconds(self, work: StepWork) -> float:
+        return self.split(work).seconds()
+
+    def split(self, work: StepWork) -> "StepParts":
         gpu = self.hardware
         size = self.graph_size(work)
         padded = size if size is not None and not work.prefills else work.tokens
@@ -59,4 +75,4 @@ class StepTime:
         )
         launch_us = gpu.layers * gpu.launch_us if size is None else 0.0
         host_us = gpu.host_step_us + gpu.host_sequence_us * work.sequences
-        return (max(busy_us, launch_us) + host_us) / 1e6
+        return StepParts(busy_us / 1e6, launch_us / 1e6, host_us / 1e6)

@@ -11,6 +11,7 @@ from flettner.agent.domain.reading import EngineSample, Request, RequestOutcome
 from flettner.agent.observe.engine_sample import sample
 from flettner.flettner_vllm.scheduler import Value
 from flettner.performance_model.iteration_log import StepRecord
+from flettner.simulator.card import Card
 from flettner.simulator.flags import Flags
 from flettner.simulator.frontend import VERSION
 from flettner.simulator.scheduler import ScheduledStep, SimulatedRequest
@@ -49,9 +50,12 @@ class VirtualServer:
 
     patience_s: ClassVar[float] = 400.0  # of a client
 
-    def __init__(self, name: str, flags: Flags, *, now_s: float, unix_s: float) -> None:
-        """Raises StartError if the model does not fit."""
+    def __init__(
+        self, name: str, flags: Flags, *, now_s: float, unix_s: float, card: Card | None = None
+    ) -> None:
+        """`card`: the GPU, where other servers use it too. Raises StartError if the model does not fit."""
         engine, _ = build_server(flags, lambda: unix_s)
+        engine.pace.card, engine.pace.server = card or Card(), name
         self.name = name
         self.flags = flags
         self.scheduler, self.metrics = engine.scheduler, engine.metrics
@@ -98,6 +102,7 @@ class VirtualServer:
             if self._step is None:
                 self._step = self.scheduler.plan()
                 if self._step is None:
+                    self._pace.card.leave(self.name)
                     self._now_s = max(self._now_s, until_s)
                     return
                 self._begin(self._step)
@@ -190,6 +195,7 @@ class VirtualServer:
             if not state.probe:
                 self._leave(request, "failed" if request.first_at is None else "truncated", at_s)
         self._open = {}
+        self._pace.card.leave(self.name)
 
     def scrape(self, at: datetime, at_s: float) -> EngineSample:
         """Return what the sensor `vllm_metrics` emits for the page."""

@@ -5,14 +5,14 @@ import pytest
 from flettner.simulator.flags import InvalidFlagError, parse
 from flettner.simulator.hardware import PRESETS, SCALED, scaled
 from flettner.simulator.pace import Pace
-from flettner.simulator.step_time import StepWork
+from flettner.simulator.step_time import StepParts, StepWork
 from flettner.simulator.text import draws
 
 STEP = StepWork(tokens=1, sequences=1)
 
 
 def pace(**options: object) -> Pace:
-    return Pace(lambda _: 0.1, draws(1), **options)  # type: ignore[arg-type]
+    return Pace(lambda _: StepParts(0.1), draws(1), **options)  # type: ignore[arg-type]
 
 
 def test_without_options_a_step_takes_the_computed_time() -> None:
