@@ -100,8 +100,8 @@ class GainBeside:
 class GainOverBaseline:
     """Evidence on a gain over blue's baseline, at a load that allows the comparison.
 
-    While blue drains, maybe on the same GPU, green is slower than it will be, so nothing counts against a
-    gain then. `since_drained`: the same without these seconds; None if there were none.
+    While blue drains, or serves on the same card, green is slower than it will be, so nothing counts against
+    a gain then. `since_drained`: the same without these seconds; None if there were none.
     """
 
     of_green: EProcessPair = field(default_factory=EProcessPair)
@@ -159,6 +159,7 @@ class CanaryEvidence:
     at: datetime | None = None  # of the last second
     margin: float = 0.01  # a green that is worse by this share of requests or more must not pass
     gain_needed: GainNeeded = "never"
+    shares_card: bool = False  # green and blue run on the same GPUs: beside each other both are slower
     holding: bool = False  # the step is the hold step
     better: str = ""  # in what green was proved better, at a load that counts: no other proof is required
     gain: str = ""  # the measure by which it was better, at equal load
@@ -167,7 +168,7 @@ class CanaryEvidence:
     streams: tuple[EvidenceStream, ...] = ()
     tick_s: float = 0.0
     against: bool = True  # whether late requests of the open tick count against green
-    draining: bool = False  # whether blue still answers requests from before a green with all traffic
+    draining: bool = False  # whether green is slower than it will be: blue drains beside it, or on its card
     drained_s: float = 0.0  # seconds of this step in which green had the hardware to itself
     wide_s: float = 0.0
     valid_s: float = 0.0

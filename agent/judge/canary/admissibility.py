@@ -25,6 +25,7 @@ PREFIX_TOKENS = 1000.0
 HITS_MATTER = 0.1
 UNEVEN, SURE = 0.5, 6.0  # deviation of a share from its weight: relative, and in standard errors
 DRAINING = "blue still answers earlier requests, maybe on the same GPU: late ones do not count against green"
+SHARED = "both run on one card, and blue fails there: late requests do not count against green"
 UNEVEN_UNSEEN = 0.2
 """The same where requests that fail before the server are not seen: a green that half of its requests do not
 reach gets a third of those that are seen at a weight of 50 %, and passed. Less would hold a green that has
@@ -36,8 +37,9 @@ class Inadmissible:
     """Reasons; empty if the data is admissible.
 
     `all`: no stream counts. `latency`: only errors and refusals count, and no step passes. `busier`: latency
-    counts for green, but not against it, because green has more load, blue still drains beside it, or the
-    baseline is worse than late. `draining`: blue still answers requests from before green had all traffic.
+    counts for green, but not against it, because green has more load, blue still drains beside it, both share
+    a card, or the baseline is worse than late. `draining`: green is slower than it will be, because blue
+    still answers requests from before green had all traffic, or serves on the same card.
     """
 
     all: str = ""
@@ -97,7 +99,7 @@ def check_admissibility(
 
     `uneven`: the deviation of green's share from its weight, as part of it, that sessions explain.
     `missed`: the baseline misses the SLO. What blue's queue does then is no incident, and counts of finished
-    requests say less of its share.
+    requests say less of its share. On a shared card green, which does not queue, has larger batches then.
     """
     if observation.blind:
         return Inadmissible(all=f"requests cannot be counted: {observation.blind}")
@@ -107,7 +109,9 @@ def check_admissibility(
         return Inadmissible(busier=busier or (DRAINING if draining else ""), draining=draining)
     if missed:
         return Inadmissible(
-            latency=_cold_cache(evidence) or _uneven_share(evidence, step.weight / 100, uneven, lagging=True)
+            latency=_cold_cache(evidence) or _uneven_share(evidence, step.weight / 100, uneven, lagging=True),
+            busier=SHARED if evidence.shares_card else "",
+            draining=evidence.shares_card,
         )
     if why := _blue_incident(evidence, baseline):
         return Inadmissible(all=why)

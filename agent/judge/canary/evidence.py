@@ -162,7 +162,7 @@ def close_tick(
 ) -> EvidenceStream:
     """Turn the tick's counts into evidence; without requests of one side they wait for the next tick.
 
-    `against`: for a green that serves alone, bad requests count too, not only their absence.
+    `against`: bad requests count too, not only their absence.
     """
     counts = stream.pending
     phi = phi_of(calibration_of(evidence.calibration, stream.name, slo))
@@ -177,6 +177,8 @@ def close_tick(
             at_s=evidence.all_s,
             tick_s=evidence.tick_s,
         )
+        if not against:
+            requests = stream.requests.with_below_of(requests)
         return replace(stream, requests=requests, pending=NO_COUNTS)
     if counts.green and step.weight >= FULL_WEIGHT:
         pair = _compare_with_baseline(stream, evidence, slo, baseline, phi)

@@ -5,7 +5,8 @@ Green passes on one of three grounds:
 - *better*: its goodput is proved better than that of blue. No proof stream by stream is asked for.
 - *relieved*: blue's baseline misses the SLO, and green, harmless at a share of it, misses it less often than
   the baseline did (without proof after LOOK_LEAST_S). Equality with a relieved blue would say nothing, so the
-  step is only a way to full load.
+  step is only a way to full load. On a card that both share such a step only divides the hardware: it can
+  show harm, and is over once it has not.
 - *not worse*: each stream has its proof. A change that needs a gain must also show one, in one look after
   LOOK_S or LOOK_REQUESTS times phi.
 
@@ -71,6 +72,8 @@ class Situation:
         """Whether green takes more traffic of a relieved blue: it is, or may be, better than the baseline."""
         if not self.missed or not self.level or self.alone or self.evidence.holding:
             return False
+        if self.evidence.shares_card:
+            return True
         of, bad = attainment.count_missed(self.green)
         long = self.evidence.valid_s >= LOOK_LEAST_S and of >= LOOK_LEAST / 2
         total, missed = attainment.count_missed(self.baseline)

@@ -70,6 +70,34 @@ def test_as_bad_as_an_overloaded_blue_is_no_gain() -> None:
     assert "a gain of 10 points is ruled out" in canary.verdict.why
 
 
+def on_shared_card(step: Step) -> Canary:
+    canary = overloaded(step)
+    canary.evidence = replace(canary.evidence, shares_card=True)
+    return canary
+
+
+def test_as_bad_as_an_overloaded_blue_on_its_card_leads_to_full_load() -> None:
+    """Beside each other both are late, whatever the change is worth."""
+    canary = on_shared_card(PARITY)
+    verdict = canary.run(late(3), late(3), seconds=600)
+    assert verdict.kind == "pass"
+    assert "full load is compared next" in verdict.why
+    assert canary.evidence.valid_s < PARITY.at_least_s + 10
+
+
+def test_a_green_that_is_later_than_a_failing_blue_on_its_card_is_not_worse() -> None:
+    """It has no queue, so larger batches."""
+    assert on_shared_card(PARITY).run(late(3), served(3), seconds=600).kind == "pass"
+
+
+def test_a_green_that_fails_beside_a_failing_blue_on_its_card_is_rolled_back() -> None:
+    assert on_shared_card(PARITY).run(served(3, errors=1), late(3), seconds=600).kind == "fail"
+
+
+def test_full_load_on_a_shared_card_can_still_show_that_there_is_no_gain() -> None:
+    assert on_shared_card(FULL).run(late(5), seconds=1500).kind == "futile"
+
+
 def test_full_load_shows_the_gain_and_says_at_which_load() -> None:
     canary = overloaded(FULL)
     verdict = canary.run(served(5), seconds=900)
