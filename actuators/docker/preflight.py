@@ -108,6 +108,7 @@ class Preflight:
             start_s=start_s,
             deadline_s=times.learned(key, cache.warm),
             outage_s=outage_s,
+            shares_card=strategy == "surge",  # like containers get the same GPUs
             notes=notes,
             unchecked=not self._lifecycle.site.acts,
         )

@@ -54,7 +54,7 @@ class Preflight:
         notes = (*notes, note, *describe_start(log))
         if wanted != "swap":
             why = f"{servers[0].name} runs meanwhile"
-            return PreflightResult(strategy="surge", why=why, start_s=start_s, notes=notes)
+            return PreflightResult(strategy="surge", why=why, start_s=start_s, shares_card=True, notes=notes)
         return await self._predict_swap(servers, start_s, notes)
 
     async def _predict_swap(

@@ -92,6 +92,8 @@ def plan(table: RolloutTable) -> Plan:
         lease_s=table.lease,
         margin=table.margin,
         gain_needed=table.gain_needed,
+        quick=table.quick,
+        own_shares="steps" in table.model_fields_set,
     )
 
 

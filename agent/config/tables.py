@@ -205,6 +205,7 @@ def _check_lease(lease_s: float) -> float:
 
 class RolloutTable(ConfigTable):
     steps: Annotated[tuple[StepTable, ...], AfterValidator(_check_weights)] = (SMOKE, PARITY)
+    quick: bool = True
     hold: Seconds = 1800.0
     hold_at_most: PositiveSeconds | None = None  # None: the larger of 4 x `hold` and `hold` + 1 h
     hold_requests: Count = 200

@@ -131,6 +131,7 @@ class PreflightResult:
     start_s: float | None = None  # expected duration of a start; None: unknown
     deadline_s: float | None = None  # of a start, learned from earlier ones; None: as configured
     outage_s: float = 0.0  # expected outage of a swap: stop and start
+    shares_card: bool = False  # green runs on the GPUs of the servers in force, and they slow each other
     notes: tuple[str, ...] = ()  # for the operator: warm or cold start, vLLM's reading of the flags
     patch: str = ""  # the change of the server's manifest, to be committed where that is kept
     owner: str = ""  # what writes the manifest and would revert a change: a person commits the patch instead
@@ -200,7 +201,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How a rollout proceeds; frozen when it starts.
+    """How a rollout proceeds. Until green gets its first share it follows the evidence; then it is frozen.
 
     The last step is the hold step: all traffic on green, blue warm at weight 0. With several servers the last
     old one keeps serving as the control.
@@ -215,6 +216,9 @@ class Plan:
     examine_s: float = 0.0  # deadline of the golden prompts; 0: none are sent
     margin: float = 0.01  # a green that is worse by this share of its requests or more must not pass
     gain_needed: bool = True  # roll back a policy's change without a measurable gain
+    shares_card: bool = False  # green runs on the GPUs of the servers in force, and they slow each other
+    quick: bool = True  # shorter shares while blue fails its SLO by far
+    own_shares: bool = False  # an operator wrote the shares: none is enlarged or left out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,12 +24,14 @@ def plan_for(
     At parity green carries as much as each other server: 1/(n+1) of the traffic next to n servers, 1/n in the
     slot of one of n. As the only server green gets all traffic at once, so there is only the hold step. With
     several servers the last old one keeps serving in the hold step, as the control. A share below parity that
-    would get its requests too late at `rate_rps` is enlarged or left out. `failing`: blue fails its SLO by
-    far, so the shares are larger and shorter. Running servers that take new values have one step, in which
-    both values have half of the time, with the time limit of all shares.
+    would get its requests too late at `rate_rps` is enlarged or left out, but none that an operator wrote.
+    `failing`: blue fails its SLO by far, so the shares are shorter, and larger where no operator wrote them.
+    Running servers that take new values have one step, in which both values have half of the time, with the
+    time limit of all shares.
     """
     plan = quick_plan(plan, servers) if failing else plan
-    plan = replace(plan, start_s=preflight.deadline_s or plan.start_s)
+    shares_card = preflight.strategy == "surge" and preflight.shares_card
+    plan = replace(plan, start_s=preflight.deadline_s or plan.start_s, shares_card=shares_card)
     *steps, hold = plan.steps
     if preflight.strategy == "hot":
         at_most_s = sum(step.at_most_s for step in steps) or hold.at_most_s
@@ -42,8 +44,28 @@ def plan_for(
     if servers > 1:
         at = [replace(step, weight=parity) for step in at[-1:]]
         hold = replace(hold, weight=100 - parity, parity=100 - parity)
-    shared = [*_shares_in_time(below, rate_rps), *(replace(step, parity=parity) for step in at)]
+    in_time = below if plan.own_shares else _shares_in_time(below, rate_rps)
+    shared = [*in_time, *(replace(step, parity=parity) for step in at)]
     return replace(plan, steps=(*shared, hold))
+
+
+def follow_evidence(
+    plan: Plan,
+    configured: Plan,
+    preflight: PreflightResult,
+    servers: int,
+    rate_rps: float | None,
+    *,
+    failing: bool,
+) -> Plan:
+    """The approved plan with the shares of the present evidence, none of them larger than approved."""
+    fresh = plan_for(configured, preflight, servers, rate_rps, failing=failing)
+    most = max((step.weight for step in plan.steps if step.weight < step.parity), default=0)
+    steps = tuple(
+        replace(step, weight=min(step.weight, most)) if most and step.weight < step.parity else step
+        for step in fresh.steps
+    )
+    return replace(plan, steps=steps)
 
 
 def _shares_in_time(below: list[Step], rate_rps: float | None) -> list[Step]:
@@ -64,10 +86,16 @@ def parity_of(strategy: Strategy, servers: int) -> int:
 
 
 def quick_plan(plan: Plan, servers: int) -> Plan:
-    """One share below parity, of a quarter or half of a server's, then parity, then the hold step."""
+    """One share below parity, of a quarter or half of a server's, then parity, then the hold step.
+
+    Shares that an operator wrote stay as large as they are.
+    """
     *steps, hold = plan.steps
-    if not steps:
+    if not steps or not plan.quick:
         return plan
+    if plan.own_shares:
+        own = (_quickened(step, QUICK if step is not steps[-1] else QUICK_PARITY) for step in steps)
+        return replace(plan, steps=(*own, hold))
     first = _quickened(steps[0], QUICK)
     weight = max(steps[0].weight, min(QUICK.weight, parity_of("surge", servers) // 2))
     last = _quickened(steps[-1], QUICK_PARITY)

@@ -11,7 +11,9 @@ from flettner.agent.domain.events import Aborted, EffectFailed, Launched, Observ
 from flettner.agent.domain.model import OutcomeResult
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
+from flettner.agent.judge.attainment import fails_badly
 from flettner.agent.machine.adapters import refusal
+from flettner.agent.machine.default_plan import follow_evidence
 from flettner.agent.machine.promoting import promote
 from flettner.agent.machine.replacing import on_lost as lost_in_turn
 from flettner.agent.machine.replacing import replace_next, route_to_green
@@ -31,13 +33,18 @@ from flettner.agent.machine.transitions import (
 )
 
 ALL = 100
+LEAST_BASELINE = 100  # requests of a baseline that needs no others
 GRACE_S = 60.0  # beyond the actuator's own deadline
 
 
 def observe_start(_: Rules, state: State, event: Observed) -> Transition:
     """While green starts: record blue's baseline under full load, and enforce the deadline."""
     canary, fleet = state.canary, state.fleet
-    if fleet.replica_count >= sum(canary.replicas.values()) and not fleet.stopped:
+    if (
+        extends_baseline(canary)
+        and fleet.replica_count >= sum(canary.replicas.values())
+        and not fleet.stopped
+    ):
         baseline = canary.baseline + sum_counts(fleet.running, event)
         evidence = replace(canary.evidence, baseline_s=canary.evidence.baseline_s + 1.0)
         state = replace(state, rollout=replace(canary, baseline=baseline, evidence=evidence))
@@ -49,6 +56,16 @@ def observe_start(_: Rules, state: State, event: Observed) -> Transition:
     if state.split.route is None:
         return without_effects(state)
     return state, (KeepAlive(route=state.split.route),)
+
+
+def extends_baseline(canary: Canary) -> bool:
+    """Whether what blue serves while green starts is comparable with what green will serve alone.
+
+    On a shared card the start slows blue: it tells nothing new of a blue that fails anyway, and would make
+    another one look worse than it is. A baseline of few requests is still better with them than without.
+    """
+    baseline = canary.baseline
+    return not canary.plan.shares_card or fails_badly(baseline) or baseline.total < LEAST_BASELINE
 
 
 def on_launched(_: Rules, state: State, event: Launched) -> Transition:
@@ -64,9 +81,21 @@ def on_launched(_: Rules, state: State, event: Launched) -> Transition:
     )
 
 
-def on_warmed(_: Rules, state: State, event: Warmed) -> Transition:
-    if state.canary.passed:
+def on_warmed(rules: Rules, state: State, event: Warmed) -> Transition:
+    """Begin the canary by the present evidence: at the approval there may have been too little of it."""
+    canary = state.canary
+    if canary.passed:
         return route_to_green(state, event.at)
+    baseline, seconds = canary.baseline, canary.evidence.baseline_s
+    plan = follow_evidence(
+        canary.plan,
+        rules.plan,
+        canary.suggestion.preflight,
+        sum(canary.replicas.values()),
+        baseline.asked / seconds if seconds else None,
+        failing=fails_badly(baseline),
+    )
+    state = replace(state, rollout=replace(canary, plan=plan))
     return begin_step(enter_phase(state, Phase.CANARY, event.at, "green is warm"), 0)
 
 

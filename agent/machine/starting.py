@@ -89,6 +89,7 @@ def _start_canary(_: Rules, state: State, approved: Suggestion, plan: Plan, at: 
             calibration=state.traffic.calibration,
             margin=plan.margin,
             gain_needed=gain_needed(approved.proposal, plan),
+            shares_card=plan.shares_card,
             baseline_s=baseline_s,
         ),
     )

@@ -67,6 +67,8 @@ MEANINGS = {
     "targets.rollout.lease": "green's share ends this long after the daemon's last renewal",
     "targets.rollout.margin": "a green worse by this share of its requests does not pass: "
     "[how the judge decides](../judge.md)",
+    "targets.rollout.quick": "shorter shares while blue fails its SLO by far; they are larger, too, "
+    "where you wrote no `steps`",
     "targets.rollout.gain_needed": "roll back changes without a measurable gain, "
     "unless an operator proposed them",
     "targets.rollout.cooldown": "between two changes",

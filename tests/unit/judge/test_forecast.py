@@ -8,7 +8,7 @@ from flettner.agent.domain.calibration import Calibration
 from flettner.agent.domain.canary_evidence import GainNeeded
 from flettner.agent.domain.model import Forecast, Plan, PreflightResult, Step
 from flettner.agent.judge.canary.verdict import AnytimeJudge
-from flettner.agent.machine.default_plan import plan_for
+from flettner.agent.machine.default_plan import follow_evidence, plan_for
 from tests.support.machine_stories import PLAN as SHORT
 from tests.unit.judge.test_judge import CALM, INDEPENDENT, SLO, served
 
@@ -86,6 +86,30 @@ def test_beside_a_failing_blue_the_shares_are_larger_and_shorter() -> None:
     assert [s.weight for s in plan_for(PLAN, PreflightResult(strategy="swap"), 1, failing=True).steps] == [
         100
     ]
+
+
+def test_shares_that_an_operator_wrote_are_an_upper_bound() -> None:
+    surge = PreflightResult(strategy="surge")
+    own = replace(PLAN, own_shares=True, steps=(replace(PLAN.steps[0], weight=1), *PLAN.steps[1:]))
+    first, two, _ = plan_for(own, surge, 1, 0.5, failing=True).steps
+    assert (first.weight, first.requests, first.at_least_s) == (1, 10, 15.0)
+    assert (two.weight, two.requests, two.at_least_s) == (50, 20, 20.0)
+    assert plan_for(own, surge, 1, 0.5).steps == own.steps
+
+
+def test_without_quick_shares_a_failing_blue_changes_nothing() -> None:
+    surge = PreflightResult(strategy="surge")
+    assert plan_for(replace(PLAN, quick=False), surge, 1, 5.0, failing=True).steps == PLAN.steps
+
+
+def test_until_the_first_share_the_plan_follows_the_evidence_and_no_share_grows() -> None:
+    surge = PreflightResult(strategy="surge")
+    approved, quick = (plan_for(PLAN, surge, 1, 5.0, failing=failing) for failing in (False, True))
+
+    later = follow_evidence(approved, PLAN, surge, 1, 5.0, failing=True)
+    assert [(step.weight, step.requests) for step in later.steps] == [(5, 10), (50, 20), (100, 200)]
+    later = follow_evidence(quick, PLAN, surge, 1, 5.0, failing=False)
+    assert [(step.weight, step.requests) for step in later.steps] == [(5, 20), (50, 100), (100, 200)]
 
 
 def test_at_parity_all_servers_carry_the_same_share() -> None:

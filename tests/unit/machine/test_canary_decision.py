@@ -10,14 +10,19 @@ from flettner.agent.domain.canary_evidence import CanaryEvidence
 from flettner.agent.domain.model import Outcome, OutcomeResult, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.machine.earlier_outcomes import why_not_again
+from flettner.agent.machine.launching import extends_baseline
 from flettner.agent.machine.step import Machine, state_without_counts
-from tests.support.machine_stories import NOON, CountingJudge, RaiseSeqs, World, rules
+from tests.support.machine_stories import NOON, PLAN, CountingJudge, RaiseSeqs, World, rules
 
 BLIND = "Envoy has closed its connection"
+SLOW = replace(
+    PLAN, steps=tuple(replace(step, requests=30, at_least_s=40, at_most_s=300) for step in PLAN.steps)
+)
 
 
 def in_canary() -> World:
@@ -176,3 +181,27 @@ def test_the_judge_knows_the_hold_step() -> None:
         held[rollout.step] = rollout.evidence.holding
         world.tick()
     assert held == {0: False, 1: False, 2: True}
+
+
+def test_a_blue_that_fails_only_while_green_starts_gets_shorter_shares() -> None:
+    """When the suggestion was made its record had too few requests."""
+    world = World(machine=Machine(rules(plan=SLOW))).start().until("proposed")
+    (shown,) = world.state.suggestions.open
+    assert shown.plan is not None
+    assert shown.plan.steps[1].requests == SLOW.steps[1].requests
+    world.approve().until("launching")
+    failing = RequestCounts(total=40, late=40)
+    world.state = replace(world.state, rollout=replace(world.state.canary, baseline=failing))
+    world.until("canary")
+    first, parity, _ = world.state.canary.plan.steps
+    assert (first.weight, first.requests, first.at_least_s) == (5, 10, 15.0)
+    assert (parity.requests, parity.at_least_s) == (20, 20.0)
+
+
+def test_the_start_beside_blue_on_its_card_adds_nothing_to_a_baseline_that_is_sufficient() -> None:
+    canary = in_canary().state.canary
+    shared = replace(canary, plan=replace(canary.plan, shares_card=True))
+    assert extends_baseline(replace(canary, baseline=RequestCounts(total=200)))
+    assert not extends_baseline(replace(shared, baseline=RequestCounts(total=200)))
+    assert extends_baseline(replace(shared, baseline=RequestCounts(total=20)))
+    assert extends_baseline(replace(shared, baseline=RequestCounts(total=200, late=150)))
