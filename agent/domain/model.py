@@ -222,8 +222,20 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StartForecast:
+    """What comes before green's first share, and what green costs the servers in force on the same card."""
+
+    usual_s: float  # start and warm-up
+    likely_s: float  # the 90th percentile
+    starting: float = 1.0  # how many times as long a token takes while green starts
+    beside: float = 1.0  # while both serve
+    measured: int = 0  # earlier starts behind these two factors; 0: as on a recorded GPU
+    queue: int = 0  # requests that will wait when the hold step begins, if the load stays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Expected duration of the canary at the traffic of the last minutes."""
+    """Expected duration of the rollout at the traffic of the last minutes."""
 
     rate_rps: float
     usual_s: float  # from the first share to the end of load parity, the median
@@ -232,6 +244,13 @@ class Forecast:
     too_long: tuple[int, ...] = ()  # weights of steps that will probably end undecided
     fitting_margin: float | None = None  # margin with which no step would
     decided_by: Literal["better", "gain", "not_worse"] = "not_worse"  # which test will end the canary
+    start: StartForecast | None = None  # None: it is not known how long a start takes
+
+    @property
+    def whole_s(self) -> tuple[float, float]:
+        """Start, canary and hold step: the median, and the 90th percentile."""
+        usual_s, likely_s = (self.start.usual_s, self.start.likely_s) if self.start else (0.0, 0.0)
+        return usual_s + self.usual_s + self.hold_s, likely_s + self.likely_s + self.hold_s
 
 
 OutcomeResult = Literal[

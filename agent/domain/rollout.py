@@ -10,6 +10,7 @@ from flettner.agent.domain.blocks import BlockTrial
 from flettner.agent.domain.canary_evidence import CanaryEvidence
 from flettner.agent.domain.model import Plan, Server
 from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.start_cost import UNKNOWN_SPEED, Speed
 from flettner.agent.domain.suggestion import Suggestion
 
 
@@ -54,6 +55,8 @@ class Canary(Rollout):
     """Green and blue at equal load, in the steps that ended."""
     evidence: CanaryEvidence = field(default_factory=CanaryEvidence)
     step_bad: int = 0  # bad requests of this step
+    starting: Speed = UNKNOWN_SPEED  # of blue while green started
+    beside: Speed = UNKNOWN_SPEED  # of blue while green had a share
     heard_at: datetime | None = None  # the last second in which green answered a request
     parked: str = ""  # why green is suspended without traffic: no admissible evidence
     gain: str = ""  # what green is measurably better at

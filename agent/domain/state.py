@@ -14,6 +14,7 @@ from flettner.agent.domain.prediction_check import LawDrop, PredictionCheck
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.rollout import Canary, HotChange
 from flettner.agent.domain.server_health import Failure, ServerHealth
+from flettner.agent.domain.start_cost import UNKNOWN_SPEED, Speed, StartCost
 from flettner.agent.domain.suggestion import Sighting, Suggestion, Suggestions
 
 
@@ -51,6 +52,8 @@ class RecentTraffic:
     since: datetime | None = None  # the begin of this minute
     until: datetime | None = None  # the latest second in it
     steady: SteadyRate | None = None  # None: not measured
+    waiting: float = 0.0  # requests in the fleet's queues
+    speed: Speed = UNKNOWN_SPEED  # of the fleet, decaying
     calibration: Mapping[str, Calibration] = field(
         default_factory=dict
     )  # of the fleet, by stream, the latest
@@ -76,6 +79,7 @@ class State:
     failing: Mapping[str, Failure] = field(default_factory=dict)  # by server; empty without a failure
     health: Mapping[str, ServerHealth] = field(default_factory=dict)  # by server; lost in a crash
     outcomes: tuple[Outcome, ...] = ()
+    start_costs: tuple[StartCost, ...] = ()  # of the latest greens on the servers' own card, oldest first
     traffic: RecentTraffic = field(default_factory=RecentTraffic)
     predictions: tuple[PredictionCheck, ...] = ()  # compared with the measurement, oldest first
     law_drop: LawDrop | None = None  # the latest

@@ -16,11 +16,12 @@ from flettner.agent.domain.verdict import Verdict
 from flettner.agent.machine.adapters import describe_missing
 from flettner.agent.machine.failing import blue_fails_more, carries, failing_green
 from flettner.agent.machine.guard import PERSON
-from flettner.agent.machine.launching import begin_step, route_step
+from flettner.agent.machine.launching import ALL, begin_step, route_step
 from flettner.agent.machine.lease import keep_alive
 from flettner.agent.machine.promoting import promote
 from flettner.agent.machine.replacing import replace_next
 from flettner.agent.machine.rolling_back import leave_failing_green, roll_back
+from flettner.agent.machine.start_costs import speed_of
 from flettner.agent.machine.transitions import Rules, Transition, sum_counts
 
 FRESH_S = 60.0  # a pass needs an answer of green within this time
@@ -42,6 +43,8 @@ def judge(rules: Rules, state: State, event: Observed) -> Transition:
         return keep_alive(state, event.at)
     if canary.step_since is None or isinstance(state.effects.awaited, Route):
         return keep_alive(state, event.at)
+    if step.weight < ALL:
+        canary = replace(canary, beside=canary.beside.plus(speed_of(state, event)))
     green, blue = canary.green_counts + new_green, canary.blue_counts + new_blue
     evidence, verdict = rules.judge.update(
         canary.evidence,

@@ -25,6 +25,7 @@ from flettner.agent.machine.open_suggestions import (
     replace_open,
     share_a_knob,
 )
+from flettner.agent.machine.start_costs import foresee_start
 from flettner.agent.machine.starting import gain_needed, start_rollout
 from flettner.agent.machine.suggestion_notes import altering_knobs
 from flettner.agent.machine.traffic import expected_rate, recent_traffic
@@ -82,7 +83,7 @@ def seal_suggestion(
     expires_at: datetime,
 ) -> Suggestion:
     """Open it, or refresh an open one, with the plan and the forecast for the present traffic."""
-    recent, _ = recent_traffic(state, at)
+    recent, recent_s = recent_traffic(state, at)
     rate_rps = expected_rate(state, at)
     failing = fails_badly(recent)
     plan = plan_at(rules, state, suggestion.proposal, preflight, rate_rps=rate_rps, failing=failing)
@@ -95,6 +96,10 @@ def seal_suggestion(
             rate_rps=rate_rps,
             calibration=state.traffic.calibration,
             gain_needed=gain_needed(suggestion.proposal, plan),
+        )
+    if forecast is not None:
+        forecast = foresee_start(
+            state, plan, preflight, forecast, recent.asked / recent_s if recent_s else 0.0
         )
     return rules.guard.seal(
         suggestion, preflight, expires_at=expires_at, plan=plan, forecast=forecast, rate_rps=rate_rps

@@ -20,6 +20,7 @@ from flettner.agent.machine.replacing import replace_next, route_to_green
 from flettner.agent.machine.restoring import restore
 from flettner.agent.machine.rolling_back import result_of_loss, roll_back
 from flettner.agent.machine.routes import route_to, split_route
+from flettner.agent.machine.start_costs import record_shares, record_start, speed_of
 from flettner.agent.machine.transitions import (
     Rules,
     Transition,
@@ -47,8 +48,9 @@ def observe_start(_: Rules, state: State, event: Observed) -> Transition:
     ):
         baseline = canary.baseline + sum_counts(fleet.running, event)
         evidence = replace(canary.evidence, baseline_s=canary.evidence.baseline_s + 1.0)
-        state = replace(state, rollout=replace(canary, baseline=baseline, evidence=evidence))
-    state = count_exposed(state, event)
+        canary = replace(canary, baseline=baseline, evidence=evidence)
+    canary = replace(canary, starting=canary.starting.plus(speed_of(state, event)))
+    state = count_exposed(replace(state, rollout=canary), event)
     awaited = state.effects.awaited
     limit_s = awaited.deadline_s if isinstance(awaited, Launch | WarmUp | Examine) else 0.0
     if event.at > canary.phase_since + timedelta(seconds=limit_s + GRACE_S):
@@ -95,7 +97,7 @@ def on_warmed(rules: Rules, state: State, event: Warmed) -> Transition:
         baseline.asked / seconds if seconds else None,
         failing=fails_badly(baseline),
     )
-    state = replace(state, rollout=replace(canary, plan=plan))
+    state = record_start(replace(state, rollout=replace(canary, plan=plan)), canary)
     return begin_step(enter_phase(state, Phase.CANARY, event.at, "green is warm"), 0)
 
 
@@ -114,7 +116,9 @@ def on_joined(_: Rules, state: State, event: Routed) -> Transition:
 def begin_step(state: State, step: int) -> Transition:
     """Request the step's split; its evidence counts once it is in force."""
     canary = state.canary
-    fresh = keep_parity_counts(canary).with_fresh_step(holding=step == len(canary.plan.steps) - 1)
+    if is_last := step == len(canary.plan.steps) - 1:
+        state = record_shares(state, canary)
+    fresh = keep_parity_counts(canary).with_fresh_step(holding=is_last)
     return route_step(replace(state, rollout=replace(fresh, step=step, parked="")))
 
 

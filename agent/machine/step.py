@@ -229,7 +229,7 @@ def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[object, ...]]:
 _counts = ("baseline", "exposed", "waits")
 _uncounted = _all_but(State, "suggestions", "sightings", "traffic", "budget", "health", "rollout")
 _lasting_of_canary = _all_but(
-    Canary, *_counts, "green_counts", "blue_counts", "evidence", "step_bad", "heard_at"
+    Canary, *_counts, "starting", "beside", "green_counts", "blue_counts", "evidence", "step_bad", "heard_at"
 )
 _lasting_of_change = _all_but(HotChange, *_counts, "trial", "bad")
 

@@ -1,6 +1,6 @@
 """What an operator is shown of a suggestion's rollout: strategy, duration, outage and checks. Pure."""
 
-from flettner.agent.domain.model import Forecast, Hold, Plan, Proposal
+from flettner.agent.domain.model import Forecast, Hold, Plan, Proposal, StartForecast
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.vllm_facts.knobs import alters_outputs
 from flettner.vllm_facts.values import Knob
@@ -28,12 +28,16 @@ def _describe_rollout(suggestion: Suggestion, plan: Plan, outage: str) -> tuple[
     if preflight.strategy == "hot":
         return (f"hot: {preflight.why}", _describe_trial(plan), *preflight.notes)
     start = "" if preflight.start_s is None else f"a start takes about {preflight.start_s:.0f} s; "
+    if forecast is not None and forecast.start is not None:
+        start = _describe_whole(forecast, forecast.start)
     notes = [f"{preflight.strategy}: {preflight.why}"] if preflight.why else []
     if preflight.outage_s:
         notes.append(outage)
     if servers > 1:
         notes.append(f"{servers} servers, one after the other")
     notes.append(start + (_describe_forecast(forecast, plan) if forecast else _describe_minimum(plan)))
+    if forecast is not None and forecast.start is not None and plan.shares_card:
+        notes.append(_describe_shared_card(forecast.start))
     return (*notes, *preflight.notes)
 
 
@@ -93,6 +97,26 @@ def _describe_forecast(forecast: Forecast, plan: Plan) -> str:
     fit = forecast.fitting_margin
     fix = f"; a margin of {fit:g} instead of {plan.margin:g} would fit" if fit else ""
     return f"{expected}; the time limit at {weights} is too short: it may be rolled back undecided{fix}"
+
+
+def _describe_whole(forecast: Forecast, start: StartForecast) -> str:
+    usual_s, likely_s = forecast.whole_s
+    return (
+        f"start, canary and hold step take about {usual_s:.0f} s (nine of ten less than {likely_s:.0f} s): "
+        f"green is up after about {start.usual_s:.0f} s; "
+    )
+
+
+def _describe_shared_card(start: StartForecast) -> str:
+    """What green costs the servers in force."""
+    source = f"in {start.measured} earlier rollouts here" if start.measured else "as recorded on an H100"
+    slower = (
+        f"green shares the card of the server in force: there a token takes {start.starting:.2f} times as "
+        f"long while green starts, and {start.beside:.2f} times while both serve ({source})"
+    )
+    if not start.queue:
+        return slower
+    return f"{slower}; about {start.queue} requests will wait when the hold step begins, if the load stays"
 
 
 def _describe_examination(plan: Plan, altering: tuple[Knob, ...]) -> tuple[str, ...]:

@@ -11,10 +11,12 @@ from flettner.agent.domain.events import Event, Observed
 from flettner.agent.domain.request_counts import NO_REQUESTS, RequestCounts
 from flettner.agent.domain.state import RecentTraffic, State, SteadyRate
 from flettner.agent.machine.evidence import MIN_COVERAGE
+from flettner.agent.machine.start_costs import speed_of
 from flettner.agent.machine.transitions import IDLE, sum_counts
 
 RECENT = timedelta(seconds=60)
 GAP = timedelta(seconds=5)  # without an observation outside rollouts: a rollout, or a restart of the daemon
+SPEED_KEEPS = 0.5 ** (1 / 60)  # of the fleet's speed, each second
 SMOOTH_S = 120.0  # the rate is the mean of the windows that ended in this time
 STEADY_TICKS = 240  # one hour of one server: enough to replace any older calibration
 
@@ -34,7 +36,12 @@ def remember_traffic(state: State, event: Event) -> State:
     if better:
         traffic = replace(state.traffic, calibration={**state.traffic.calibration, **better})
         state = replace(state, traffic=traffic)
-    return replace(state, traffic=_measure_rate(state, _add_counts(state, event), event))
+    counted = _measure_rate(state, _add_counts(state, event), event)
+    waiting = sum(
+        engine.waiting for server in state.fleet.running if (engine := event.engines.get(server.name))
+    )
+    speed = counted.speed.plus(speed_of(state, event), keep=SPEED_KEEPS)
+    return replace(state, traffic=replace(counted, waiting=waiting, speed=speed))
 
 
 def _add_counts(state: State, event: Observed) -> RecentTraffic:

@@ -40,8 +40,10 @@ class RunRollout:
     why: str
     exposed: int
     bad: int
-    forecast_s: tuple[float, float] | None  # from the first share: usual and nine of ten, with the hold step
-    canary_s: float | None  # from the first share of green to the end
+    forecast_s: (
+        tuple[float, float] | None
+    )  # usual and nine of ten, with the hold step; with the start if known
+    canary_s: float | None  # from the first share of green to the end; with the start if that was forecast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +172,15 @@ class Books:
                     why=rollout.why,
                     exposed=rollout.exposed.asked,
                     bad=rollout.bad_exposed,
-                    forecast_s=(forecast.usual_s + forecast.hold_s, forecast.likely_s + forecast.hold_s)
-                    if forecast
-                    else None,
-                    canary_s=None if shared_s is None or ended_s is None else round(ended_s - shared_s, 1),
+                    forecast_s=forecast.whole_s if forecast else None,
+                    canary_s=_lasted_s(started_s if forecast and forecast.start else shared_s, ended_s),
                 )
             )
         return rollouts
+
+
+def _lasted_s(began_s: float | None, ended_s: float | None) -> float | None:
+    return None if began_s is None or ended_s is None else round(ended_s - began_s, 1)
 
 
 def _since(began_s: float, at_s: float | None) -> float | None:
