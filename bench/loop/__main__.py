@@ -60,6 +60,8 @@ def choose_worlds(options: argparse.Namespace) -> Iterator[World]:
             continue
         if options.real and not options.worlds and not world.real:
             continue
+        if options.real and world.shared_card is not None:
+            raise WorldError(f"{world.name}: shared_card exists in virtual time only: run it without --real")
         yield replace(
             world,
             live_cap=options.live_cap,

@@ -9,6 +9,7 @@ from bench.loop.world import PROGRAM, World
 from flettner.actuators.host.origin import Origin
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.simulator.card import Card
 from flettner.simulator.flags import Flags, InvalidFlagError, parse
 from flettner.simulator.live_limits import find_knobs
 from flettner.simulator.memory import StartError
@@ -41,6 +42,7 @@ class VirtualEngine(FakeEngine):
 
     def __init__(self, world: World, seed: int) -> None:
         super().__init__(takes_s=STOP_S)
+        self.card = None if world.shared_card is None else Card()  # of all servers; None: each has its own
         self.virtual: dict[str, VirtualServer] = {}
         self.left: list[VirtualServer] = []  # ended since the site last looked
         self._world = world
@@ -58,7 +60,11 @@ class VirtualEngine(FakeEngine):
             flags_of(self._world, setting)
         except InvalidFlagError as error:
             return PreflightResult(problem=str(error), lasting=True)
-        return PreflightResult(why=f"{servers[0].name} runs meanwhile", start_s=self._start_s)
+        return PreflightResult(
+            why=f"{servers[0].name} runs meanwhile",
+            start_s=self._start_s,
+            shares_card=self.card is not None,
+        )
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         self.calls.append(("launch", server.name))
@@ -114,13 +120,19 @@ class VirtualEngine(FakeEngine):
         except InvalidFlagError as error:
             await asyncio.sleep(REFUSED_S)
             raise ActError(f"{server.name} exited with code 1: {error}") from error
-        start_s = flags.simulation.start_s
+        start_s, card = flags.simulation.start_s, self.card or Card()
         await asyncio.sleep(start_s / 2)
         seeded = replace(flags, seed=draws(self._seed, "server", server.name).getrandbits(32))
         try:
-            virtual = VirtualServer(server.name, seeded, now_s=clock() + start_s / 2, unix_s=clock())
+            virtual = VirtualServer(
+                server.name, seeded, now_s=clock() + start_s / 2, unix_s=clock(), card=card
+            )
         except StartError as error:
             raise ActError(f"{server.name} exited with code 1: {error}") from error
-        await asyncio.sleep(start_s / 2)
+        card.take(server.name, self._world.shared_card or 0.0)
+        try:
+            await asyncio.sleep(start_s / 2)
+        finally:
+            card.leave(server.name)
         self._start_s = start_s
         return virtual

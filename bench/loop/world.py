@@ -77,6 +77,7 @@ class World:
     good_at_end: float | None
     lost_most: int
     wrong_most: int
+    shared_card: float | None  # the part of the one card that a start takes; None: each server has its own
     live_cap: bool = False  # the server takes another cap while it runs, and the daemon's strategy is `hot`
 
     @property
@@ -195,6 +196,7 @@ class _WorldTable(_Table):
     seeds: int = Field(20, ge=0)
     seed: int = Field(0, ge=0)
     rollout: str = ""
+    shared_card: Annotated[float, Field(ge=0, lt=1)] | None = None
     real: bool = False
     within_min: float | None = None
     good_at_end: float | None = None

@@ -16,19 +16,17 @@ from bench.loop.world import World, WorldError, parse_world
 from flettner.simulator.scheduler import Scheduler
 from tests.support.virtual_server import Ended
 
-CAPPED = parse_world(
-    "capped",
-    {
-        "flags": ["--max-num-seqs", "2", "--sim-start-s", "5"],
-        "hardware": "4090-8b",
-        "prompt": 100,
-        "output": 40,
-        "slo": {"ttft": ["500ms", 0.95]},
-        "load": [[240, 4, 1.0]],
-        "right": {"max_num_seqs": "up"},
-        "think_s": 5,
-    },
-)
+CAPPED_TABLE: dict[str, object] = {
+    "flags": ["--max-num-seqs", "2", "--sim-start-s", "5"],
+    "hardware": "4090-8b",
+    "prompt": 100,
+    "output": 40,
+    "slo": {"ttft": ["500ms", 0.95]},
+    "load": [[240, 4, 1.0]],
+    "right": {"max_num_seqs": "up"},
+    "think_s": 5,
+}
+CAPPED = parse_world("capped", CAPPED_TABLE)
 CALM = replace(CAPPED, name="calm", flags=CAPPED.flags[2:], right=None)
 
 
@@ -57,6 +55,22 @@ def test_a_cap_is_found_approved_after_thinking_and_rolled_out() -> None:
     assert scored.minutes[0] < 0.5
     assert scored.best_end > 0.95
     assert run.sent == pytest.approx(960, rel=0.2)
+
+
+def test_on_a_shared_card_green_is_late_beside_blue_and_still_promoted() -> None:
+    """A lone server takes 20 ms for a token, two take 40 ms."""
+    objectives = {"ttft": ["500ms", 0.95], "itl": ["26ms", 0.95]}
+    document = {**CAPPED_TABLE, "slo": objectives, "shared_card": 0.1, "rollout": 'hold = "20s"'}
+    world = parse_world("shared", document)
+
+    run = play(world, 1)
+
+    (rollout,) = run.rollouts
+    assert rollout.outcome == "promoted"
+    assert rollout.bad > 0.5 * rollout.exposed
+    assert rollout.forecast_s is not None
+    assert rollout.canary_s is not None
+    assert rollout.canary_s <= rollout.forecast_s[1]
 
 
 def test_the_model_alone_cures_a_cap_by_its_prediction() -> None:

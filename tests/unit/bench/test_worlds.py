@@ -8,6 +8,7 @@ from bench.loop.clients import Clients
 from bench.loop.world import OWN, World, WorldError, parse_world, read
 from flettner.simulator.flags import parse
 
+SHARED_CARD = OWN.with_name("shared_card.toml")
 SMALL: dict[str, object] = {
     "flags": ["--max-num-seqs", "4"],
     "hardware": "4090-8b",
@@ -29,6 +30,14 @@ def test_there_are_worlds_for_the_goals() -> None:
     assert len(worlds) == 46
     assert sum(world.real for world in worlds) == 6
     assert {world.right is None for world in worlds} == {True, False}
+
+
+def test_the_worlds_of_a_shared_card_promise_little_more_than_the_gap_of_a_lone_server() -> None:
+    worlds = read(SHARED_CARD)
+
+    assert len(worlds) == 12
+    assert all(world.shared_card is not None and world.slo.itl and world.right for world in worlds)
+    assert not any(world.shared_card for world in read(OWN))
 
 
 def test_a_world_has_the_defaults_of_its_file(tmp_path: Path) -> None:
