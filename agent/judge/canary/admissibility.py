@@ -99,7 +99,8 @@ def check_admissibility(
 
     `uneven`: the deviation of green's share from its weight, as part of it, that sessions explain.
     `missed`: the baseline misses the SLO. What blue's queue does then is no incident, and counts of finished
-    requests say less of its share. On a shared card green, which does not queue, has larger batches then.
+    requests say less of its share. On a shared card green, which does not queue, has larger batches then, and
+    a blue that fails only now fails because of green: late requests say nothing of the change.
     """
     if observation.blind:
         return Inadmissible(all=f"requests cannot be counted: {observation.blind}")
@@ -107,19 +108,23 @@ def check_admissibility(
         draining = has_requests(observation)
         busier = _higher_load(evidence, baseline) or _failing_baseline(baseline)
         return Inadmissible(busier=busier or (DRAINING if draining else ""), draining=draining)
+    lagging = evidence.missed[1] >= ENOUGH and evidence.missed[0] >= LAGS * evidence.missed[1]
+    divided = evidence.shares_card and (missed or lagging)
+    busier = SHARED if divided else ""
     if missed:
         return Inadmissible(
             latency=_cold_cache(evidence) or _uneven_share(evidence, step.weight / 100, uneven, lagging=True),
-            busier=SHARED if evidence.shares_card else "",
-            draining=evidence.shares_card,
+            busier=busier,
+            draining=divided,
         )
     if why := _blue_incident(evidence, baseline):
         return Inadmissible(all=why)
-    lagging = evidence.missed[1] >= ENOUGH and evidence.missed[0] >= LAGS * evidence.missed[1]
     return Inadmissible(
         latency=_cold_cache(evidence)
         or _uneven_share(evidence, step.weight / 100, uneven, lagging=lagging)
-        or _blue_worse_than_baseline(evidence)
+        or _blue_worse_than_baseline(evidence),
+        busier=busier,
+        draining=divided,
     )
 
 

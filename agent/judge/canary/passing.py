@@ -69,11 +69,14 @@ class Situation:
 
     @property
     def relieved(self) -> bool:
-        """Whether green takes more traffic of a relieved blue: it is, or may be, better than the baseline."""
-        if not self.missed or not self.level or self.alone or self.evidence.holding:
+        """Whether green takes more traffic of a relieved blue: it is, or may be, better than the baseline.
+
+        Also of a blue that fails on the card that both share.
+        """
+        if not self.level or self.alone or self.evidence.holding:
             return False
-        if self.evidence.shares_card:
-            return True
+        if self.hold.draining or not self.missed:
+            return self.hold.draining
         of, bad = attainment.count_missed(self.green)
         long = self.evidence.valid_s >= LOOK_LEAST_S and of >= LOOK_LEAST / 2
         total, missed = attainment.count_missed(self.baseline)
@@ -155,7 +158,12 @@ def _futile(now: Situation) -> str:
             return ""
         least = attainment.least_gain(now.baseline)
         return f"a gain of {100 * least:.2g} points is ruled out: {with_baseline(now)}"
-    if now.alone or not goodput.looked or gp.log_futile(evidence, now.slo) < gp.SURE_FUTILE:
+    if (
+        now.alone
+        or now.hold.draining
+        or not goodput.looked
+        or gp.log_futile(evidence, now.slo) < gp.SURE_FUTILE
+    ):
         return ""
     ruled_out = f"a gain of {100 * attainment.GAIN:.2g} points is ruled out"
     return f"{ruled_out}: {gp.describe_missed(goodput.counted)}; no latency is measurably better"
@@ -206,7 +214,7 @@ def _gain_lacks(now: Situation) -> list[str]:
     if not now.gain_needed or not now.level or now.beside or evidence.better or evidence.gain:
         return []
     if not now.missed:
-        if now.alone:
+        if now.alone or now.relieved:
             return []
         odds = describe_odds(goodput.beside.log_better, gp.SURE_BETTER)
         return [f"goodput: evidence {odds} that green is better"]

@@ -94,6 +94,19 @@ def test_a_green_that_fails_beside_a_failing_blue_on_its_card_is_rolled_back() -
     assert on_shared_card(PARITY).run(served(3, errors=1), late(3), seconds=600).kind == "fail"
 
 
+@pytest.mark.parametrize("needed", ["always", "never"])
+def test_a_blue_that_fails_only_beside_green_on_its_card_leads_to_full_load_soon(needed: str) -> None:
+    canary = Canary(PARITY, shares_card=True, gain_needed=needed)
+    verdict = canary.run(served(5, slow=5), served(5, slow=3), seconds=600)
+    assert verdict.kind == "pass"
+    assert canary.evidence.valid_s < PARITY.at_least_s + 10
+
+
+def test_a_green_that_is_later_than_a_healthy_blue_on_its_card_is_worse() -> None:
+    canary = Canary(PARITY, shares_card=True, gain_needed="never")
+    assert canary.run(served(5, slow=4), served(5), seconds=600).kind == "fail"
+
+
 def test_full_load_on_a_shared_card_can_still_show_that_there_is_no_gain() -> None:
     assert on_shared_card(FULL).run(late(5), seconds=1500).kind == "futile"
 
