@@ -274,3 +274,4 @@ class Outcome:
     why: str = ""
     hot: bool = False  # the servers that ran took the values
     rate_rps: float | None = None  # requests per second that a hot change was made for
+    started: bool = True  # False: the preflight found an obstacle, and no server got the values

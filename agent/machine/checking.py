@@ -194,7 +194,7 @@ def start_by_itself(
 def refuse_suggestion(
     state: State, suggestion: Suggestion, at: datetime, why: str, result: OutcomeResult
 ) -> State:
-    state = remember_outcome(state, suggestion, at, result, why)
+    state = remember_outcome(state, suggestion, at, result, why, started=False)
     state = end_suggestion(state, suggestion, "refused", why)
     return enter_fitting_phase(state, at, f"{suggestion.id} is refused: {why}")
 

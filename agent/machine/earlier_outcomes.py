@@ -82,10 +82,12 @@ def was_aborted(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: dat
 
 
 def _is_repeated(outcome: Outcome, to: Mapping[Knob, Value]) -> bool:
-    """True if `to` has a value of the outcome's change.
+    """True if `to` has a value of the outcome's change, or its knobs where the preflight found an obstacle.
 
     Not where the change did no good alone and now comes with another knob: two limits may bind in turn.
     """
     if outcome.result in COMBINED and outcome.to.items() < to.items():
         return False
     return any(knob in to and to[knob] == value for knob, value in outcome.to.items())
+    if not outcome.started and outcome.result == "undecided":
+        return outcome.to.keys() == to.keys()  # else each new value would be checked at once, without a pause

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from flettner.agent.domain.digest import digest
 from flettner.agent.domain.lateness import has_need
-from flettner.agent.domain.model import Bound, Forecast, Hold, Plan, PreflightResult, Proposal, Slo
+from flettner.agent.domain.model import Bound, Forecast, Hold, Outcome, Plan, PreflightResult, Proposal, Slo
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.request_counts import NO_SLO
 from flettner.agent.domain.state import State
@@ -86,7 +86,7 @@ class Guard:
         # A fault needs no stationary load.
         if reading is not None and reading.shift and not reading.incidents:
             return f"{reading.shift}: evidence needs a window without a change"
-        made = [o for o in state.outcomes if o.result not in {"denied", "aborted", "refused"}]
+        made = [outcome for outcome in state.outcomes if _is_carried_out(outcome)]
         if made and at < made[-1].at + timedelta(seconds=self.cooldown_s):
             return f"cooling down until {made[-1].at + timedelta(seconds=self.cooldown_s):%H:%M:%S}"
         return ""
@@ -97,8 +97,8 @@ class Guard:
             state.fleet.running, proposal.to, (state.epoch, state.effects.next_number)
         )
         most = self.hot_changes_per_day if hot else self.changes_per_day
-        counted = [o for o in state.outcomes if o.result not in {"denied", "aborted", "refused"}]
-        today = [o for o in counted if o.hot is hot and o.at > at - timedelta(days=1)]
+        since = at - timedelta(days=1)
+        today = [o for o in state.outcomes if _is_carried_out(o) and o.hot is hot and o.at > since]
         if len(today) >= most:
             which = "changes of running servers" if hot else "changes"
             return f"{len(today)} {which} in the last 24 h, at most {most} are allowed"
@@ -228,6 +228,11 @@ class Guard:
 
 def _rate(state: State) -> float | None:
     return state.traffic.steady.rps if state.traffic.steady is not None else None
+
+
+def _is_carried_out(outcome: Outcome) -> bool:
+    """Whether the target needs rest after it: not after a change that was refused, or that a person ended."""
+    return outcome.started and outcome.result not in {"denied", "aborted", "refused"}
 
 
 def base_digest(setting: Setting) -> str:

@@ -78,7 +78,7 @@ def deny(_: Rules, state: State, event: Denied) -> Transition:
     suggestion = state.suggestions.find_pending(event.suggestion)
     if suggestion is None:
         return without_effects(state)
-    state = remember_outcome(state, suggestion, event.at, "denied", f"by {event.actor}")
+    state = remember_outcome(state, suggestion, event.at, "denied", f"by {event.actor}", started=False)
     state = end_suggestion(state, suggestion, "denied", "", by=event.actor)
     return without_effects(enter_fitting_phase(state, event.at, f"{event.actor} denied {suggestion.id}"))
 

@@ -147,13 +147,22 @@ def retry_later(state: State, at: datetime, why: str) -> State:
 
 
 def remember_outcome(
-    state: State, suggestion: Suggestion, at: datetime, result: OutcomeResult, why: str
+    state: State,
+    suggestion: Suggestion,
+    at: datetime,
+    result: OutcomeResult,
+    why: str,
+    *,
+    started: bool = True,
 ) -> State:
     """Add the outcome of a suggestion; drop denials and aborts after DENIED_FOR.
 
     `why`: short and without the texts of operators, because every later state in the journal repeats it.
     """
-    outcome = Outcome(at=at, result=result, to=suggestion.proposal.to, before=suggestion.before, why=why)
+    proposal = suggestion.proposal
+    outcome = Outcome(
+        at=at, result=result, to=proposal.to, before=suggestion.before, why=why, started=started
+    )
     if suggestion.preflight.strategy == "hot":
         outcome = replace(outcome, hot=True, rate_rps=suggestion.rate_rps)
     lasting = [o for o in state.outcomes if o.result not in BY_OPERATOR or at < o.at + DENIED_FOR]

@@ -209,6 +209,23 @@ def test_recent_outcomes_refuse_a_proposal(result: str, hours_ago: float, why: s
     )
 
 
+def test_an_obstacle_of_the_preflight_starts_no_cooldown_and_is_no_change_of_the_day() -> None:
+    obstacle = Outcome(
+        at=NOON - timedelta(seconds=10),
+        result="undecided",
+        to={"max_num_seqs": 8},
+        why='strategy = "hot", but max_num_seqs cannot be changed while it runs',
+        started=False,
+    )
+    state = replace(STATE, outcomes=(obstacle,) * 3)
+
+    again = admit(proposal(6), state)
+
+    assert isinstance(again, ProposalRefusal)
+    assert "waits until" in again.why
+    assert isinstance(admit(proposal(True, "async_scheduling"), state), Suggestion)
+
+
 @pytest.mark.parametrize(
     ("result", "admitted"),
     [

@@ -266,7 +266,9 @@ def test_a_change_that_needs_a_restart_is_refused() -> None:
     world = World(machine=Machine(rules(strategy="hot")), running={HOT.name: HOT})
     world.start().tick(5)
 
-    assert "cannot be changed while it runs" in world.state.outcomes[-1].why
+    outcome = world.state.outcomes[-1]
+    assert "cannot be changed while it runs" in outcome.why
+    assert not outcome.started
 
 
 @pytest.mark.parametrize("second", range(1, 100, 7))
