@@ -231,7 +231,7 @@ class Admission:
         sequences = cap.engines * min(
             value for knob in (SEQS, ACTIVE) if isinstance(value := to.get(knob), int)
         )
-        if not can_end_queue(reading, gain=gain_of_cap(reading, sequences)):
+        if not can_end_queue(reading, gain=gain_of_cap(reading, context, sequences)):
             return None
         values = " and ".join(f"{knob} {value}" for knob, value in to.items())
         enough = sequences >= wanted_sequences(reading, context, cap, misses)

@@ -149,7 +149,9 @@ class QueueNotes:
         if reading.running.high < self.stalled_below_ratio * cap.in_all:
             return False
         caps = raise_cap(reading, context, cap, kv_target=1.0)
-        if caps and can_end_queue(reading, gain=gain_of_cap(reading, min(caps.values()) * cap.engines)):
+        if caps and can_end_queue(
+            reading, gain=gain_of_cap(reading, context, min(caps.values()) * cap.engines)
+        ):
             return False
         if not is_kv_cache_free(reading, self.kv_free_below_ratio):  # a larger value admits more requests
             return self._is_memory_at_bound(reading, context)

@@ -1,6 +1,7 @@
 """Ranks proposals and findings by the order of their rules, and drops those that another item outranks. Pure.
 
-The first is followed; the rest are evaluated again when its outcome is known (one concern per suggestion).
+The first is followed; the rest are evaluated again when its outcome is known. The daemon joins those that
+remove different causes of late requests (flettner.agent.machine.asking).
 """
 
 from collections.abc import Mapping, Sequence

@@ -28,10 +28,20 @@ class Yield:
     but: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A cause of late requests, and the rules that remove it."""
+
+    name: str
+    rules: tuple[str, ...]
+
+
 _FILE = Path(__file__).with_name("order.toml")
 
 ORDER = read_rows(_FILE, "rank", RuleRank)
 YIELDS = read_rows(_FILE, "yield", Yield)
+
+CAUSES = read_rows(_FILE, "cause", Cause)
 
 HEALTH = next(tuple(rank.rules) for rank in ORDER if rank.name == "health")
 """Rules about a running server that is not fit to be tuned."""
@@ -40,6 +50,11 @@ REASONS = {rule: rank.why for rank in ORDER for rule in rank.rules}
 """The reason for a rule's rank."""
 
 _SLUGS = {rule: slug for rank in ORDER for rule, slug in rank.rules.items()}
+
+
+def cause_of(rule: str) -> str:
+    """The cause of late requests that the rule removes; "" for other rules."""
+    return next((cause.name for cause in CAUSES if rule in cause.rules), "")
 
 
 def slug_of(rule: str) -> str:

@@ -106,7 +106,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A change that a policy proposes: one concern, mostly one knob."""
+    """A change that a policy proposes: one cause, mostly one knob; or several causes at once."""
 
     rule: str  # "Q1", a rule of docs/reference/rules.md
     to: Mapping[Knob, Value]  # only the knobs that change

@@ -1,6 +1,6 @@
 """Which values are not suggested again, or not yet, because of how a rollout of them ended. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import takewhile
 
@@ -15,9 +15,25 @@ OTHER_LOAD = 1.5  # ratio of two request rates that makes another load
 UNDECIDED_FOR = timedelta(minutes=30)  # doubled with each further outcome that is no evidence
 
 
+def gained_nothing(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value]) -> bool:
+    """Whether the last evidence about these values, of the present other flags, is that they gain nothing."""
+    same = (outcome for outcome in _present_evidence(outcomes) if _is_repeated(outcome, to))
+    latest = next((outcome for outcome in same if outcome.result not in NO_EVIDENCE), None)
+    return latest is not None and latest.result == "no_gain"
+
+
+def _present_evidence(outcomes: tuple[Outcome, ...]) -> Iterator[Outcome]:
+    """The newest first. After a promotion a change that gained nothing before it may gain."""
+    promoted = False
+    for outcome in reversed(outcomes):
+        if not (promoted and outcome.result == "no_gain"):
+            yield outcome
+        promoted = promoted or outcome.result == "promoted"
+
+
 def why_not_again(outcomes: tuple[Outcome, ...], to: Mapping[Knob, Value], at: datetime) -> str:
     """Why these values must not be tried again, or not yet; empty if they may."""
-    same = [o for o in reversed(outcomes) if _is_repeated(o, to)]
+    same = [o for o in _present_evidence(outcomes) if _is_repeated(o, to)]
     undecided = list(takewhile(lambda outcome: outcome.result in NO_EVIDENCE, same))
     if undecided:
         latest = undecided[0]
@@ -86,8 +102,8 @@ def _is_repeated(outcome: Outcome, to: Mapping[Knob, Value]) -> bool:
 
     Not where the change did no good alone and now comes with another knob: two limits may bind in turn.
     """
+    if not outcome.started and outcome.result == "undecided":
+        return outcome.to.keys() == to.keys()  # else each new value would be checked at once, without a pause
     if outcome.result in COMBINED and outcome.to.items() < to.items():
         return False
     return any(knob in to and to[knob] == value for knob, value in outcome.to.items())
-    if not outcome.started and outcome.result == "undecided":
-        return outcome.to.keys() == to.keys()  # else each new value would be checked at once, without a pause

@@ -12,7 +12,7 @@ from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.request_counts import NO_SLO
 from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
-from flettner.agent.machine.earlier_outcomes import why_not_again, why_not_back
+from flettner.agent.machine.earlier_outcomes import gained_nothing, why_not_again, why_not_back
 from flettner.agent.machine.evidence import no_measurement
 from flettner.agent.machine.hot_knobs import why_not_hot
 from flettner.agent.machine.suggestion_notes import altering_knobs, notes_of_plan
@@ -25,7 +25,10 @@ LONGEST_VALUE = 80  # characters of a refused value that are shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalRefusal:
+    """`gained_nothing`: a rollout of these values ended without a gain, under the present other flags."""
+
     why: str
+    gained_nothing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +64,11 @@ class Guard:
         if not proposal.mitigation and reading is not None and not has_need(reading, slo):
             return ProposalRefusal(why="no objective is missed: an optimisation has nothing to gain")
         suggestion = self._suggestion(state, proposal, policy=policy, at=at, stepwise=True)
-        if isinstance(suggestion, Suggestion) and (
-            why := why_not_again(state.outcomes, suggestion.proposal.to, at)
-        ):
-            return ProposalRefusal(why=why)
+        if not isinstance(suggestion, Suggestion):
+            return suggestion
+        to = suggestion.proposal.to
+        if why := why_not_again(state.outcomes, to, at):
+            return ProposalRefusal(why=why, gained_nothing=gained_nothing(state.outcomes, to))
         return suggestion
 
     def admit_asked(
@@ -226,13 +230,13 @@ class Guard:
         return value, f"{knob}={wanted} was clamped to {value}: {why}"
 
 
-def _rate(state: State) -> float | None:
-    return state.traffic.steady.rps if state.traffic.steady is not None else None
-
-
 def _is_carried_out(outcome: Outcome) -> bool:
     """Whether the target needs rest after it: not after a change that was refused, or that a person ended."""
     return outcome.started and outcome.result not in {"denied", "aborted", "refused"}
+
+
+def _rate(state: State) -> float | None:
+    return state.traffic.steady.rps if state.traffic.steady is not None else None
 
 
 def base_digest(setting: Setting) -> str:

@@ -1,15 +1,14 @@
 """OBSERVING, CHECKING and PROPOSED: the policies are asked every second, also while suggestions are open."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from operator import is_
 
 from flettner.agent.domain.events import Observed
-from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion
+from flettner.agent.machine.asking import Answers, ask
 from flettner.agent.machine.checking import check_suggestion, has_room, refuse_late_preflight, start_by_itself
 from flettner.agent.machine.evidence import (
     burns_fast,
@@ -27,7 +26,6 @@ from flettner.agent.machine.evidence import (
 from flettner.agent.machine.guard import ProposalRefusal, base_digest
 from flettner.agent.machine.lease import keep_alive
 from flettner.agent.machine.open_suggestions import (
-    RankedProposal,
     end_each,
     is_from_person,
     replace_open,
@@ -41,33 +39,9 @@ from flettner.agent.machine.transitions import (
     enter_phase,
     without_effects,
 )
-from flettner.rules.precedence import Outranked, ranked
 from flettner.rules.table import name_of
 
 NOTED_AT_MOST = 3  # refused and outranked rules in a note, which is one line
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked(RankedProposal):
-    """A proposal and the policy that made it."""
-
-    policy: str
-
-    @property
-    def is_change(self) -> bool:
-        return self.klass != "note" and bool(self.to)
-
-
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    """What the policies say in this second: proposals after the guard, and the outranked ones."""
-
-    admitted: tuple[tuple[_Asked, Suggestion | ProposalRefusal | None], ...]  # None: advice
-    outranked: tuple[Outranked[_Asked], ...]
-
-    @property
-    def suggestions(self) -> Iterator[Suggestion]:
-        return (suggestion for _, suggestion in self.admitted if isinstance(suggestion, Suggestion))
 
 
 def observe(rules: Rules, state: State, event: Observed) -> Transition:
@@ -83,7 +57,7 @@ def observe(rules: Rules, state: State, event: Observed) -> Transition:
     context, reading = rules.context(state, event), event.reading
     if state.paused or reading is None or context is None:
         return keep_alive(state, event.at)
-    answers = _ask(rules, state, reading, context, event.at)
+    answers = ask(rules, state, reading, context, event.at)
     if not no_measurement(reading):
         state = _remember(state, answers, reading, event.at)
         revised = _revise(rules, state, answers, reading, event.at)
@@ -126,36 +100,15 @@ def _end_outdated(state: State, at: datetime) -> State:
     return ended
 
 
-def _ask(rules: Rules, state: State, reading: Reading, context: Context, at: datetime) -> _Answers:
-    asked = [
-        _Asked(proposal, name)
-        for name, policy in rules.policies
-        for proposal in policy.propose(reading, context)
-    ]
-    ordered = ranked(asked)
-
-    def admit(proposal: _Asked) -> Suggestion | ProposalRefusal | None:
-        made = proposal.proposal
-        if not proposal.is_change:
-            return None
-        return rules.guard.admit(state, made, policy=proposal.policy, at=at, reading=reading, slo=rules.slo)
-
-    return _Answers(tuple((proposal, admit(proposal)) for proposal in ordered.winners), ordered.outranked)
-
-
-def _remember(state: State, answers: _Answers, reading: Reading, at: datetime) -> State:
+def _remember(state: State, answers: Answers, reading: Reading, at: datetime) -> State:
     setting = state.fleet.setting
-
-    def keys(proposal: _Asked) -> frozenset[str]:
-        return knob_directions(proposal.to, setting, proposal.proposal.assumed) | {rule_key(proposal.rule)}
-
-    seen = (key for proposal, _ in answers.admitted for key in keys(proposal))
+    seen = (key for proposal, _ in answers.admitted for key in proposal.keys(setting))
     sizes = (key for suggestion in answers.suggestions for key in values_of(suggestion.proposal.to))
-    hidden = (key for lost in answers.outranked for key in keys(lost.what))
+    hidden = (key for lost in answers.outranked for key in lost.what.keys(setting))
     return record_sightings(state, reading, at, (*seen, *sizes), hidden)
 
 
-def _revise(rules: Rules, state: State, answers: _Answers, reading: Reading, at: datetime) -> State:
+def _revise(rules: Rules, state: State, answers: Answers, reading: Reading, at: datetime) -> State:
     """End the open suggestions that another rule outranks or whose evidence is gone; refresh the others.
 
     What a person asked for stays, and only its plan and forecast are refreshed.
@@ -196,7 +149,7 @@ def _revise(rules: Rules, state: State, answers: _Answers, reading: Reading, at:
 
 
 def _choose(
-    rules: Rules, state: State, answers: _Answers, reading: Reading, at: datetime
+    rules: Rules, state: State, answers: Answers, reading: Reading, at: datetime
 ) -> tuple[Suggestion | None, str]:
     """The proposal to check next, and why the first one that is not is held back."""
     held_back, ready = "", []
@@ -208,7 +161,7 @@ def _choose(
             why = f"{name_of(asked.rule)} is held back: {admitted.why}"
         elif state.suggestions.checking is not None or not _is_new(rules, state, admitted, reading, at):
             continue
-        elif not is_established(state, asked.proposal, reading, at, rules.slo):
+        elif not all(is_established(state, part, reading, at, rules.slo) for part in asked.each):
             why = f"{name_of(asked.rule)} is held back: its cause must last for a second window"
         else:
             ready.append(admitted)
@@ -220,13 +173,22 @@ def _choose(
 
 
 def _is_new(rules: Rules, state: State, made: Suggestion, reading: Reading, at: datetime) -> bool:
-    """Whether it is another change than every open one, or one of those with a lastingly other value."""
+    """Whether it is another change than every open one, or one of those with a lastingly other value.
+
+    A change with a further cause takes the place of that without it at once; the other way round it does not.
+    """
+    does = directions_of(made)
     for shown in state.suggestions.open:
         if not share_a_knob(shown, made):
             continue
-        if is_from_person(shown) or is_younger(shown, at, rules.guard.refresh_s):
+        shown_does = directions_of(shown)
+        if is_from_person(shown) or does < shown_does:
             return False
-        same = directions_of(shown) == directions_of(made)
+        if shown_does < does:
+            continue
+        if is_younger(shown, at, rules.guard.refresh_s):
+            return False
+        same = shown_does == does
         if same and not is_another_change(shown.proposal.to, made.proposal.to):
             return False
         if not in_two_windows(state, values_of(made.proposal.to), reading, at):

@@ -1,18 +1,24 @@
 """The number of sequences to run at once, by the need of the arrivals and the allowed gap between tokens."""
 
+from collections.abc import Mapping
 from math import ceil, inf, sqrt
 
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.step_cost import DECODE_COST
 from flettner.policies.shared.causes import Miss, preemptions_per_request
-from flettner.policies.shared.sequence_cap import STEP_OCTAVES, SequenceCap, find_peak_demand
+from flettner.policies.shared.sequence_cap import ACTIVE, SEQS, STEP_OCTAVES, SequenceCap, find_peak_demand
 from flettner.policies.shared.token_budget import prompt_share
+from flettner.vllm_facts.values import Knob, Value
 
 STABLE = 1.1  # late over early half of a queue that does not grow
 SEVERE = 0.5  # share of late requests from which tokens may come later if only requests are served
 NEARLY_ALL = 0.95  # share of late requests from which hardly any request counts, whatever its TTFT
 SERVED = 1.2  # answer tokens of a smaller batch over those that arrive
+
+
+COSTLY: Mapping[Knob, Value] = {"enforce_eager": True, "enable_prefix_caching": False}
+"""Flags that cost time in each step, or for each prompt; how much, only a server without them shows."""
 
 
 def needed_sequences(reading: Reading) -> float | None:
@@ -128,19 +134,28 @@ def can_decode_in_time(reading: Reading, context: Context) -> bool:
 def are_tokens_late_anyway(reading: Reading, context: Context) -> bool:
     """True if nearly all requests miss the objective of ITL, and would with any number of sequences.
 
-    The part of a step that does not grow with the batch already takes longer than the objective.
+    The part of a step that does not grow with the batch already takes longer than the objective. Not where
+    another flag makes steps long.
     """
     objective, itl = context.slo.itl, reading.itl
-    if objective is None or itl is None or (itl.over_slo or 0.0) < NEARLY_ALL:
+    if (
+        objective is None
+        or itl is None
+        or can_lift_costly_flag(context)
+        or (itl.over_slo or 0.0) < NEARLY_ALL
+    ):
         return False
     return _fixed_s(reading) > max(0.0, 1 - prompt_share(reading)) * objective.under_s
 
 
-def gain_of_cap(reading: Reading, sequences: float) -> float:
+def gain_of_cap(reading: Reading, context: Context, sequences: float) -> float:
     """Throughput with `sequences` at once over the throughput with the sequences that ran.
 
-    A request takes its prompt's time, and for each answer token its part of a step. Unbounded if unknown.
+    A request takes its prompt's time, and for each answer token its part of a step. Unbounded if unknown, as
+    where another flag costs time too: without it the step, or the prompt, would be shorter.
     """
+    if can_lift_costly_flag(context):
+        return inf
     work, running = reading.work, reading.running.mean
     if not work.prompt_tokens or not work.answer_tokens or not work.decode_step_s or not work.token_s:
         return inf
@@ -152,3 +167,13 @@ def gain_of_cap(reading: Reading, sequences: float) -> float:
         prompt_s + work.answer_tokens * each for each in (step_s / running, longer_s / sequences)
     )
     return now_s / then_s
+
+
+def can_lift_costly_flag(context: Context) -> bool:
+    """True if one of COSTLY is set, may be lifted, and was not yet lifted together with the cap."""
+    return any(
+        context.setting.get(knob) is value
+        and any(map(context.bound(knob).allows, (None, not value)))
+        and not any(knob in outcome.to and outcome.to.keys() & {SEQS, ACTIVE} for outcome in context.outcomes)
+        for knob, value in COSTLY.items()
+    )

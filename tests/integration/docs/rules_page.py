@@ -27,7 +27,8 @@ This page is generated: `python -m tests.integration.docs.reference`.
 ## Order
 
 If several rules apply, the first in this order becomes the suggestion; the others are evaluated again once
-its outcome is known.
+its outcome is known. Rules that relieve a missed objective by different causes are suggested as
+[one change](../live-rules.md#two-causes-at-once).
 
 """
 

@@ -11,6 +11,7 @@ from flettner.agent.domain.reading import Gpu, Health, Latency, Queue, Reading, 
 from flettner.policies.admission import Admission
 from flettner.policies.conformance.readings import (
     CONTEXTS,
+    NOON,
     PROMISE,
     READINGS,
     a_context,
@@ -296,6 +297,40 @@ def test_the_attributed_queue_raises_the_cap_to_what_the_arrivals_need() -> None
 )
 def test_q1_raises_only_what_its_share_can_cure(reading: Reading) -> None:
     assert not proposed(reading)
+
+
+SHORT = replace(LATE, health=SERVES_3, work=replace(NEEDS_16, lasting_arrivals_per_s=16.0))
+"""Eight times as many at once serve less than arrive."""
+
+
+@pytest.mark.parametrize(
+    ("costs", "bounds", "tried", "raises"),
+    [
+        pytest.param({"enforce_eager": True}, {}, {}, True, id="steps would be shorter with graphs"),
+        pytest.param({"enable_prefix_caching": False}, {}, {}, True, id="prompts may share a prefix"),
+        pytest.param({"enforce_eager": False}, {}, {}, False, id="steps are as short as can be"),
+        pytest.param(
+            {"enforce_eager": True}, {"enforce_eager": Bound(allowed=(True,))}, {}, False, id="it must stay"
+        ),
+        pytest.param(
+            {"enforce_eager": True}, {}, {"enforce_eager": False}, True, id="alone it gained nothing"
+        ),
+        pytest.param(
+            {"enforce_eager": True},
+            {},
+            {"enforce_eager": False, "max_num_seqs": 32},
+            False,
+            id="both together gained nothing",
+        ),
+    ],
+)
+def test_the_gain_of_a_cap_is_not_known_while_another_flag_costs_time(
+    costs: dict[str, Value], bounds: dict[str, Bound], tried: dict[str, Value], raises: bool
+) -> None:
+    outcomes = (Outcome(at=NOON, result="no_gain", to=tried),) if tried else ()
+    context = a_context({"max_num_seqs": 4, **costs}, bounds=bounds, outcomes=outcomes)
+
+    assert bool(changes_of(SHORT, context)) is raises
 
 
 @pytest.mark.parametrize(("cap", "running"), [(1, 0.6), (2, 1.5), (4, 3.1)])

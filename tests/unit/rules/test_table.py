@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flettner.lint.rules import all_lints
-from flettner.rules.table import ORDER, REASONS, name_of, slug_of
+from flettner.rules.table import CAUSES, ORDER, REASONS, cause_of, name_of, slug_of
 
 REPOSITORY = Path(__file__).parents[3]
 ID = re.compile(r"[A-Z]{1,3}\d{1,2}")
@@ -52,3 +52,11 @@ def test_a_refused_flag_ranks_first() -> None:
     """Nothing outranks what keeps a server from starting."""
     band = next(band for band in ORDER if "V1" in band.rules)
     assert next(iter(band.rules)) == "V1"
+
+
+def test_a_cause_has_rules_with_a_place_and_each_rule_one_cause() -> None:
+    rules = [rule for cause in CAUSES for rule in cause.rules]
+
+    assert len(set(rules)) == len(rules)
+    assert set(rules) <= REASONS.keys()
+    assert [cause_of(rule) for rule in ("Q1", "X1", "P2")] == ["sequence cap", "prompts computed again", ""]
