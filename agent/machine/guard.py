@@ -12,6 +12,7 @@ from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.request_counts import NO_SLO
 from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
+from flettner.agent.machine.backlog import why_not_now
 from flettner.agent.machine.earlier_outcomes import gained_nothing, why_not_again, why_not_back
 from flettner.agent.machine.evidence import no_measurement
 from flettner.agent.machine.hot_knobs import why_not_hot
@@ -90,6 +91,8 @@ class Guard:
         # A fault needs no stationary load.
         if reading is not None and reading.shift and not reading.incidents:
             return f"{reading.shift}: evidence needs a window without a change"
+        if reading is not None and not reading.incidents and (why := why_not_now(reading)):
+            return why
         made = [outcome for outcome in state.outcomes if _is_carried_out(outcome)]
         if made and at < made[-1].at + timedelta(seconds=self.cooldown_s):
             return f"cooling down until {made[-1].at + timedelta(seconds=self.cooldown_s):%H:%M:%S}"
