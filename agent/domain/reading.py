@@ -238,6 +238,17 @@ class Workload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRequests:
+    """Requests that were answered 400, beside the accepted ones. Sizes in bytes; None: not recorded."""
+
+    count: int
+    accepted: int
+    longer: float | None = None  # share of the refused that are longer than nearly all accepted ones
+    longest_bytes: int | None = None
+    accepted_bytes: float | None = None  # mean of the accepted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineWindow:
     """One data-parallel engine over the window."""
 
@@ -287,6 +298,7 @@ class Reading:
     itl: Latency | None = None
     e2e: Latency | None = None
     requests: Mapping[RequestOutcome, int] = field(default_factory=dict)
+    refused: RefusedRequests | None = None  # None: no request, or not recorded
     goodput_rps: float | None = None  # requests that met every latency objective, per second
     ttft_shares: TimeShares | None = None  # of the late requests; None: none is late, or not measured
     itl_shares: TimeShares | None = None

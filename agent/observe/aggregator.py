@@ -33,6 +33,7 @@ from flettner.agent.observe.attribution import summarize_queue, summarize_work
 from flettner.agent.observe.engine_counts import EngineCounter
 from flettner.agent.observe.latencies import Record, add_latencies, record_request
 from flettner.agent.observe.plausibility import is_finite
+from flettner.agent.observe.refused import summarize_refused
 from flettner.agent.observe.window import SampleWindow, average_gauge, average_rate, select_window
 
 SPAN: Final = timedelta(seconds=30)
@@ -312,6 +313,7 @@ class Aggregator:
             ),
             prefix_hit_ratio=sum(sample.prefix_hits for sample in samples) / queries if queries else None,
             requests=_count_outcomes(records),
+            refused=summarize_refused([record.request for record in records]),
             goodput_rps=self._goodput(measured, records, at, span_s),
             queue=summarize_queue(samples),
             work=replace(

@@ -21,6 +21,7 @@ from flettner.vllm_facts.metrics.page_totals import PageTotals
 from flettner.vllm_facts.metrics.totals import totals
 
 STALLED_AFTER_S = 60.0  # as the default of the sensor `proxy_requests`
+BYTES_PER_TOKEN = 4  # of a request's body
 MOST_STEPS = 100_000  # kept: 15 minutes of 9 ms
 
 
@@ -272,4 +273,5 @@ class VirtualServer:
             duration_s=at_s - request.arrived_at,
             ttft_s=None if first_s is None else first_s - request.arrived_at,
             tokens=request.produced or None,
+            request_bytes=BYTES_PER_TOKEN * request.prompt,
         )

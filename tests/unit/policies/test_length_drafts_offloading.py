@@ -1,4 +1,4 @@
-"""Rules L1, SD1 and O1: when each fires, does not fire, and is outranked."""
+"""Rules L1, L2, SD1 and O1: when each fires, does not fire, and is outranked."""
 
 from dataclasses import replace
 
@@ -6,12 +6,13 @@ import pytest
 
 from flettner.agent.domain.model import Bound
 from flettner.agent.domain.ports import Context
-from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.reading import Reading, RefusedRequests, Workload
 from flettner.policies.admission import Admission
 from flettner.policies.conformance.readings import a_context, a_reading, late, steady
 from flettner.policies.context_length import ContextLength
 from flettner.policies.offloading import Offloading
 from flettner.policies.speculation import Speculation
+from flettner.vllm_facts.serve_config import Model, ServeConfig
 from flettner.vllm_facts.values import Value
 from tests.support.proposals import precedence
 
@@ -52,6 +53,79 @@ def test_shortening_an_unused_context_requires_approval() -> None:
 )
 def test_l1_proposes_nothing(reading: Reading, context: Context) -> None:
     assert not ContextLength().propose(reading, context)
+
+
+REFUSING = a_reading(
+    prompt_tokens=1000,
+    refused=RefusedRequests(count=10, accepted=30, longer=1.0, longest_bytes=24_000, accepted_bytes=4_000),
+    work=Workload(answer_tokens=200.0),
+)
+SMALL = a_context({LENGTH: 4096})
+
+
+def fitted(model: Model) -> Context:
+    return replace(SMALL, config=ServeConfig(setting=SMALL.setting, model=model))
+
+
+def holding(tokens: int) -> Reading:
+    return replace(REFUSING, facts={**REFUSING.facts, "kv_cache_size_tokens": str(tokens)})
+
+
+@pytest.mark.parametrize(
+    ("reading", "context", "advice"),
+    [
+        pytest.param(
+            REFUSING,
+            SMALL,
+            "propose a larger max_model_len, or shorten the prompts: max_model_len 7168",
+            id="no limit is known",
+        ),
+        pytest.param(
+            holding(30_000),
+            fitted(Model(name="long", max_len=32_768)),
+            "propose a larger max_model_len, or shorten the prompts: max_model_len 7168 (the model allows "
+            "it, the KV cache holds 30000 tokens)",
+            id="model and cache allow it",
+        ),
+        pytest.param(
+            holding(30_000),
+            fitted(Model(name="short", max_len=4096)),
+            "the model itself takes at most 4096 tokens: shorten the prompts",
+            id="the model does not",
+        ),
+        pytest.param(
+            holding(5_000),
+            fitted(Model(name="long", max_len=32_768)),
+            "propose a larger max_model_len, or shorten the prompts; the KV cache holds 5000 tokens, too few "
+            "for one such request: it needs more memory first",
+            id="the cache does not",
+        ),
+    ],
+)
+def test_requests_that_are_too_long_are_named_with_what_they_need(
+    reading: Reading, context: Context, advice: str
+) -> None:
+    (note,) = ContextLength().propose(reading, context)
+
+    assert (note.rule, note.klass, dict(note.to), note.expects) == ("L2", "note", {}, advice)
+    assert note.why == (
+        "25% of the requests, 10 in 30 s, were refused with status 400, and 100% of them are longer than "
+        "nearly all accepted ones: max_model_len is 4096; the longest takes about 7168 tokens with its answer"
+    )
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        pytest.param(None, id="none"),
+        pytest.param(RefusedRequests(count=10, accepted=30), id="sizes are not recorded"),
+        pytest.param(RefusedRequests(count=10, accepted=30, longer=0.2), id="they are as short as others"),
+        pytest.param(RefusedRequests(count=4, accepted=30, longer=1.0), id="few"),
+        pytest.param(RefusedRequests(count=10, accepted=2000, longer=1.0), id="a small share"),
+    ],
+)
+def test_other_refusals_are_left_to_the_clients(refused: RefusedRequests | None) -> None:
+    assert not ContextLength().propose(replace(REFUSING, refused=refused), SMALL)
 
 
 def test_disables_drafts_that_are_rejected() -> None:
