@@ -102,8 +102,10 @@ class MemoryShare:
         rule = "M3" if used < self.roomy_below_ratio else "M1"
         step = self.wide_step_ratio if rule == "M3" else self.step_ratio
         value = round(min(share + step, self.ceiling(context)), 4)
+        # A green starts beside this server, and takes its share at once: half of what the others leave.
+        free = (1 - used - share) / 2 if context.strategy == "surge" else 1 - used
         bound = context.bound(SHARE)
-        if value <= share or not bound.allows(value) or 1 - used < value - share + self.spare_ratio:
+        if value <= share or not bound.allows(value) or free < value - share + self.spare_ratio:
             return None
         if was_reversed_recently(reading, context, (SHARE,), upwards=True, settle_s=self.settle_s):
             return None
@@ -156,7 +158,9 @@ class MemoryShare:
         """Raise a small share to the usual share, gated, if no driver reports the memory in use."""
         value = min(self.usual_ratio, self.ceiling(context))
         bound = context.bound(SHARE)
-        if share >= self.small_below_ratio or value <= share or not bound.allows(value):
+        if context.strategy == "surge" or share >= self.small_below_ratio or value <= share:
+            return None  # with "surge" a green has to find as much again
+        if not bound.allows(value):
             return None
         if was_reversed_recently(reading, context, (SHARE,), upwards=True, settle_s=self.settle_s):
             return None

@@ -56,6 +56,13 @@ def any_marked() -> Iterator[tuple[Process, Mapping[str, str]]]:
             yield process, env
 
 
+def first_processes() -> Iterator[tuple[str, Process, Mapping[str, str]]]:
+    """Yield target and name, the leader of the session, and the environment of all servers on this host."""
+    for process, env in any_marked():
+        if process.session == process.pid:
+            yield env[_SERVER], process, env
+
+
 def epoch_in(text: str) -> int:
     """Parse the epoch of a mark; 0 if it is none."""
     return int(text) if text.isdecimal() and len(text) <= _LONGEST_EPOCH else 0

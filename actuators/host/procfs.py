@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fnmatch import fnmatch
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -133,6 +134,13 @@ def with_descendants(roots: Iterable[Process]) -> list[Process]:
     return list(family.values())
 
 
+def has_open(root: Process, pattern: str) -> bool:
+    """Return whether the process or a descendant has a file open whose path matches, as far as is visible."""
+    return any(
+        fnmatch(path, pattern) for member in with_descendants([root]) for path in _open_files(member.pid)
+    )
+
+
 def descends_from(pid: int, root: int) -> bool | None:
     """Return whether it is the process `root` or a descendant; None: one of them is not visible."""
     if process(root) is None:
@@ -170,10 +178,15 @@ def _listening(port: int) -> Iterator[tuple[str, int]]:
 
 
 def _holds(pid: int, sockets: set[str]) -> bool:
+    return any(path in sockets for path in _open_files(pid))
+
+
+def _open_files(pid: int) -> Iterator[str]:
     try:
-        return any(_target(link) in sockets for link in (_PROC / str(pid) / "fd").iterdir())
+        for link in (_PROC / str(pid) / "fd").iterdir():
+            yield _target(link)
     except OSError:  # gone, or of another user
-        return False
+        return
 
 
 def _target(link: Path) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from flettner.actuators.host.origin import Origin
+from flettner.actuators.process.gpu_shortage import find_shortage
 from flettner.actuators.process.sleep import RunningServer, Sleeper
 from flettner.actuators.process.start_log import read_start
 from flettner.actuators.vllm.control import note_on_live_limits
@@ -36,7 +37,7 @@ class Preflight:
     async def predict(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:
-        """Check that the command line can be written; capacity is not checked."""
+        """Check that the command line can be written, and that a green beside the others finds memory."""
         if wanted == "replace":
             why = 'strategy = "replace" needs containers: [targets.engine] kind = "docker"'
             return PreflightResult(problem=f'{why}; write "surge" or "swap" here')
@@ -53,6 +54,8 @@ class Preflight:
         start_s, note = self.times.predict(start_key(self.origin), None, measured_s)
         notes = (*notes, note, *describe_start(log))
         if wanted != "swap":
+            if self.running and (why := await find_shortage(self.running, self.origin.env, setting)):
+                return PreflightResult(problem=why)
             why = f"{servers[0].name} runs meanwhile"
             return PreflightResult(strategy="surge", why=why, start_s=start_s, shares_card=True, notes=notes)
         return await self._predict_swap(servers, start_s, notes)

@@ -45,6 +45,9 @@ class Context:
     config: ServeConfig | None = None  # card, model, version and environment, as far as known
     findings: Sequence[Finding] = ()  # of lint, on the setting in force
     model_search: ModelSearchResult | None = None  # of the performance model; None: it has no accepted law
+    strategy: Strategy | Literal["auto"] = (
+        "auto"  # as configured: with "surge" green starts beside the others
+    )
 
     def bound(self, knob: Knob) -> Bound:
         """The operator's bound of the knob; without one it allows every value."""

@@ -58,6 +58,7 @@ class Rules:
             config=describe_serve_config(blue.setting, event.reading),
             findings=event.findings,
             model_search=event.model_search,
+            strategy=self.strategy,
         )
 
 

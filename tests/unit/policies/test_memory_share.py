@@ -58,6 +58,28 @@ def test_small_cache_with_free_memory_raises_the_share_by_a_small_step() -> None
 
 
 @pytest.mark.parametrize(
+    ("share", "used", "to"),
+    [
+        pytest.param(0.3, 0.32, 0.5, id="two of 0.5 have no room beside what others hold"),
+        pytest.param(0.2, 0.22, 0.4, id="two of 0.4 have"),
+        pytest.param(0.2, 0.6, 0.4, id="others hold the memory of a green"),
+    ],
+)
+def test_with_surge_a_raise_leaves_the_memory_of_a_green(share: float, used: float, to: float) -> None:
+    reading, context = replace(SHORT, gpus=(gpu(used),)), a_context({**AT, SHARE: share})
+
+    assert [dict(made.to) for made in proposed(reading, context)] == [{SHARE: to}]
+    raised = proposed(reading, replace(context, strategy="surge"))
+    assert bool(raised) is (2 * to + 0.06 <= 1 - (used - share))
+
+
+def test_with_surge_no_share_is_raised_unseen() -> None:
+    context = replace(a_context({SHARE: 0.5}), strategy="surge")
+
+    assert not proposed(replace(SHORT, gpus=()), context)
+
+
+@pytest.mark.parametrize(
     ("fixed", "to"),
     [
         pytest.param({"num_gpu_blocks_override": 40}, {"num_gpu_blocks_override": None}, id="blocks"),

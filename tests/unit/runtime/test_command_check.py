@@ -4,6 +4,8 @@ from flettner.agent.domain.model import Server
 from flettner.agent.domain.reading import Gpu
 from flettner.agent.machine.transitions import describe_serve_config
 from flettner.agent.runtime.command_check import CommandCheck, lint_command
+from flettner.lint.fixes import find_fixes
+from flettner.lint.rules import all_lints
 from flettner.policies.conformance.readings import a_reading
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
@@ -29,6 +31,15 @@ def test_a_server_without_faults_has_no_findings() -> None:
 
 def test_a_flag_that_costs_speed_is_found() -> None:
     assert "A1" in rules(SLOW)
+
+
+def test_memory_that_others_may_hold_is_left_to_what_is_measured() -> None:
+    setting: Setting = {"model": "Qwen/Qwen2.5-1.5B-Instruct", "gpu_memory_utilization": 0.4}
+
+    assert "M5" in [
+        finding.rule for finding in find_fixes(describe_serve_config(setting, T4), all_lints()).findings
+    ]
+    assert "M5" not in rules(setting)
 
 
 def test_a_server_that_runs_refutes_an_error_of_its_start() -> None:
