@@ -39,6 +39,7 @@ function envoy_on_request(handle)
     return
   end
   spend_lease(handle)
+  note_client(handle)
   if not holds(handle, "json") then
     return
   end

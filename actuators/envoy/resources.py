@@ -26,6 +26,7 @@ from flettner.primitives.address import Address, parse_ip
 from flettner.vllm_facts.dev_routes import DEV_ROUTES
 
 LUA = Path(__file__).with_name("ingress.lua")
+CLIENT_LUA = Path(__file__).with_name("client.lua")
 TYPES = "type.googleapis.com/"
 BUFFER_BYTES = 1 << 20
 IDLE = "3600s"  # silence within a request; prefill of a long prompt is silence
@@ -35,6 +36,7 @@ CROWD_CONNECTS = (
 NO_LIMIT = 65_536  # Envoy's default is 1,024: the next stream would be a 503
 
 ID_HEADER = "x-flettner-request"  # carries it to the log of attempts, which has no other way to it
+CLIENT_HEADER = "x-flettner-client"  # likewise; the Lua filter sets it
 
 
 def typed(kind: str, /, **fields: object) -> Json:
@@ -105,16 +107,18 @@ def _log(tag: str, record: Mapping[str, str]) -> Json:
     }
 
 
-def listener(routes: Path, *, target: str, listen: Address, report_every_s: float) -> Json:
+def listener(
+    routes: Path, *, target: str, listen: Address, report_every_s: float, session_header: str
+) -> Json:
     """The client port of a target. A change of weights, which is in the file `routes`, never touches it."""
     lua = typed(
         "envoy.extensions.filters.http.lua.v3.Lua",
-        default_source_code={"inline_string": _script()},
+        default_source_code={"inline_string": _script(session_header)},
     )
     router = typed(
         "envoy.extensions.filters.http.router.v3.Router",
         suppress_envoy_headers=True,
-        upstream_log=[_log(tag_of(target, ATTEMPTS), format_attempts(ID_HEADER))],
+        upstream_log=[_log(tag_of(target, ATTEMPTS), format_attempts(ID_HEADER, CLIENT_HEADER))],
     )
     connections = typed(
         "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
@@ -127,7 +131,7 @@ def listener(routes: Path, *, target: str, listen: Address, report_every_s: floa
         upgrade_configs=[{"upgrade_type": "websocket"}],
         rds={"route_config_name": target, "config_source": _file(routes)},
         access_log_options={"access_log_flush_interval": f"{report_every_s}s"},
-        access_log=[_log(tag_of(target, REQUESTS), format_requests(NAMESPACE))],
+        access_log=[_log(tag_of(target, REQUESTS), format_requests(NAMESPACE, CLIENT_HEADER))],
         local_reply_config=hold.local_replies(),
         http_filters=[
             *hold.filters(),
@@ -150,10 +154,11 @@ def listener(routes: Path, *, target: str, listen: Address, report_every_s: floa
     )
 
 
-def _script() -> str:
+def _script(session_header: str) -> str:
     """The Lua filter, with the paths that it denies."""
     denied = ", ".join(f"{name} = true" for name in DEV_ROUTES)
-    return f"local DENIED = {{{denied}}}\n{LUA.read_text()}"
+    names = f'local CLIENT_HEADER, SESSION_HEADER = "{CLIENT_HEADER}", "{session_header.lower()}"\n'
+    return f"local DENIED = {{{denied}}}\n{names}{CLIENT_LUA.read_text()}\n{LUA.read_text()}"
 
 
 def _with_digest(kind: str, /, **fields: object) -> Json:

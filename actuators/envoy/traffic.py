@@ -148,6 +148,7 @@ class EnvoyTraffic:
             target=self._site.target,
             listen=self._options.address,
             report_every_s=self._options.report_every_s,
+            session_header=self._options.session_header,
         )
 
     async def _route(self, route: Route) -> None:

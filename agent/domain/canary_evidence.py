@@ -19,7 +19,12 @@ class Counts(NamedTuple):
     green_bad: int = 0
 
     def plus(self, other: "Counts") -> "Counts":
-        return Counts(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        a, b, c, d = other
+        return Counts(self.control + a, self.control_bad + b, self.green + c, self.green_bad + d)
+
+    def minus(self, other: "Counts") -> "Counts":
+        a, b, c, d = other
+        return Counts(self.control - a, self.control_bad - b, self.green - c, self.green_bad - d)
 
 
 NO_COUNTS = Counts()
@@ -53,6 +58,8 @@ class EvidenceStream:
     """The evidence on one failure mode: `errors`, `stalled`, `gave_up`, `refused`, `ttft`, `itl`, `e2e`.
 
     Its pairs are about green's share: above the control's green is worse, below it green is not worse.
+    `without`: the same evidence without the requests of one group of clients, by group, of the groups that
+    had any; see flettner.agent.judge.canary.clients.
     """
 
     name: str
@@ -67,6 +74,10 @@ class EvidenceStream:
     wide: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """(requests, bad) of the open wide tick, by server."""
     counted: Counts = NO_COUNTS  # of this step
+    without: Mapping[str, "EvidenceStream"] = field(default_factory=dict)
+    clients: Mapping[str, Counts] = field(default_factory=dict)  # of each group in this step, all seconds
+    effect: float = 1.0  # by how much the groups differ beyond chance: a design effect, on that of `phi`
+    set_aside: str = ""  # the group that is not judged: all evidence against green came from it
 
     def next_step(self) -> "EvidenceStream":
         return replace(
@@ -76,7 +87,14 @@ class EvidenceStream:
             pending=NO_COUNTS,
             wide={},
             counted=NO_COUNTS,
+            without={group: stream.next_step() for group, stream in self.without.items()},
+            clients={},
         )
+
+    def resumed(self) -> "EvidenceStream":
+        """Drop the open ticks."""
+        without = {group: stream.resumed() for group, stream in self.without.items()}
+        return replace(self, pending=NO_COUNTS, wide={}, without=without)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +154,10 @@ class HarmEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goodput:
-    """The evidence of this step on the share of requests that fail or miss an objective."""
+    """The evidence of this step on the share of requests that fail or miss an objective.
+
+    `without`: as in EvidenceStream.
+    """
 
     beside: GainBeside = field(default_factory=GainBeside)
     baseline: GainOverBaseline = field(default_factory=GainOverBaseline)
@@ -145,6 +166,11 @@ class Goodput:
     counted: Counts = NO_COUNTS
     futile_s: float = 0.0  # for how long the evidence against a gain has been sufficient
     looked: bool = False  # a healthy blue's green was compared with it once, for a gain in any measure
+    without: Mapping[str, "Goodput"] = field(default_factory=dict)
+
+    def resumed(self) -> "Goodput":
+        without = {group: goodput.resumed() for group, goodput in self.without.items()}
+        return replace(self, pending=NO_COUNTS, without=without)
 
 
 GainNeeded = Literal["always", "if_missed", "never"]
@@ -179,6 +205,8 @@ class CanaryEvidence:
     asked_s: float = 0.0  # decaying seconds of `asked`
     baseline_s: float = 0.0  # duration of blue's baseline
     blue_failed: tuple[float, float] = (0.0, 0.0)  # decaying: blue's failed or stalled requests, all of them
+    blue_failed_of: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Those of `blue_failed` that a group of clients pinned to blue, by group."""
     prefixes: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     """Decaying counts of the prefix cache: blue's hits and queries, green's hits and queries."""
     wedged_s: float = 0.0  # for how long green has run requests without a token
@@ -206,14 +234,17 @@ class CanaryEvidence:
         """Continue the step after a restart: the evidence stays, open ticks are dropped."""
         return replace(
             self,
-            streams=tuple(replace(stream, pending=NO_COUNTS, wide={}) for stream in self.streams),
-            goodput=replace(self.goodput, pending=NO_COUNTS),
+            streams=tuple(stream.resumed() for stream in self.streams),
+            goodput=self.goodput.resumed(),
             tick_s=0.0,
             wide_s=0.0,
             held_s=0.0,
             asked=(0.0, 0.0),
             asked_s=0.0,
         )
+
+
+GREEN = ""  # in place of a server's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,3 +257,10 @@ class Observation:
     green_engine: EngineLiveness | None = None
     blue_engine: EngineLiveness | None = None
     blind: str = ""  # why requests cannot be counted; empty if they can
+    clients: Mapping[str, Mapping[str, RequestCounts]] = field(default_factory=dict)
+    """By group of clients and server: requests whose side the client chose."""
+
+    @property
+    def arms(self) -> Mapping[str, RequestCounts]:
+        """All servers, green as GREEN."""
+        return {**self.blue, GREEN: self.green}

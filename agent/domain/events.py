@@ -10,7 +10,7 @@ from flettner.agent.domain.model import Adapter, Approvers, Mode, PreflightResul
 from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.prediction_check import PredictionCheck
 from flettner.agent.domain.reading import EngineLiveness, Reading
-from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.request_counts import ClientGroup, RequestCounts
 from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Knob, Value
 
@@ -34,6 +34,8 @@ class Observed:
     at: datetime
     reading: Reading | None = None
     arms: Mapping[str, RequestCounts] = field(default_factory=dict)  # by server, of servers with requests
+    clients: Mapping[str, Mapping[ClientGroup, RequestCounts]] = field(default_factory=dict)
+    """Of `arms`, the requests whose client is known, by its group."""
     engines: Mapping[str, EngineLiveness] = field(default_factory=dict)  # by server, of scraped servers
     blind: str = ""  # why requests cannot be counted now; empty if they can
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # by stream, each once a minute

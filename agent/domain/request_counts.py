@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import add
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from flettner.agent.domain.model import Objective, Slo
 from flettner.agent.domain.reading import Request
@@ -17,6 +17,18 @@ NO_SLO = Slo()
 RequestSource = Literal["proxy", "access_log", "engine"]
 """Who counts requests: the proxy, each attempt while it runs and with its tokens; the access log of a
 gateway, each request when it has ended; vLLM, in histograms."""
+UNAUTHORIZED = frozenset({401, 403})
+"""Statuses of callers without a right, who are no clients: they do not count, anybody can send them."""
+
+
+class ClientGroup(NamedTuple):
+    """One group of clients: all requests of a client are in the same one.
+
+    `pinned`: those with a session, whose server the client has chosen; chance chose that of the others.
+    """
+
+    number: int
+    pinned: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +44,7 @@ class RequestCounts:
     late: int = 0
     """Answered without error, but outside the SLO's latencies; without requests that had stalled."""
     gave_up: int = 0
-    refused: int = 0  # answered 400 to 499
+    refused: int = 0  # answered 400 to 499, but for UNAUTHORIZED
     unreached: int = 0  # of the errors: no connection, or reset before the first byte of an answer
     over_ttft: int = 0  # of those counted in `ttft`, above the objective's `under_s`; 0 without an objective
     over_itl: int = 0
@@ -125,7 +137,7 @@ def count_requests(requests: Iterable[Request], slo: Slo = NO_SLO, *, waiting: i
             gave_up += not before
             continue
         if outcome == "refused":  # neither an answer nor a latency
-            refused += not before
+            refused += not before and request.status not in UNAUTHORIZED
             continue
         first_s = request.duration_s if outcome == "stalled" else request.ttft_s
         late_first = _above(slo.ttft, first_s)

@@ -1,6 +1,7 @@
 """What the last seconds say about one server, and why it fails if it does."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -23,6 +24,8 @@ class ServerHealth:
     of: float = 0.0  # its last requests, at most 20; older ones count less
     bad: float = 0.0  # of them, failed
     unreached: float = 0.0  # of them, without a connection
+    pinned: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """`of` and `bad` of each group of clients that pinned its requests to the server."""
     failures: int = 0  # in a row, each soon after the one before
     back_at: datetime | None = None  # when the last one ended
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from flettner.agent.domain.canary_evidence import NO_COUNTS, CanaryEvidence, Observation
+from flettner.agent.domain.canary_evidence import CanaryEvidence, Counts, EvidenceStream, Observation
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.reading import EngineLiveness
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.judge.attainment import wilson_interval
+from flettner.agent.judge.canary.clients import ALL, all_of, judged_counts
 from flettner.agent.judge.failure_modes import LATENCIES, calibration_of, count_bad, phi_of
 
 REQUESTS, BAD, CONTROL_BAD = 20, 0.5, 0.2  # half of twenty requests are bad while few of blue's are
@@ -59,24 +60,50 @@ def _violations(
     """Streams of which half of the requests are bad.
 
     Late requests come in clumps, and twenty of them may be one pause, so the design effect times as many are
-    needed, and only those of admissible seconds count.
+    needed, and only those of admissible seconds count. Without any one group of clients it is so, too.
     """
     well = not control.asked or control.unreached < CONTROL_BAD * control.asked
     if green.unreached >= UNREACHED and green.unreached >= BAD * green.asked and well:
         yield f"{green.unreached} of {green.asked} requests could not reach it"
     for stream in evidence.streams:
-        of, bad = count_bad(green, stream.name, stream.edge_s, slo, alone=alone)
-        needed = float(REQUESTS)
+        control_of = count_bad(control, stream.name, stream.edge_s, slo, alone=alone)
+        whole = Counts(*control_of, *count_bad(green, stream.name, stream.edge_s, slo, alone=alone))
+        needed, counted = float(REQUESTS), _of_clients(stream, whole, alone=alone)
         if stream.name in LATENCIES:
-            late = stream.counted if evidence.valid_s >= LATE_AFTER_S else NO_COUNTS
-            of, bad = late.green, late.green_bad
+            late = evidence.valid_s >= LATE_AFTER_S
+            counted = [
+                whole._replace(green=every.counted.green if late else 0, green_bad=every.counted.green_bad)
+                for every in all_of(stream)
+            ]
             needed *= phi_of(calibration_of(evidence.calibration, stream.name, slo))
-        control_of, control_bad = count_bad(control, stream.name, stream.edge_s, slo, alone=alone)
-        if of < needed or bad < BAD * of:
+        if not all(_half_bad(counts, needed) for counts in counted):
             continue
-        _, high = wilson_interval(control_bad, control_of) or (0.0, 1.0)
-        compared = control_of >= CONTROL_AT_LEAST and control_bad < CONTROL_BAD * control_of
-        compared = compared and high < CONTROL_HIGH
-        if compared or (stream.name in BY_THEMSELVES and control_of < CONTROL_AT_LEAST):
-            compared_with = f"{control_bad} of {control_of}" if compared else "no baseline"
-            yield f"{stream.name}: {bad} of {of} are bad, at least {BAD:.0%}, against {compared_with}"
+        compared = all(_is_well(counts) for counts in counted)
+        if compared or (stream.name in BY_THEMSELVES and whole.control < CONTROL_AT_LEAST):
+            compared_with = f"{whole.control_bad} of {whole.control}" if compared else "no baseline"
+            bad = f"{counted[0].green_bad} of {counted[0].green}"
+            yield f"{stream.name}: {bad} are bad, at least {BAD:.0%}, against {compared_with}"
+
+
+def _of_clients(stream: EvidenceStream, whole: Counts, *, alone: bool) -> list[Counts]:
+    """The counts of all clients, and without each group. `alone`: the control is not of the same seconds."""
+    if ALL not in stream.clients:
+        return [whole]
+    everything, groups = judged_counts(stream)
+    every = [everything, *(everything.minus(counts) for counts in groups.values())]
+    return (
+        [counts._replace(control=whole.control, control_bad=whole.control_bad) for counts in every]
+        if alone
+        else every
+    )
+
+
+def _half_bad(counts: Counts, needed: float) -> bool:
+    return counts.green >= needed and counts.green_bad >= BAD * counts.green
+
+
+def _is_well(counts: Counts) -> bool:
+    """Whether few of the control's requests are bad, of enough of them."""
+    _, high = wilson_interval(counts.control_bad, counts.control) or (0.0, 1.0)
+    few = counts.control >= CONTROL_AT_LEAST and counts.control_bad < CONTROL_BAD * counts.control
+    return few and high < CONTROL_HIGH

@@ -5,13 +5,13 @@ are a failure only if another server of the target answers well at the same time
 of them err, the error budget says it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Literal
 
 from flettner.agent.domain.reading import EngineLiveness
-from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.request_counts import NO_REQUESTS, ClientGroup, RequestCounts
 from flettner.agent.domain.server_health import Failure, FailureKind, ServerHealth
 from flettner.agent.judge.hard_limits import (
     BAD,
@@ -25,6 +25,7 @@ from flettner.agent.judge.hard_limits import (
 
 SILENT_S = 5.0  # after a scrape failed, which takes up to 3 s: a busy event loop stalls for seconds, too
 STILL_S = 10.0  # of UNREACHED requests at a server that computes; else WEDGED_S: prompts may be long
+FADED = 0.01  # of a request
 FADES = 0.5 ** (1 / 30)  # of the requests that count, each second
 BACK_S = 5.0  # of answered scrapes before a silent server counts as back
 PAUSE_S = 60.0  # before a server whose requests failed is tried again
@@ -32,12 +33,19 @@ MOST_DOUBLINGS = 4
 SOON = timedelta(minutes=10)  # a failure so soon after the last one waits twice as long
 
 
+NO_CLIENTS: Mapping[ClientGroup, RequestCounts] = {}
+
 Carriers = Literal["serve", "fail", "hang"]
 """What the servers with a share of the traffic do. `fail`: each fails most of its requests, or hangs."""
 
 
-def update_health(health: ServerHealth, engine: EngineLiveness | None, counts: RequestCounts) -> ServerHealth:
-    """Add one second. `engine`: None if the server was never scraped."""
+def update_health(
+    health: ServerHealth,
+    engine: EngineLiveness | None,
+    counts: RequestCounts,
+    clients: Mapping[ClientGroup, RequestCounts] = NO_CLIENTS,
+) -> ServerHealth:
+    """Add one second. `engine`: None if the server was never scraped. `clients`: of `counts`, where known."""
     answered = counts.total > counts.errors
     fresh = engine is not None and is_fresh(engine)
     lost = engine is not None and (engine.lost or engine.paused)
@@ -46,6 +54,11 @@ def update_health(health: ServerHealth, engine: EngineLiveness | None, counts: R
     if engine is not None and engine.restarted:
         health = ServerHealth(failures=health.failures, back_at=health.back_at)
     scale = min(FADES, REQUESTS / max(health.of + counts.total, 1.0))
+    new = {str(client.number): arm for client, arm in clients.items() if client.pinned}
+    pinned = {
+        group: (health.pinned.get(group, (0.0, 0.0)), new.get(group, NO_REQUESTS))
+        for group in {**health.pinned, **new}
+    }
     return replace(
         health,
         silent_s=health.silent_s + 1.0 if lost and not answered else 0.0,
@@ -58,6 +71,11 @@ def update_health(health: ServerHealth, engine: EngineLiveness | None, counts: R
         of=round(scale * (health.of + counts.total), 3),
         bad=round(scale * (health.bad + counts.errors), 3),
         unreached=round(scale * (health.unreached + counts.unreached), 3),
+        pinned={
+            group: (round(scale * (of + arm.total), 3), round(scale * (bad + arm.errors), 3))
+            for group, ((of, bad), arm) in pinned.items()
+            if of + arm.total > FADED
+        },
     )
 
 
@@ -84,8 +102,12 @@ def find_failure(health: ServerHealth, others: Sequence[ServerHealth]) -> tuple[
 
 
 def requests_fail(health: ServerHealth) -> bool:
-    """Whether most of its last requests failed."""
-    return health.of >= REQUESTS - 1 and health.bad >= BAD * health.of - 1  # decaying sums only near these
+    """Whether most of its last requests failed, also of those of all clients but one that is pinned to it."""
+    rest = [(health.of - of, health.bad - bad) for of, bad in health.pinned.values()]
+    return health.of >= REQUESTS - 1 and all(
+        of >= UNREACHED - 1 and bad >= BAD * of - 1  # decaying sums only near these
+        for of, bad in [(health.of, health.bad), *rest]
+    )
 
 
 def begin_failure(health: ServerHealth, kind: FailureKind, why: str, at: datetime) -> Failure:

@@ -16,7 +16,10 @@ BAD_ONES = {
 
 
 def describe_counts(stream: EvidenceStream) -> str:
-    """As in "green: 37 of 412 requests with a first token after 500 ms, blue: 9 of 1,230"."""
+    """As in "green: 37 of 412 requests with a first token after 500 ms, blue: 9 of 1,230".
+
+    A group that is set aside adds "; one client, with 37 of green's 40, is not judged".
+    """
     counts = stream.counted
     what = BAD_ONES[stream.name].format(edge=describe_duration(stream.edge_s or 0.0))
     blue = (
@@ -24,7 +27,11 @@ def describe_counts(stream: EvidenceStream) -> str:
         if counts.control
         else f"blue's baseline: {stream.usual:.1%}"
     )
-    return f"green: {counts.green_bad:,} of {counts.green:,} requests {what}, {blue}"
+    aside = stream.clients.get(stream.set_aside) if stream.set_aside else None
+    unjudged = (
+        f"; one client, with {aside.green_bad:,} of green's {aside.green:,}, is not judged" if aside else ""
+    )
+    return f"green: {counts.green_bad:,} of {counts.green:,} requests {what}, {blue}{unjudged}"
 
 
 def describe_chance(log_worse: float, margin: float) -> str:

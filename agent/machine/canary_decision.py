@@ -7,12 +7,14 @@ launching on its start and its loss, replacing and promoting on its share in the
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from flettner.agent.domain.canary_evidence import Observation
+from flettner.agent.domain.canary_evidence import GREEN, Observation
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.events import Observed
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.state import State
 from flettner.agent.domain.verdict import Verdict
+from flettner.agent.judge.canary.clients import chosen_by_clients
+from flettner.agent.judge.canary.evidence import FULL_WEIGHT
 from flettner.agent.machine.adapters import describe_missing
 from flettner.agent.machine.failing import blue_fails_more, carries, failing_green
 from flettner.agent.machine.guard import PERSON
@@ -109,6 +111,10 @@ def hold_step(state: State, event: Observed, why: str) -> Transition:
 def observation_of(state: State, event: Observed, green: RequestCounts) -> Observation:
     """The judge's input for this second; the engine of the first old server stands for blue's."""
     running = state.fleet.running
+    sides = {server.name: GREEN for server in state.canary.greens} | {
+        server.name: server.name for server in running
+    }
+    clients = [(sides[name], groups) for name, groups in event.clients.items() if name in sides]
     return Observation(
         at=event.at,
         green=green,
@@ -116,6 +122,9 @@ def observation_of(state: State, event: Observed, green: RequestCounts) -> Obser
         green_engine=event.engines.get(state.canary.green.name),
         blue_engine=event.engines.get(running[0].name) if running else None,
         blind=event.blind,
+        clients=chosen_by_clients(
+            clients, alone=state.canary.plan.steps[state.canary.step].weight >= FULL_WEIGHT
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from flettner.agent.domain.request_counts import NO_REQUESTS
 from flettner.agent.domain.server_health import Failure, ServerHealth
 from flettner.agent.domain.state import State
 from flettner.agent.judge.server_health import (
+    NO_CLIENTS,
     Carriers,
     begin_failure,
     end_failure,
@@ -33,6 +34,7 @@ def assess_servers(state: State, event: Event) -> State:
             state.health.get(server.name, NEW),
             event.engines.get(server.name),
             event.arms.get(server.name, NO_REQUESTS),
+            event.clients.get(server.name, NO_CLIENTS),
         )
         for server in state.reachable
     }

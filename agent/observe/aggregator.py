@@ -1,6 +1,6 @@
 """Aggregates streams of samples into the machine's input of each second: a reading, and request counts."""
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -27,7 +27,13 @@ from flettner.agent.domain.reading import (
     SourceState,
     Trend,
 )
-from flettner.agent.domain.request_counts import NO_REQUESTS, RequestCounts, RequestSource, count_requests
+from flettner.agent.domain.request_counts import (
+    NO_REQUESTS,
+    ClientGroup,
+    RequestCounts,
+    RequestSource,
+    count_requests,
+)
 from flettner.agent.observe.arrivals import choose_span, count_arrivals, find_shift, lasting_rate
 from flettner.agent.observe.attribution import summarize_queue, summarize_work
 from flettner.agent.observe.engine_counts import EngineCounter
@@ -100,6 +106,7 @@ class _Server:
     facts: dict[str, str] = field(default_factory=dict)  # latest value by name
     pending: list[Request] = field(default_factory=list)
     counted: RequestCounts = NO_REQUESTS
+    clients: dict[ClientGroup, RequestCounts] = field(default_factory=dict)  # of `counted`, where known
     engine: EngineCounter = field(default_factory=EngineCounter)
     gap: RecordGap = field(default_factory=RecordGap)
     new_samples: list[EngineSample] = field(default_factory=list)  # since the last `take_liveness`
@@ -107,10 +114,24 @@ class _Server:
     tokens: float | None = None  # in the scrapes of the last `take_liveness` that had any
 
     def take_counts(self, slo: Slo, at: datetime) -> RequestCounts:
-        new = count_requests(self.pending, slo, waiting=self.waiting_in_turn(at))
-        counts, self.counted = self.counted + new, NO_REQUESTS
-        self.pending = []
+        self.count_pending(slo, at)
+        counts, self.counted = self.counted, NO_REQUESTS
         return counts
+
+    def count_pending(self, slo: Slo, at: datetime) -> None:
+        waiting, pending = self.waiting_in_turn(at), self.pending
+        self.counted, self.pending = self.counted + count_requests(pending, slo, waiting=waiting), []
+        groups = defaultdict[ClientGroup, list[Request]](list)
+        for request in pending:
+            if request.client is not None:
+                groups[ClientGroup(request.client, request.pinned)].append(request)
+        for client, requests in groups.items():
+            new = count_requests(requests, slo, waiting=waiting)
+            self.clients[client] = self.clients.get(client, NO_REQUESTS) + new
+
+    def take_clients(self) -> dict[ClientGroup, RequestCounts]:
+        clients, self.clients = self.clients, {}
+        return clients
 
     def waiting_in_turn(self, at: datetime) -> int:
         """The most requests that waited in the last PROGRESS_S; 0 if the engine computed no token meanwhile.
@@ -221,6 +242,10 @@ class Aggregator:
             name for name, server in self._servers.items() if server.pending or server.counted != NO_REQUESTS
         ]
         return {name: self._servers[name].take_counts(self.slo, at) for name in active}
+
+    def take_clients(self) -> dict[str, dict[ClientGroup, RequestCounts]]:
+        """Return those of the counts of `take_request_counts` whose client is known, by server."""
+        return {name: server.take_clients() for name, server in self._servers.items() if server.clients}
 
     def take_liveness(self, at: datetime) -> dict[str, EngineLiveness]:
         """Return the state of each server's engine and its activity since the last call."""
@@ -363,7 +388,7 @@ class Aggregator:
             server.requests.append(record_request(sample.at, request, self.slo))
             server.pending.append(request)
             if len(server.pending) >= PENDING:
-                server.counted = server.take_counts(self.slo, sample.at)
+                server.count_pending(self.slo, sample.at)
             while server.requests[0].at < old:
                 server.requests.popleft()
 

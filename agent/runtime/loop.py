@@ -267,6 +267,7 @@ class TargetLoop:
                 at=at,
                 reading=self.reading,
                 arms=arms,
+                clients=self.aggregator.take_clients(),
                 engines=self.aggregator.take_liveness(at),
                 blind=self.aggregator.blind,
                 calibration=self.aggregator.calibrate(at, equal),

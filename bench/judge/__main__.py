@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from time import perf_counter
 
-from bench.judge import buckets, cost, gains, hot, hours, passing, rollouts
+from bench.judge import buckets, clients, cost, gains, hot, hours, passing, rollouts
 from bench.judge.report import table
 from bench.judge.runs import Pool, Row, tabulate
 from bench.judge.scenarios import LATER, NULLS, WORSE
@@ -22,6 +22,7 @@ SECTIONS: Mapping[str, Callable[[Pool, int], Iterable[tuple[str, Row]]]] = {
     "worse": partial(hours.measure, WORSE),
     "late": partial(hours.measure, LATER),
     "rollouts": rollouts.measure,
+    "clients": clients.measure,
     "passing": passing.measure,
     "gain": gains.measure,
     "hot": hot.measure,

@@ -11,7 +11,8 @@ from flettner.agent.domain.calibration import Calibration, CalibrationWindow
 from flettner.agent.domain.canary_evidence import CanaryEvidence, EProcessPair, EvidenceStream, Observation
 from flettner.agent.domain.model import Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.judge.canary.evidence import buffer_counts, close_tick, close_wide_tick, log_worse
+from flettner.agent.judge.canary.clients import log_worse
+from flettner.agent.judge.canary.evidence import buffer_counts, close_tick, close_wide_tick
 from flettner.agent.judge.eprocess import log_sum
 from flettner.agent.judge.failure_modes import open_streams
 

@@ -9,6 +9,7 @@ Results = Mapping[str, Any]
 MOST_FALSE = 0.01
 MOST_WRONG = 0.05
 SLACK = 1.15
+DEARER = 1.3  # times the requests of a judge that does not know the clients
 Line = tuple[str, str, str, bool]
 """Name, target, measured value, met."""
 
@@ -18,6 +19,7 @@ def lines(results: Results) -> Iterator[Line]:
         yield from _hours(results.get(section, {}))
     yield from _passing(results.get("passing", {}))
     yield from _rollouts(results.get("rollouts", {}))
+    yield from _clients(results.get("clients", {}))
     yield from _gain(results.get("gain", {}))
     yield from _hot(results.get("hot", {}))
     for name, row in results.get("cost", {}).items():
@@ -53,6 +55,20 @@ def _rollouts(rows: Results) -> Iterator[Line]:
     for name, row in rows.items():
         if name.startswith("null"):
             yield f"full rollout, {name}", "at most 1 % rolled back", _share(row), row["back"] <= MOST_FALSE
+
+
+def _clients(rows: Results) -> Iterator[Line]:
+    for name, row in rows.items():
+        if name.startswith("equal") and "blind" not in name:
+            yield f"clients, {name}", "at most 1 % rolled back", _share(row), row["back"] <= MOST_FALSE
+        elif "at blue" in name or "at green" in name:
+            noise = 2 * (MOST_WRONG * (1 - MOST_WRONG) / row["runs"]) ** 0.5
+            measured, most = f"{row['passed']:.1%} of {row['runs']}", MOST_WRONG + noise
+            yield f"clients, passes: {name}", "at most 5 %", measured, row["passed"] <= most
+        elif (blind := rows.get(f"{name}, blind")) is not None:
+            wanted, value = blind["requests"][0], row["requests"][0]
+            line = _median(f"clients, {name}", "requests", value, wanted or 0.0)
+            yield *line[:3], bool(value and wanted and value <= DEARER * wanted)
 
 
 def _gain(rows: Results) -> Iterator[Line]:

@@ -39,6 +39,7 @@ class Field(StrEnum):
     DONE = "done"  # the stream ended with [DONE]
     ERROR = "error"  # the stream contained an error
     ABORTED = "aborted"
+    CLIENT = "client"  # buckets of its address, key and session: "17.3.-"
 
 
 NOTED: Final = (Field.STREAM, Field.EVENTS, Field.TOKENS, Field.DONE, Field.ERROR, Field.ABORTED)
@@ -56,19 +57,24 @@ _RECORD: Final[Mapping[str, str]] = {
 }
 
 
-def format_attempts(id_header: str) -> dict[str, str]:
-    """Envoy's format of log `us`. `id_header`: the header that carries the request's id to this log."""
+def format_attempts(id_header: str, client_header: str) -> dict[str, str]:
+    """Envoy's format of log `us`. `id_header`: the header that carries the request's id to this log.
+
+    `client_header`: the header in which the Lua filter notes the client.
+    """
     return {
         **_RECORD,
+        Field.CLIENT: f"%REQ({client_header.upper()})%",
         Field.ID: f"%REQ({id_header.upper()})%",
         Field.ATTEMPT: "%REQ(X-ENVOY-ATTEMPT-COUNT)%",
     }
 
 
-def format_requests(namespace: str) -> dict[str, str]:
+def format_requests(namespace: str, client_header: str) -> dict[str, str]:
     """Envoy's format of log `ds`. `namespace`: of the metadata that the Lua filter sets."""
     return {
         **_RECORD,
+        Field.CLIENT: f"%REQ({client_header.upper()})%",
         Field.ID: UNIQUE_ID,
         Field.ATTEMPTS: "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
         Field.TYPE: "%ACCESS_LOG_TYPE%",

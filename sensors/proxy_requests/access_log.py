@@ -18,6 +18,7 @@ from flettner.clients.envoy_records.record import (
     Field,
     server_of_cluster,
 )
+from flettner.sensors.proxy_requests.clients import UNKNOWN, ClientBuckets, ClientGroups, read_buckets
 
 CLIENT_LEFT = frozenset({"DC", "DR"})
 """Envoy's response flags: downstream connection terminated, downstream reset. Others are server failures."""
@@ -56,6 +57,7 @@ class AccessRecord:
     done: bool = False
     error: bool = False  # the stream contained an error
     aborted: bool = False
+    client: ClientBuckets = UNKNOWN
 
     @property
     def client_left(self) -> bool:
@@ -101,6 +103,7 @@ def parse_record(tag: str, fields: Mapping[str, Any]) -> AccessRecord:
             done=fields.get(Field.DONE) is True,
             error=fields.get(Field.ERROR) is True,
             aborted=fields.get(Field.ABORTED) is True,
+            client=read_buckets(fields.get(Field.CLIENT)),
         )
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise SensorError(f"a record of another format: {error!r}") from error
@@ -134,27 +137,6 @@ def classify(attempt: AccessRecord, end: AccessRecord | None) -> RequestOutcome:
     return "truncated" if cut else "ok"
 
 
-def _request(
-    record: AccessRecord,
-    outcome: RequestOutcome,
-    end: AccessRecord | None = None,
-    *,
-    stalled: bool = False,
-) -> Request:
-    """`end`: the request's own record, if this attempt was its last."""
-    return Request(
-        server=record.server,
-        outcome=outcome,
-        status=record.code,
-        duration_s=record.duration_s,
-        ttft_s=record.ttft_s,
-        tokens=end.tokens if end else None,
-        request_bytes=end.request_bytes if end else None,
-        began_s=record.began_s,
-        stalled=stalled,
-    )
-
-
 @dataclass(slots=True)
 class _Open:
     """A request that is not fully known yet."""
@@ -173,6 +155,7 @@ class OpenRequests:
 
     stalled_after_s: float
     unstreamed_stalled_after_s: float
+    _clients: ClientGroups = field(default_factory=ClientGroups, init=False)
     _open: dict[str, _Open] = field(default_factory=dict, init=False)
     _out: list[Request] = field(default_factory=list, init=False)
 
@@ -194,7 +177,31 @@ class OpenRequests:
 
     def add_ended(self, record: AccessRecord) -> None:
         """Add a request that has no other record."""
-        self._out.append(_request(record, classify(record, record)))
+        self._report(record, classify(record, record))
+
+    def _report(
+        self,
+        record: AccessRecord,
+        outcome: RequestOutcome,
+        end: AccessRecord | None = None,
+        *,
+        stalled: bool = False,
+    ) -> None:
+        """`end`: the request's own record, if this attempt was its last."""
+        request = Request(
+            server=record.server,
+            outcome=outcome,
+            status=record.code,
+            duration_s=record.duration_s,
+            ttft_s=record.ttft_s,
+            tokens=end.tokens if end else None,
+            request_bytes=end.request_bytes if end else None,
+            began_s=record.began_s,
+            stalled=stalled,
+            client=self._clients.group_of(record.client),
+            pinned=record.client.session is not None,
+        )
+        self._out.append(request)
 
     def _add_attempt(self, request: _Open, record: AccessRecord) -> None:
         if record.attempt in request.counted:
@@ -202,7 +209,7 @@ class OpenRequests:
         if record.code >= SERVER_ERROR or record.server_broke:  # counted now: its retry may run for minutes
             request.counted.add(record.attempt)
             stalled = record.attempt in request.stalled
-            self._out.append(_request(record, classify(record, None), stalled=stalled))
+            self._report(record, classify(record, None), stalled=stalled)
         else:
             request.attempts[record.attempt] = record
 
@@ -212,7 +219,7 @@ class OpenRequests:
         no_byte = record.ttft_s is None and record.server and record.attempt not in reported
         if no_byte and record.duration_s >= limit_s:
             request.stalled.add(record.attempt)
-            self._out.append(_request(record, "stalled"))
+            self._report(record, "stalled")
 
     def _decide(self, request: _Open) -> None:
         """Count the remaining attempts; without a record of the last attempt, use the request's."""
@@ -223,7 +230,7 @@ class OpenRequests:
         for number, attempt in request.attempts.items():
             last = end if end and number == end.attempt else None
             stalled = number in request.stalled
-            self._out.append(_request(attempt, classify(attempt, last), last, stalled=stalled))
+            self._report(attempt, classify(attempt, last), last, stalled=stalled)
         request.attempts.clear()
 
     def take_decided(self, now_s: float) -> tuple[Request, ...]:

@@ -3,10 +3,11 @@
 Inadmissible data counts neither for nor against green, and its time does not count towards the step.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
 
-from flettner.agent.domain.canary_evidence import CanaryEvidence, Observation
+from flettner.agent.domain.canary_evidence import GREEN, CanaryEvidence, Observation
 from flettner.agent.domain.model import Step
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.judge.attainment import count_missed, fails_badly
@@ -23,6 +24,7 @@ COLD_AT_MOST_S = 600.0  # a green whose cache stays cold for longer is judged as
 AS_WARM = 0.8
 PREFIX_TOKENS = 1000.0
 HITS_MATTER = 0.1
+ALSO_UNSERVED = ("stalled", "gave_up")  # streams that count as blue failing, beside errors
 UNEVEN, SURE = 0.5, 6.0  # deviation of a share from its weight: relative, and in standard errors
 DRAINING = "blue still answers earlier requests, maybe on the same GPU: late ones do not count against green"
 SHARED = "both run on one card, and blue fails there: late requests do not count against green"
@@ -64,14 +66,32 @@ def update_recent(evidence: CanaryEvidence, observation: Observation) -> CanaryE
     recent = _decay((*evidence.asked, evidence.asked_s), asked, RECENT_S)
     late = _decay(evidence.missed, missed, RECENT_S)
     ill = _decay(evidence.blue_failed, failed, ILL_S)
+    pinned = {group: _failed_at_blue(arms) for group, arms in observation.clients.items()}
+    ill_groups = {
+        group: _decay(evidence.blue_failed_of.get(group, (0.0, 0.0)), pinned.get(group, (0, 0)), ILL_S)
+        for group in {**evidence.blue_failed_of, **pinned}
+    }
     return replace(
         evidence,
         asked=(recent[0], recent[1]),
         asked_s=recent[2],
         missed=(late[0], late[1]),
         blue_failed=(ill[0], ill[1]),
+        blue_failed_of={group: (failed, of) for group, (failed, of) in ill_groups.items()},
         prefixes=(warm[0], warm[1], warm[2], warm[3]),
     )
+
+
+def _failed_at_blue(arms: Mapping[str, RequestCounts]) -> tuple[int, int]:
+    blue = [arm for server, arm in arms.items() if server != GREEN]
+    return sum(map(_unserved, blue)), sum(arm.served + arm.gave_up for arm in blue)
+
+
+def _least_failed(evidence: CanaryEvidence) -> tuple[float, float]:
+    """Blue's failed requests and all, without the group of clients that fails most: one is no incident."""
+    failed, of = evidence.blue_failed
+    rest = [(failed - bad, of - count) for bad, count in evidence.blue_failed_of.values()]
+    return min([(failed, of), *rest], key=lambda counts: counts[0] / counts[1] if counts[1] > 0 else 0.0)
 
 
 def _unserved(arm: RequestCounts) -> int:
@@ -137,7 +157,7 @@ def has_requests(observation: Observation) -> bool:
 
 
 def _blue_incident(evidence: CanaryEvidence, baseline: RequestCounts) -> str:
-    failed, of = evidence.blue_failed
+    failed, of = _least_failed(evidence)
     asked = baseline.served + baseline.gave_up
     usual = _unserved(baseline) / asked if asked else 0.0
     if of < ENOUGH or failed / of <= usual + ILL:
@@ -149,11 +169,11 @@ def _blue_incident(evidence: CanaryEvidence, baseline: RequestCounts) -> str:
 
 def _blue_worse_than_baseline(evidence: CanaryEvidence) -> str:
     """Whether blue exceeds its own baseline, with which a green that serves alone is compared."""
-    failed, of = evidence.blue_failed
+    failed, of = _least_failed(evidence)
     errors = next((stream for stream in evidence.streams if stream.name == "errors"), None)
     if errors is None or of < ENOUGH:
         return ""
-    usual = errors.usual + sum(stream.usual for stream in evidence.streams if stream.name == "stalled")
+    usual = errors.usual + sum(stream.usual for stream in evidence.streams if stream.name in ALSO_UNSERVED)
     limit = min(max(usual, errors.promised or 0.0) + 2 * errors.margin, 1.0)
     if failed / of <= limit + sqrt(limit * (1 - limit) / of):
         return ""

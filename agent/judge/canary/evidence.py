@@ -1,12 +1,12 @@
 """Group seconds into ticks, and update the evidence of each stream with each closed tick."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import log
 
 from flettner.agent.domain.canary_evidence import (
     NO_COUNTS,
     CanaryEvidence,
-    Counts,
     EProcessPair,
     EvidenceStream,
     Observation,
@@ -15,6 +15,15 @@ from flettner.agent.domain.model import Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts, quantile
 from flettner.agent.judge.attainment import wilson_interval
 from flettner.agent.judge.canary.admissibility import Inadmissible
+from flettner.agent.judge.canary.clients import (
+    ALL,
+    OfBad,
+    count_by_group,
+    left_out,
+    log_worse,
+    set_group_aside,
+    sum_sides,
+)
 from flettner.agent.judge.canary.goodput import buffer_goodput, close_goodput_tick
 from flettner.agent.judge.eprocess import log_sum, update_with_control, update_without_control
 from flettner.agent.judge.failure_modes import (
@@ -77,7 +86,9 @@ def add_observation(
         evidence = replace(
             evidence, streams=tuple(close_wide_tick(s, evidence) for s in evidence.streams), wide_s=0.0
         )
-    return _close_ticks(evidence, step, slo, baseline) if _is_tick_due(evidence) else evidence
+    if _is_tick_due(evidence):
+        evidence = _close_ticks(evidence, step, slo, baseline)
+    return replace(evidence, streams=tuple(set_group_aside(stream) for stream in evidence.streams))
 
 
 def _close_ticks(evidence: CanaryEvidence, step: Step, slo: Slo, baseline: RequestCounts) -> CanaryEvidence:
@@ -109,13 +120,6 @@ def own_settling_s(green: RequestCounts) -> float:
     return 2 * (quantile(green.e2e, 0.9) or 0.0) if is_measured else SETTLE_AT_MOST_S
 
 
-def log_worse(stream: EvidenceStream) -> float:
-    """The logarithm of the evidence that green is worse, mean over requests and ticks."""
-    if stream.ticks is None:
-        return stream.requests.log_above
-    return log_sum((stream.requests.log_above, stream.ticks.log_above)) - log(2)
-
-
 def log_mean(evidence: CanaryEvidence, slo: Slo) -> float:
     """The logarithm of the mean over all possible streams; one that is not open yet counts as 1."""
     every = len(stream_names(slo))
@@ -128,13 +132,27 @@ def buffer_counts(
     stream: EvidenceStream, observation: Observation, slo: Slo, *, against: bool, alone: bool = False
 ) -> EvidenceStream:
     """Buffer the second's counts until their ticks close. `against`: the hard limits count them."""
-    wide, now = dict(stream.wide), Counts()
-    for server, arm in {**observation.blue, "": observation.green}.items():
-        of, bad = count_bad(arm, stream.name, stream.edge_s, slo, alone=alone)
+    groups = count_by_group(stream, observation, slo, alone=alone)
+    aside = groups.pop(stream.set_aside, {}) if stream.set_aside else {}
+    arms = left_out(groups.pop(ALL), aside)
+    new = {
+        group: replace(stream, without={}, clients={})
+        for group, of in groups.items()
+        if any(map(any, of.values()))
+    }
+    without = {
+        group: _buffer(other, left_out(arms, groups.get(group, {})), against=against)
+        for group, other in {**new, **stream.without}.items()
+    }
+    return replace(_buffer(stream, arms, against=against), without=without)
+
+
+def _buffer(stream: EvidenceStream, arms: Mapping[str, OfBad], *, against: bool) -> EvidenceStream:
+    wide, now = dict(stream.wide), sum_sides(arms)
+    for server, (of, bad) in arms.items():
         was_of, was_bad = wide.get(server, (0, 0))
         if of and against:
             wide[server] = (was_of + of, was_bad + bad)
-        now = now.plus(Counts(control=of, control_bad=bad) if server else Counts(green=of, green_bad=bad))
     return replace(
         stream,
         pending=stream.pending.plus(now),
@@ -164,6 +182,13 @@ def close_tick(
 
     `against`: bad requests count too, not only their absence.
     """
+    if stream.without:
+        without = {
+            group: close_tick(other, evidence, step, slo, baseline, against=against)
+            for group, other in stream.without.items()
+        }
+        all_clients = close_tick(replace(stream, without={}), evidence, step, slo, baseline, against=against)
+        return replace(all_clients, without=without)
     counts = stream.pending
     phi = phi_of(calibration_of(evidence.calibration, stream.name, slo))
     if counts.control and counts.green:
@@ -213,6 +238,9 @@ def _compare_with_baseline(
 
 def close_wide_tick(stream: EvidenceStream, evidence: CanaryEvidence) -> EvidenceStream:
     """Count each server's tick as one bad or good draw: robust against clumped failures."""
+    if stream.without:
+        without = {group: close_wide_tick(other, evidence) for group, other in stream.without.items()}
+        return replace(close_wide_tick(replace(stream, without={}), evidence), without=without)
     spread = evidence.calibration.get(stream.name)
     if stream.ticks is None or spread is None:
         return replace(stream, wide={})

@@ -22,6 +22,7 @@ because a server without a queue only looks better than it is.
 The least gain worth a change is GAIN of the requests, or half of those that are bad if that is less.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import log, sqrt
 
@@ -50,6 +51,7 @@ from flettner.agent.judge.attainment import (
     least_gain,
     misses_slo,
 )
+from flettner.agent.judge.canary.clients import sum_sides
 from flettner.agent.judge.eprocess import log_sum, update_with_control, update_without_control
 
 SURE_BETTER, SURE_FUTILE = log(100.0), log(50.0)
@@ -62,6 +64,20 @@ def buffer_goodput(goodput: Goodput, observation: Observation) -> Goodput:
     """Buffer the second's counts until the tick closes."""
     blue = [count_missed(arm) for arm in observation.blue.values()]
     now = Counts(sum(of for of, _ in blue), sum(bad for _, bad in blue), *count_missed(observation.green))
+    servers = observation.arms
+    groups = {
+        group: sum_sides({server: count_missed(arm) for server, arm in arms.items() if server in servers})
+        for group, arms in observation.clients.items()
+    }
+    new = {group: replace(goodput, without={}) for group, counts in groups.items() if any(counts)}
+    without = {
+        group: _buffer(other, now.minus(groups.get(group, NO_COUNTS)))
+        for group, other in {**new, **goodput.without}.items()
+    }
+    return replace(_buffer(goodput, now), without=without)
+
+
+def _buffer(goodput: Goodput, now: Counts) -> Goodput:
     return replace(goodput, pending=goodput.pending.plus(now), counted=goodput.counted.plus(now))
 
 
@@ -72,6 +88,12 @@ def close_goodput_tick(
 
     Beside a blue that misses its SLO a proof leads to more traffic, not to the end: see advancing_phi.
     """
+    if evidence.goodput.without:
+        all_clients, *others = (
+            close_goodput_tick(replace(evidence, goodput=goodput), step, slo, baseline, alone=alone)
+            for goodput in (replace(evidence.goodput, without={}), *evidence.goodput.without.values())
+        )
+        return replace(all_clients, without=dict(zip(evidence.goodput.without, others, strict=True)))
     goodput, counts = evidence.goodput, evidence.goodput.pending
     phi, advancing = goodput_phi(evidence.calibration, slo), advancing_phi(evidence.calibration, slo)
     missed = misses_slo(evidence.calibration, slo, baseline)
@@ -189,13 +211,43 @@ def compare_rate(evidence: CanaryEvidence, baseline: RequestCounts) -> int:
 def log_futile(evidence: CanaryEvidence, slo: Slo) -> float:
     """Evidence that green is not better than a healthy blue by GAIN in the same seconds; advancing phi."""
     times = goodput_phi(evidence.calibration, slo) / advancing_phi(evidence.calibration, slo)
-    return log_sum([times * value for value in evidence.goodput.beside.no_gain]) - log(3)
+    return min(
+        log_sum([times * value for value in goodput.beside.no_gain]) - log(3)
+        for goodput in all_of(evidence.goodput)
+    )
+
+
+def all_of(goodput: Goodput) -> Iterator[Goodput]:
+    """The evidence of all clients, and those without one group: the smallest counts."""
+    yield goodput
+    yield from goodput.without.values()
+
+
+def log_better(evidence: CanaryEvidence) -> float:
+    """Evidence that green is better than blue in the same seconds."""
+    effect = max((stream.effect for stream in evidence.streams), default=1.0)
+    return min(goodput.beside.log_better for goodput in all_of(evidence.goodput)) / effect
+
+
+def log_harm(goodput: Goodput) -> float:
+    """Evidence that a green that serves alone is worse than the baseline."""
+    return min(every.harm.log_harm for every in all_of(goodput))
+
+
+def log_no_gain(goodput: Goodput) -> float:
+    """Evidence that green is not better than the baseline by the least gain."""
+    return min(every.baseline.log_no_gain for every in all_of(goodput))
+
+
+def most_better(goodput: Goodput) -> float:
+    """The maximum of this step of the evidence that green is better than the baseline."""
+    return min(every.baseline.most_better for every in all_of(goodput))
 
 
 def log_better_than_baseline(goodput: Goodput) -> float:
     """Evidence now, not its maximum: a queue may still grow. The mean over alternatives and beginnings."""
-    logs = [value for below in goodput.baseline.better for value in below]
-    return log_sum(logs) - log(len(logs))
+    every = [[value for below in part.baseline.better for value in below] for part in all_of(goodput)]
+    return min(log_sum(logs) - log(len(logs)) for logs in every)
 
 
 def describe_missed(counts: Counts) -> str:

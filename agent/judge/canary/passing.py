@@ -23,7 +23,8 @@ from flettner.agent.domain.verdict import Verdict
 from flettner.agent.judge import attainment
 from flettner.agent.judge.canary import goodput as gp
 from flettner.agent.judge.canary.admissibility import Inadmissible
-from flettner.agent.judge.canary.evidence import FULL_WEIGHT, log_worse
+from flettner.agent.judge.canary.clients import log_not_worse, log_worse
+from flettner.agent.judge.canary.evidence import FULL_WEIGHT
 from flettner.agent.judge.canary.gain import describe_gain
 from flettner.agent.judge.failure_modes import LEAST_CONTROL
 from flettner.agent.judge.wording import describe_counts, describe_odds
@@ -65,7 +66,7 @@ class Situation:
     @property
     def beside(self) -> bool:
         """Whether green is proved better than blue in the same seconds."""
-        return not self.alone and self.evidence.goodput.beside.log_better >= gp.SURE_BETTER
+        return not self.alone and gp.log_better(self.evidence) >= gp.SURE_BETTER
 
     @property
     def relieved(self) -> bool:
@@ -82,7 +83,7 @@ class Situation:
         total, missed = attainment.count_missed(self.baseline)
         gained = missed / total - bad / of if long else 0.0
         less = gained >= attainment.least_gain(self.baseline) / 2 > 0
-        return less or self.evidence.goodput.baseline.most_better >= gp.SURE_RELIEVED
+        return less or gp.most_better(self.evidence.goodput) >= gp.SURE_RELIEVED
 
 
 def decide(now: Situation) -> tuple[CanaryEvidence, Verdict]:
@@ -154,7 +155,7 @@ def _futile(now: Situation) -> str:
         drained = evidence.drained_s >= now.step.at_least_s
         if now.alone and drained and not _least(now) and gp.compare_rate(evidence, now.baseline) >= 0:
             return f"no gain under full load: {with_baseline(now)}"
-        if goodput.baseline.log_no_gain < gp.SURE_FUTILE:
+        if gp.log_no_gain(goodput) < gp.SURE_FUTILE:
             return ""
         least = attainment.least_gain(now.baseline)
         return f"a gain of {100 * least:.2g} points is ruled out: {with_baseline(now)}"
@@ -201,10 +202,10 @@ def _proofs(now: Situation) -> list[str]:
         return []
     busier = f" ({now.hold.busier})" if now.hold.busier else ""
     return [
-        f"{stream.name}: evidence {describe_odds(stream.requests.most_below, log(1 / now.beta))} that "
+        f"{stream.name}: evidence {describe_odds(log_not_worse(stream), log(1 / now.beta))} that "
         f"green is not worse{busier}"
         for stream in now.evidence.streams
-        if stream.requests.most_below < log(1 / now.beta)
+        if log_not_worse(stream) < log(1 / now.beta)
     ]
 
 
@@ -216,13 +217,13 @@ def _gain_lacks(now: Situation) -> list[str]:
     if not now.missed:
         if now.alone or now.relieved:
             return []
-        odds = describe_odds(goodput.beside.log_better, gp.SURE_BETTER)
+        odds = describe_odds(gp.log_better(evidence), gp.SURE_BETTER)
         return [f"goodput: evidence {odds} that green is better"]
     if now.relieved:
         return []
     if not now.alone:
-        beside = describe_odds(goodput.beside.log_better, gp.SURE_BETTER)
-        baseline = describe_odds(goodput.baseline.most_better, gp.SURE_RELIEVED)
+        beside = describe_odds(gp.log_better(evidence), gp.SURE_BETTER)
+        baseline = describe_odds(gp.most_better(goodput), gp.SURE_RELIEVED)
         than_beside = f"goodput: evidence {beside} that green is better than blue beside it"
         than_baseline = f"{baseline} that it is better than blue's baseline"
         return [f"{than_beside}, {than_baseline}; full load not compared yet"]

@@ -5,7 +5,7 @@ from math import exp
 
 from flettner.agent.domain.canary_evidence import CanaryEvidence, EvidenceStream
 from flettner.agent.judge.attainment import wilson_interval
-from flettner.agent.judge.canary.evidence import log_worse
+from flettner.agent.judge.canary.clients import log_not_worse, log_worse
 from flettner.agent.judge.wording import describe_counts
 
 MOST = 700.0  # the largest power of e that a float holds
@@ -55,7 +55,7 @@ def _report_stream(stream: EvidenceStream) -> EvidenceReport:
         margin=stream.margin,
         tolerance=stream.tolerance,
         worse=_e_value(worse),
-        not_worse=_e_value(stream.requests.most_below),
+        not_worse=_e_value(log_not_worse(stream)),
         chance=min(1.0, exp(-min(worse, MOST))),
         says=describe_counts(stream),
     )

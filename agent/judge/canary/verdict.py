@@ -20,14 +20,33 @@ from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.judge.attainment import misses_slo
 from flettner.agent.judge.canary.admissibility import UNEVEN, check_admissibility, update_recent
-from flettner.agent.judge.canary.evidence import FULL_WEIGHT, add_observation, log_mean, log_worse
+from flettner.agent.judge.canary.clients import log_worse, note_clients
+from flettner.agent.judge.canary.evidence import FULL_WEIGHT, add_observation, log_mean
 from flettner.agent.judge.canary.forecast import forecast_plan
 from flettner.agent.judge.canary.gain import describe_gain
-from flettner.agent.judge.canary.goodput import SURE_HARM
+from flettner.agent.judge.canary.goodput import SURE_HARM, log_harm
 from flettner.agent.judge.canary.passing import Situation, decide, with_baseline
-from flettner.agent.judge.failure_modes import LEAST_CONTROL, count_bad, open_streams
+from flettner.agent.judge.failure_modes import LEAST_CONTROL, calibration_of, count_bad, open_streams, phi_of
 from flettner.agent.judge.hard_limits import count_wedged_s, find_violation
 from flettner.agent.judge.wording import describe_chance, describe_counts
+
+
+def note_clients_of(
+    evidence: CanaryEvidence, observation: Observation, *, step: Step, slo: Slo
+) -> CanaryEvidence:
+    """Add a second to the counts of clients in each stream."""
+    alone, calibration = step.weight >= FULL_WEIGHT, evidence.calibration
+    streams = (
+        note_clients(
+            stream,
+            observation,
+            slo,
+            alone=alone,
+            phi=phi_of(calibration_of(calibration, stream.name, slo)),
+        )
+        for stream in evidence.streams
+    )
+    return replace(evidence, streams=tuple(streams))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +89,8 @@ class AnytimeJudge:
             wedged_s=count_wedged_s(evidence, observation),
         )
         control = baseline + blue
-        evidence = replace(
-            evidence,
-            streams=open_streams(evidence, step=step, slo=slo, control=control, margin=evidence.margin),
-        )
+        streams = open_streams(evidence, step=step, slo=slo, control=control, margin=evidence.margin)
+        evidence = note_clients_of(replace(evidence, streams=streams), observation, step=step, slo=slo)
         bad = max((count_bad(green, s.name, s.edge_s, slo)[1] for s in evidence.streams), default=0)
         beside = step.weight < FULL_WEIGHT and blue.total >= LEAST_CONTROL
         control = blue if beside else baseline
@@ -118,7 +135,7 @@ class AnytimeJudge:
             worst = max(evidence.streams, key=log_worse)
             why = f"{describe_counts(worst)}; {describe_chance(log_worse(worst), worst.margin)}"
             return evidence, Verdict(kind="fail", why=f"green is worse: {why}")
-        if evidence.goodput.harm.log_harm >= SURE_HARM:
+        if log_harm(evidence.goodput) >= SURE_HARM:
             return evidence, Verdict(kind="fail", why=f"green is worse: {with_baseline(now)}")
         return decide(now)
 

@@ -1,5 +1,6 @@
 import asyncio
 import os
+import re
 import signal
 import struct
 from collections import Counter
@@ -215,6 +216,26 @@ async def test_counts_mixed_load_as_the_client_sees_it(
         "aborted": 20,
     }
     assert {server for server, _ in received.counts} == {green.name}
+
+
+@pytest.mark.usefixtures("sensor")
+async def test_tells_clients_apart_and_takes_no_word_of_theirs_for_it(
+    received: SensorOutput, traffic: EnvoyTraffic, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    secret = "sk-" + "x" * 5000
+    mine = {"authorization": f"Bearer {secret}", "x-session-id": "s1"}
+    for headers in (mine, {"x-flettner-client": "1.2.3"}, {"x-api-key": secret, "x-mode": "500"}):
+        await ask(client, traffic.listen, headers=headers)
+
+    await received.until_counted(3)
+
+    assert len({request.client for request in received.requests}) == 1  # one address
+    assert None not in {request.client for request in received.requests}
+    assert sorted(request.pinned for request in received.requests) == [False, False, True]
+    noted = [headers["x-flettner-client"] for headers in green.headers]
+    assert all(re.fullmatch(r"\d{1,2}(\.(\d{1,2}|-)){2}", buckets) for buckets in noted)
+    assert "1.2.3" not in noted
+    assert len(set(noted)) == 3
 
 
 @pytest.mark.usefixtures("sensor")

@@ -17,7 +17,11 @@ from flettner.sensors.proxy_requests.access_log import parse_record
 def logs() -> dict[str, dict[str, str]]:
     """Return the fields of each log of the listener, by its tag."""
     listener = resources.listener(
-        Path("/xds/rds.json"), target="chat", listen=Address("127.0.0.1", 80), report_every_s=2.0
+        Path("/xds/rds.json"),
+        target="chat",
+        listen=Address("127.0.0.1", 80),
+        report_every_s=2.0,
+        session_header="x-session-id",
     )
     by_name: dict[str, dict[str, str]] = {}
 

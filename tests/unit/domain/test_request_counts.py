@@ -2,7 +2,8 @@
 
 from pydantic import TypeAdapter
 
-from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.reading import Request
+from flettner.agent.domain.request_counts import RequestCounts, count_requests
 
 COUNTS = TypeAdapter(RequestCounts)
 
@@ -14,3 +15,11 @@ def test_counts_that_are_written_are_read_as_they_were() -> None:
 
     assert COUNTS.validate_json(COUNTS.dump_json(counts)) == counts
     assert COUNTS.validate_json(COUNTS.dump_json(counts + counts)) == counts + counts
+
+
+def test_callers_without_a_right_are_counted_nowhere() -> None:
+    turned_away = [
+        Request(server="r0", outcome="refused", status=status, duration_s=0.1) for status in (401, 403, 400)
+    ]
+
+    assert count_requests(turned_away) == RequestCounts(refused=1)

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from flettner.agent.domain.reading import EngineLiveness
-from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.request_counts import ClientGroup, RequestCounts
 from flettner.agent.domain.server_health import Failure, FailureKind, ServerHealth
 from flettner.agent.judge.server_health import (
     begin_failure,
@@ -155,3 +155,19 @@ def test_another_process_begins_with_a_clean_record() -> None:
     restarted = EngineLiveness(age_s=0.5, running=0, waiting=0, tokens=None, restarted=True)
     fresh = update_health(failed, restarted, NOTHING)
     assert (fresh.of, fresh.bad, fresh.still_s) == (0, 0, 0)
+
+
+def test_one_client_that_fails_at_the_server_of_its_session_is_no_failure() -> None:
+    mine, others = RequestCounts(total=1, errors=1), RequestCounts(total=1)
+    pinned, by_chance = {ClientGroup(3, pinned=True): mine}, {ClientGroup(3, pinned=False): mine}
+    well = ServerHealth(of=20.0)
+
+    def health(clients: dict[ClientGroup, RequestCounts], other: RequestCounts) -> ServerHealth:
+        now = ServerHealth()
+        for _ in range(60):
+            now = update_health(now, WELL, mine + other, clients)
+        return now
+
+    assert find_failure(health(by_chance, others), [well]) is not None
+    assert find_failure(health(pinned, others), [well]) is None
+    assert find_failure(health(pinned, mine), [well]) is not None

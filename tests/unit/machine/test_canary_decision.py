@@ -6,14 +6,15 @@ from typing import Any
 
 from flettner.agent.audit.history import History
 from flettner.agent.domain import events as e
-from flettner.agent.domain.canary_evidence import CanaryEvidence
+from flettner.agent.domain.canary_evidence import GREEN, CanaryEvidence
 from flettner.agent.domain.model import Outcome, OutcomeResult, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
-from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.request_counts import ClientGroup, RequestCounts
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase
 from flettner.agent.domain.verdict import Verdict
+from flettner.agent.machine import canary_decision
 from flettner.agent.machine.earlier_outcomes import why_not_again
 from flettner.agent.machine.launching import extends_baseline
 from flettner.agent.machine.step import Machine, state_without_counts
@@ -47,6 +48,19 @@ def test_a_short_outage_of_the_records_holds_the_canary_which_then_continues() -
     assert world.state.phase is Phase.CANARY
     assert world.state.note == f"held: {BLIND}"
     assert world.until("observing").state.rollout.outcome == "promoted"  # type: ignore[union-attr]
+
+
+def test_the_judge_hears_which_requests_a_client_pinned_to_which_side() -> None:
+    world = in_canary()
+    blue, green = world.state.fleet.running[0].name, world.state.canary.green.name
+    mine, others = RequestCounts(total=2, errors=2), RequestCounts(total=5)
+    pinned, by_chance = ClientGroup(3, pinned=True), ClientGroup(4, pinned=False)
+    clients = {blue: {pinned: mine}, green: {pinned: others, by_chance: others}, "gone": {pinned: mine}}
+    event = e.Observed(at=world.at, arms={blue: mine, green: others}, clients=clients)
+
+    second = canary_decision.observation_of(world.state, event, others)
+
+    assert second.clients == {"3": {blue: mine, GREEN: others}}
 
 
 def test_a_long_outage_suspends_green_without_traffic_until_it_ends() -> None:

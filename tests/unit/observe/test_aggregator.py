@@ -26,7 +26,7 @@ from flettner.agent.domain.reading import (
     SeriesSample,
     SourceState,
 )
-from flettner.agent.domain.request_counts import RequestCounts, count_requests, meets_slo
+from flettner.agent.domain.request_counts import ClientGroup, RequestCounts, count_requests, meets_slo
 from flettner.agent.judge.attainment import count_missed
 from flettner.agent.observe.aggregator import MAX_NEW_SAMPLES, PENDING, REQUESTS, SOURCES, Aggregator
 
@@ -180,6 +180,23 @@ def test_a_stalled_request_is_late_at_once_and_an_abandoned_one_is_not_counted()
     assert reading.requests == {"ok": 1, "stalled": 1, "gave_up": 1}
     assert reading.ttft is not None
     assert (reading.ttft.count, reading.ttft.over_slo) == (2, 0.5)
+
+
+@pytest.mark.parametrize("count", [3, 5000])
+def test_counts_the_requests_of_each_group_of_clients(count: int) -> None:
+    fold = folded(scrape(30))
+    known = replace(request(), client=3, pinned=True)
+    for _ in range(count):
+        fold.add(RequestSample(at=second(30), requests=(request(), known, replace(known, pinned=False))))
+
+    counts, clients = fold.take_request_counts(second(30)), fold.take_clients()
+
+    assert counts["r0"].total == 3 * count
+    assert {client: of.total for client, of in clients["r0"].items()} == {
+        ClientGroup(3, pinned=True): count,
+        ClientGroup(3, pinned=False): count,
+    }
+    assert fold.take_clients() == {}
 
 
 def test_a_refusal_is_counted_but_neither_fast_nor_served() -> None:
