@@ -16,6 +16,7 @@ __all__ = [
     "Effects",
     "KnobFacts",
     "alters_outputs",
+    "beyond_sense",
     "find_default_number",
     "misfit",
     "release_of",
@@ -43,6 +44,12 @@ def tunable(knob: Knob) -> bool:
     """Whether flettner may change the knob; false for an unknown knob."""
     facts = KNOBS.get(knob)
     return facts is not None and facts.tunable
+
+
+def beyond_sense(knob: Knob, value: Value) -> str:
+    """Which limit of the catalogue the value exceeds, as "at most 16"; "" if none."""
+    facts = KNOBS.get(knob)
+    return "" if facts is None else facts.beyond_sense(value)
 
 
 def misfit(knob: Knob, value: Value) -> str:

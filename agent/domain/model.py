@@ -150,16 +150,16 @@ class Bound:
     @property
     def has_limits(self) -> bool:
         """False if every value is allowed."""
-        return self._has_range or bool(self.allowed)
+        return self.has_range or bool(self.allowed)
 
     @property
-    def _has_range(self) -> bool:
+    def has_range(self) -> bool:
         return self.min is not None or self.max is not None
 
     def allows(self, value: Value) -> bool:
         """Whether exactly this value is allowed. With `min` or `max` only numbers are; True is not 1."""
         number = as_number(value)
-        if self._has_range and (number is None or self.clamp(number) != number):
+        if self.has_range and (number is None or self.clamp(number) != number):
             return False
         return not self.allowed or any(is_same(value, listed) for listed in self.allowed)
 

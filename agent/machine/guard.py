@@ -17,7 +17,7 @@ from flettner.agent.machine.earlier_outcomes import gained_nothing, why_not_agai
 from flettner.agent.machine.evidence import no_measurement
 from flettner.agent.machine.hot_knobs import why_not_hot
 from flettner.agent.machine.suggestion_notes import altering_knobs, notes_of_plan
-from flettner.vllm_facts.knobs import misfit, tunable
+from flettner.vllm_facts.knobs import beyond_sense, misfit, tunable
 from flettner.vllm_facts.values import Knob, Setting, Value, as_number
 
 PERSON = "person"  # the rule of a change that an operator requested
@@ -77,7 +77,8 @@ class Guard:
     ) -> Suggestion | ProposalRefusal:
         """Turn an operator's request into a suggestion, or refuse it with the reason.
 
-        The bounds apply; step size, cool-down and earlier outcomes do not. A burning budget adds a note.
+        The bounds apply: a value outside them is refused, never changed into another. Step size, cool-down
+        and earlier outcomes do not. A burning budget adds a note.
         """
         suggestion = self._suggestion(state, proposal, policy=actor, at=at, stepwise=False)
         burning = state.budget.alarm(slo, at)
@@ -124,15 +125,20 @@ class Guard:
             return ProposalRefusal(why="; ".join(refusals))
         to: dict[Knob, Value] = {}
         notes: list[str] = []
+        outside: list[str] = []
         for knob, wanted in proposal.to.items():
             now = blue.setting.get(knob)
             present = proposal.assumed.get(knob) if now is None else now
             value, note = self._clamp_to_bounds(knob, wanted, present, stepwise=stepwise)
             value = now if value == present else value
-            if note:
+            if note and not stepwise:
+                outside.append(self._outside(knob, wanted) or note)
+            elif note:
                 notes.append(note)
             if value != now:
                 to[knob] = value
+        if outside:
+            return ProposalRefusal(why="; ".join(outside))
         if not to:
             asked = ", ".join(f"{k}={v}" for k, v in proposal.to.items())
             return ProposalRefusal(
@@ -200,7 +206,23 @@ class Guard:
         if why := misfit(knob, wanted):
             shown = json.dumps(wanted)[:LONGEST_VALUE]
             return f"{knob}={shown} was requested: {knob} {why}; request such a value"
+        if not bound.has_range and (limit := beyond_sense(knob, wanted)):
+            return (
+                f"{knob}={wanted} was requested, {limit} makes sense on any host; request such a value, or "
+                f"set a range in [targets.bounds.{_toml_key(knob)}]"
+            )
         return ""
+
+    def _outside(self, knob: Knob, wanted: Value) -> str:
+        """By how much a person's number misses the range; empty if it is in it."""
+        bound, number = self.bounds.get(knob, Bound()), as_number(wanted)
+        if number is None or not bound.has_range or bound.clamp(number) == number:
+            return ""
+        limit = f"at most {bound.max:g}" if number > bound.clamp(number) else f"at least {bound.min:g}"
+        return (
+            f"{knob}={wanted} was requested, {limit} is allowed; request such a value, or widen "
+            f"[targets.bounds.{_toml_key(knob)}]"
+        )
 
     def _clamp_to_bounds(self, knob: Knob, wanted: Value, now: Value, *, stepwise: bool) -> tuple[Value, str]:
         """The nearest allowed value, and a sentence if it differs from the wanted one."""

@@ -58,6 +58,10 @@ class KnobFacts:
     unit: str = ""
     min: float | None = None  # what vLLM accepts, not a recommendation
     max: float | None = None
+    least: float | None = (
+        None  # with `most`: what can make sense on a host of today, narrower than min and max
+    )
+    most: float | None = None
     choices: tuple[Value, ...] = ()  # of the newest release in vllm_facts/releases
     octaves: bool = False  # moves in doublings, so that compiled values recur
     defaults: tuple[Default, ...] = ()  # machine-readable, the first match; empty: depends on more
@@ -112,6 +116,16 @@ class KnobFacts:
                 return self._misfit_of_list(value)
             case _:
                 return ""
+
+    def beyond_sense(self, value: Value) -> str:
+        """Why no host of today can use the number; "" if one can, or if it is no number."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or _one_of(value, self.choices):
+            return ""
+        if self.most is not None and value > self.most:
+            return f"at most {self.most:,.10g}"
+        if self.least is not None and value < self.least:
+            return f"at least {self.least:,.10g}"
+        return ""
 
     def _misfit_of_number(self, value: Value) -> str:
         if isinstance(value, bool) or not isinstance(value, int if self.type == "int" else int | float):

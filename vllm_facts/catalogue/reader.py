@@ -4,6 +4,9 @@ Type, choices, default and source come from the table of the release (vllm_facts
 removed a flag from vllm_facts/deprecated_flags.toml. A key of the same name in the TOML file wins; flags that
 the release lacks give type and source there. The fields of `KnobFacts` say what each key holds.
 
+`least` and `most` bound a number to what a host of today can use: 16 GPUs and their memory (512 GiB), the
+longest context of a public model (10 Mi tokens), steps and batches beyond any that were measured.
+
 A missing key means the careful choice: `start` is "cold", `class` is "gated", `tunable` is false. Tunable are
 numbers, switches and choices that decide about speed and memory. Not tunable, and so changed only to values
 that the operator's configuration names: what decides which model is served or how it answers, code and files

@@ -50,23 +50,14 @@ async def test_answers_409_to_an_inadmissible_change(
     assert daemon.suggestions() == []
 
 
-async def test_an_answer_says_that_a_value_was_clamped_to_the_bounds(
+async def test_a_value_outside_the_bounds_is_refused_and_not_changed_into_another(
     client: Client, daemon: MachineDaemonView
 ) -> None:
-    state = daemon.targets()["chat"].state
-    assert state.fleet.blue
-    daemon.set(
-        replace(
-            state,
-            fleet=replace(state.fleet, servers=(replace(state.fleet.blue, setting={"max_num_seqs": 50}),)),
-        )
-    )
+    status, problem = await post(client, PATH, {"to": {"max_num_seqs": 1000}, "reason": "more"})
 
-    _, answer = await post(client, PATH, {"to": {"max_num_seqs": 1000}, "reason": "more"})
-
-    assert answer["from"] == {"max_num_seqs": 50}
-    assert answer["to"] == {"max_num_seqs": 64}
-    assert answer["notes"] == ["max_num_seqs=1000 was clamped to 64: the bounds are 1 to 64"]
+    assert status == 409
+    assert "max_num_seqs=1000 was requested, at most 64 is allowed" in problem["detail"]
+    assert daemon.suggestions() == []
 
 
 @pytest.mark.parametrize(

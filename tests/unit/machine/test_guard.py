@@ -26,6 +26,7 @@ from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine.default_plan import plan_for
 from flettner.agent.machine.guard import Guard, ProposalRefusal
+from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.values import Value
 from tests.support.machine_stories import BLUE, NOON, PLAN, reading
 
@@ -79,6 +80,53 @@ def test_a_bound_on_the_other_side_never_turns_a_raise_into_a_cut() -> None:
 
     assert isinstance(refusal, ProposalRefusal)
     assert "out of reach" in refusal.why
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why"),
+    [
+        (5000, "max_num_seqs=5000 was requested, at most 64 is allowed; request such a value, or widen"),
+        (1, "max_num_seqs=1 was requested, at least 2 is allowed"),
+    ],
+)
+def test_an_operators_value_outside_the_bounds_is_refused_and_never_changed(wanted: int, why: str) -> None:
+    guard = replace(GUARD, bounds={"max_num_seqs": Bound(min=2, max=64)})
+
+    refusal = guard.admit_asked(STATE, proposal(wanted), actor="alice", at=NOON)
+
+    assert isinstance(refusal, ProposalRefusal)
+    assert why in refusal.why
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "limit"),
+    [
+        ("tensor_parallel_size", 64, "at most 16"),
+        ("max_model_len", 10**9, "at most 10,485,760"),
+        ("stream_interval", 10**9, "at most 512"),
+        ("cpu_offload_gb", 1e6, "at most 1,024"),
+        ("num_gpu_blocks_override", 1, "at least 16"),
+        ("max_num_queued_reqs", 0, "at least 1"),
+    ],
+)
+def test_a_number_that_no_host_can_use_is_refused_unless_the_operators_bounds_say_so(
+    knob: str, value: Value, limit: str
+) -> None:
+    wide = replace(GUARD, bounds={knob: Bound(min=0, max=1e10)})
+
+    refusal = GUARD.admit_asked(STATE, proposal(value, knob), actor="alice", at=NOON)
+    allowed = wide.admit_asked(STATE, proposal(value, knob), actor="alice", at=NOON)
+
+    assert isinstance(refusal, ProposalRefusal)
+    assert limit in refusal.why
+    assert isinstance(allowed, Suggestion)
+
+
+def test_every_tunable_number_has_a_range() -> None:
+    numbers = [facts for facts in KNOBS.values() if facts.tunable and facts.type in ("int", "float")]
+
+    assert [facts.name for facts in numbers if facts.most is None and facts.max is None] == []
+    assert [facts.name for facts in numbers if facts.least is None and facts.min is None] == []
 
 
 SLO = Slo(ttft=Objective(under_s=0.5, share=0.95))
