@@ -4,9 +4,12 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from math import inf
 from pathlib import Path
+from time import monotonic
 
 import structlog
 from aiohttp import web
@@ -26,6 +29,7 @@ IDLE_S = 30.0  # for a complete request head, after connecting and between reque
 HANDSHAKE_S = 10.0
 LINGERING_S = 2.0  # time to read a refused body, so that the refusal arrives
 MOST_HEADERS = 64  # of 8 KiB each at most, as aiohttp has it
+LOG_EVERY_S = 10.0
 MALFORMED = "The request is not valid HTTP/1.1, or a line or the number of its headers is over the limit."
 
 log = structlog.get_logger(__name__)
@@ -94,13 +98,14 @@ def _cannot_listen(key: str, listener: Listener, error: OSError) -> ConfigError:
 class _Site(web.BaseSite):
     """As aiohttp's own site, but closes surplus connections and removes its unix socket."""
 
-    __slots__ = ("_bind", "_name", "_path")
+    __slots__ = ("_bind", "_malformed", "_name", "_path")
 
     def __init__(self, runner: web.AppRunner, name: str, bind: Bind, path: Path | None) -> None:
         super().__init__(runner)
         self._name = name
         self._bind = bind
         self._path = path
+        self._malformed = MalformedRequests()
 
     @property
     def name(self) -> str:
@@ -119,7 +124,7 @@ class _Site(web.BaseSite):
         server = self._runner.server
         if server is None or len(server.connections) >= CONNECTIONS:
             return _Full()
-        return HttpConnection(
+        connection = HttpConnection(
             server,
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type]  # None means no access log
@@ -127,6 +132,27 @@ class _Site(web.BaseSite):
             lingering_time=LINGERING_S,
             max_headers=MOST_HEADERS,
         )
+        connection.malformed = self._malformed
+        return connection
+
+
+@dataclass(slots=True)
+class MalformedRequests:
+    """Logs the first malformed request at once, later ones at most once in LOG_EVERY_S, with their number.
+
+    Anybody who reaches the port can send hundreds a second.
+    """
+
+    clock: Callable[[], float] = monotonic
+    _since: int = 0  # the last line
+    _logged_s: float = -inf
+
+    def note(self, peer: str, problem: str) -> None:
+        self._since += 1
+        if self.clock() - self._logged_s < LOG_EVERY_S:
+            return
+        log.warning("api.malformed_request", peer=peer, problem=problem, requests=self._since)
+        self._since, self._logged_s = 0, self.clock()
 
 
 class HttpConnection(web.RequestHandler):
@@ -135,7 +161,8 @@ class HttpConnection(web.RequestHandler):
     The library's own error pages repeat the input, which may hold a token, and name its version.
     """
 
-    __slots__ = ()
+    __slots__ = ("malformed",)
+    malformed: MalformedRequests
 
     def handle_error(
         self,
@@ -144,12 +171,10 @@ class HttpConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer a malformed request; one line in the log, without a traceback and without its content."""
+        """Answer a malformed request; the log has neither a traceback nor its content."""
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
-        log.warning(
-            "api.malformed_request", peer=request.remote or "the unix socket", problem=type(exc).__name__
-        )
+        self.malformed.note(request.remote or "the unix socket", type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("a response was already sent on this connection")
         response = RequestRefusedError(HTTPStatus.BAD_REQUEST, MALFORMED).response()

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from flettner.agent.api.app import build_app
 from flettner.agent.api.problems import MEDIA, Problem
-from flettner.agent.api.server import serve
+from flettner.agent.api.server import MalformedRequests, serve
 from flettner.agent.api.tokens import Tokens
 from flettner.agent.config.listen import Role
 from flettner.primitives.address import Address
@@ -71,6 +71,26 @@ async def test_a_malformed_request_is_answered_and_logged_without_its_content(
     for text in (head, body.decode(), log):
         assert bearer.removeprefix("Bearer ") not in text
         assert aiohttp.__version__ not in text
+
+
+async def test_a_flood_of_malformed_requests_is_one_line_in_the_log(
+    runner: web.AppRunner, written: io.StringIO
+) -> None:
+    for _ in range(20):
+        await answered(runner, MALFORMED["TLS"])
+
+    assert written.getvalue().count("api.malformed_request") == 1
+
+
+def test_later_malformed_requests_are_logged_with_their_number(written: io.StringIO) -> None:
+    now_s = iter([0.0, 0.0, 1.0, 9.0, 10.0, 10.0, 11.0])
+    malformed = MalformedRequests(clock=lambda: next(now_s))
+
+    for _ in range(5):
+        malformed.note("127.0.0.1", "BadStatusLine")
+
+    assert written.getvalue().count("\n") == 2
+    assert '"requests": 3' in written.getvalue()
 
 
 async def test_an_unknown_expectation_at_an_unknown_address_is_not_repeated(runner: web.AppRunner) -> None:
