@@ -46,7 +46,9 @@ def on_drained(_: Rules, state: State, event: Drained) -> Transition:
     """Stop a drained server whose slot green takes, so that it can start again; retire any other."""
     effect = state.effects.awaited_as(Drain)
     canary = state.canary
-    note = f"{effect.server.name} drained, {event.lost} requests lost"
+    note = f"{effect.server.name} drained"
+    if event.lost:
+        note += f", {event.lost} requests open: those without an answer so far are tried at another server"
     state = replace(state, rollout=replace(canary, lost=canary.lost + event.lost), note=note)
     following = Stop if state.phase is Phase.DRAINING else Retire
     return request_effect(state, following(number=0, server=effect.server))
