@@ -83,6 +83,7 @@ def verify(
                 on_record(record)
                 line, size = line + 1, size + length
                 where = f"{name}, line {line}"
+            _require_entries(size, last=last)
             file.seek(size)
             rest = file.read(LONGEST_LINE)
     except BrokenLineError as error:
@@ -93,6 +94,12 @@ def verify(
     return verifier.result(
         first_bad=first_bad, where=where if first_bad else "", problem=problem, torn=len(rest)
     )
+
+
+def _require_entries(size: int, *, last: bool) -> None:
+    """Raise BrokenLineError for a closed file without entries, as a start does."""
+    if not (size or last):
+        raise BrokenLineError("the file is empty")
 
 
 @dataclass(slots=True, kw_only=True)

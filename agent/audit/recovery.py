@@ -12,7 +12,7 @@ from flettner.agent.audit import checkpoints
 from flettner.agent.audit.chain import Head, head_before, read_chain, read_record, removed_heads
 from flettner.agent.audit.checkpoints import Signer
 from flettner.agent.audit.records import LONGEST_LINE, BrokenLineError, JournalRecord, parse_state
-from flettner.agent.audit.segments import Segment, last_line
+from flettner.agent.audit.segments import Segment, last_line, open_plain
 from flettner.agent.domain.errors import JournalError
 from flettner.agent.domain.state import State
 
@@ -34,7 +34,7 @@ def recover(
     start, line, size = _read_end(path, older[-1], signer) if older else None, 0, 0
     head = start or Head()
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             for record, length in read_chain(file, start):
                 start = start or head_before(record)
                 _check_signature(record, signer)
@@ -60,7 +60,7 @@ def _check_closed_files(path: Path, older: Sequence[Segment], signer: Signer | N
     """Raise JournalError for a closed file that does not continue the one before it."""
     for earlier, later in pairwise(older):
         end = _read_end(path, earlier, signer)
-        with later.path.open("rb") as file:
+        with open_plain(later.path) as file:
             line = file.readline(LONGEST_LINE)
         try:
             first = read_record(line.removesuffix(b"\n"), end)["seq"]

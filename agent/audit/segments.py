@@ -5,10 +5,12 @@ A closed file is named after its first entry, `audit-000000000001.jsonl`, so tha
 every instant, and a crash leaves at worst a second name of it, or a draft.
 """
 
+import errno
 import hashlib
 import io
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -58,7 +60,7 @@ def open_files(path: Path, after: int = 0) -> Iterator[tuple[str, io.BufferedRea
 
     The open file is opened first: if it is closed meanwhile, it still ends the sequence.
     """
-    with path.open("rb") as current:
+    with open_plain(path) as current:
         inode = os.fstat(current.fileno())
         older = [
             segment for segment in closed_segments(path) if not os.path.samestat(segment.path.stat(), inode)
@@ -66,9 +68,18 @@ def open_files(path: Path, after: int = 0) -> Iterator[tuple[str, io.BufferedRea
         ends = [*(segment.first for segment in older[1:]), after + 2]
         for segment, end in zip(older, ends, strict=False):
             if end > after + 1:
-                with segment.path.open("rb") as file:
+                with open_plain(segment.path) as file:
                     yield segment.path.name, file, False
         yield path.name, current, True
+
+
+def open_plain(path: Path) -> io.BufferedReader:
+    """Open a file of the journal to read. Raises OSError for another kind: a pipe would never end."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+    return os.fdopen(fd, "rb")
 
 
 def segment_path(path: Path, first: int) -> Path:
@@ -122,7 +133,7 @@ def remove_leftovers(path: Path) -> None:
 
 def last_line(path: Path) -> bytes:
     """Return the last line without its newline; b"" if the file does not end with a newline."""
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         at = file.seek(0, os.SEEK_END)
         tail = b""
         while at > 0 and tail.count(b"\n", 0, max(len(tail) - 1, 0)) == 0:

@@ -21,6 +21,7 @@ from flettner.agent.api.server import serve
 from flettner.agent.audit import checkpoints
 from flettner.agent.audit.history import History
 from flettner.agent.audit.journal import Journal
+from flettner.agent.audit.records import DAEMON, JournalEntry
 from flettner.agent.config.loader import Config, Target
 from flettner.agent.config.notify import Receiver
 from flettner.agent.domain.errors import ActError, ConfigError, NoticeError
@@ -204,7 +205,25 @@ def _open_journal(config: Config, above: int, *, accept_new_journal: bool) -> Jo
         path, now=utc_now, limits=config.audit, signer=signer, accept=accept_new_journal, epoch=above
     )
     log.info("audit.opened", **journal.head.log_fields(), signed_by=signer.id if signer else None)
+    if not journal.head.seq and (left := find_traces(config)):
+        _report_missing_journal(journal, left)
     return journal
+
+
+def find_traces(config: Config) -> list[str]:
+    """What an earlier daemon left in the state directory: the folders of targets and of notices."""
+    names = {*(target.name for target in config.targets), "envoy", "notify"}
+    return sorted(name for name in names if (config.state_dir / name).is_dir())
+
+
+def _report_missing_journal(journal: Journal, left: Sequence[str]) -> None:
+    """Say it in the log and in the first entry: without file, mark and key there is nothing to refuse by."""
+    why = (
+        f"there is no journal, but {', '.join(left)} of an earlier daemon: the journal was removed, with its "
+        f"mark and its key, or the state directory was copied without it; earlier decisions are not known"
+    )
+    log.error("audit.missing", why=why)
+    journal.append(JournalEntry(at=utc_now(), actor=DAEMON, action="audit.missing", why=why))
 
 
 def find_request_source(target: Target, traffic: Traffic) -> RequestSource:

@@ -1,5 +1,6 @@
 """A journal that does not continue the one before: found at a start and by `verify`, accepted on request."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -190,6 +191,23 @@ def test_an_unreadable_mark_is_named(path: Path) -> None:
     assert "audit.mark: is not the mark of a journal" in refusal(path)
     opened(path, accept=True).close()
     assert refusal(path) == ""
+
+
+def test_what_is_no_plain_file_ends_a_start_and_a_verification_at_once(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+    assert "not a plain file" in refusal(path)
+    with pytest.raises(JournalError, match="not a plain file"):
+        verify_in_place(path, now=NOON)
+
+
+def test_an_empty_closed_file_is_refused_by_both(path: Path) -> None:
+    path.with_name("audit-000000000001.jsonl").touch()
+
+    assert "audit-000000000001.jsonl" in refusal(path)
+    report = verify_in_place(path, now=NOON)
+    assert (report.ok, report.problem) == (False, "the file is empty")
 
 
 # what needs no acceptance

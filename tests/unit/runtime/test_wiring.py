@@ -59,6 +59,28 @@ def test_mode_and_approvers_reach_the_machine_and_the_engine(tmp_path: Path, mod
     assert engine.site.acts is acts
 
 
+@pytest.mark.parametrize("left", [False, True])
+def test_a_journal_removed_with_its_mark_and_key_is_missed_also_in_advise(
+    tmp_path: Path, *, left: bool
+) -> None:
+    engine = FakeEngine()
+
+    def with_fake(kind: str, name: str, options: Any, **more: Any) -> object:  # noqa: ANN401 - as build
+        return engine if name == "process" else build_plugin(kind, name, options, **more)
+
+    (tmp_path / "state").mkdir()
+    if left:
+        (tmp_path / "state" / "chat").mkdir()
+        (tmp_path / "state" / "chat" / "model.json").touch()
+    config = loader.parse_config(CONFIG, here=tmp_path, build=with_fake)
+
+    with assemble(config, "advise", above=0) as (daemon, _):
+        records = daemon.journal.after(0, 10)
+
+    assert [record["action"] for record in records] == (["audit.missing"] if left else [])
+    assert not left or "chat of an earlier daemon: the journal was removed" in records[0]["why"]
+
+
 class EngineAwayOnce(FakeEngine):
     attempts = 0
 
