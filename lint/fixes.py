@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flettner.lint.missing_facts import hold_back
+from flettner.lint.missing_facts import hold_back, keep_to_limits
 from flettner.rules.precedence import Ordered, Outranked, Precedence, contradictions, ranked
 from flettner.rules.table import HEALTH, name_of, slug_of
 from flettner.vllm_facts.serve_config import Finding, LintRule, ServeConfig
@@ -45,6 +45,7 @@ def find_fixes(
     lints: Sequence[LintRule],
     live: Sequence[Finding] = (),
     *,
+    standing: Sequence[Finding] = (),
     rank: Precedence = ranked,
 ) -> Fixes:
     """Findings of `lints` and `live` in order, and the changes to make together.
@@ -52,12 +53,14 @@ def find_fixes(
     `live`: findings of the policies on the running server. Only the first of those is
     followed, because one
     change at a time can be measured; flags that are wrong in themselves are corrected together.
+    `standing`: findings of an earlier round that no change of flags can end, such as those of the log.
     A finding yields only to a finding that is shown: when one is replaced or dropped, all are ranked again.
     """
     static, live = _merge_duplicates(
-        [_settle(finding, config, lints) for finding in _drop_duplicates(_run_lints(config, lints))], live
+        [_settle(finding, config, lints) for finding in _drop_duplicates(_run_lints(config, lints))],
+        [keep_to_limits(finding, config) for finding in live],
     )
-    findings = [*live, *static]
+    findings = [*live, *standing, *static]
     replaced = [0] * len(findings)
     dropped: dict[int, Outranked[Finding]] = {}
     while True:
@@ -78,24 +81,39 @@ def find_fixes(
 def find_fixes_in_rounds(config: ServeConfig, lints: Sequence[LintRule]) -> Fixes:
     """The fixes of `config`, with what the changed command calls for.
 
+    The lines of the log describe the first command; its facts and the findings that it gave bind every round.
     It ends early where a later round contradicts an earlier finding of another rule, unless that corrects an
     error: a later value corrects it, too, because no round brings one back.
     """
     fixes = find_fixes(config, lints)
+    standing = [finding for finding in fixes.findings if _is_from_log(finding, config, lints)]
     for _ in range(ROUNDS):
         if not fixes.to and not fixes.env:
             break
-        more = find_fixes(replace(fixes.after(config), log=()), lints)
-        joined = _join(fixes, more)
+        more = find_fixes(replace(fixes.after(config), log=()), lints, standing=standing)
+        joined = _join(fixes, more, standing)
         if joined is None:
             break
         fixes = joined
-    return fixes
+    return _drop_followed(fixes)
 
 
-def _join(first: Fixes, more: Fixes) -> Fixes | None:
+def _is_from_log(finding: Finding, config: ServeConfig, lints: Sequence[LintRule]) -> bool:
+    """Whether the finding disappears without the log."""
+    if not config.log:
+        return False
+    own = [lint for lint in lints if finding.rule in lint.rules]
+    without = _run_lints(replace(config, log=()), own)
+    return not any(other.rule == finding.rule and other.why == finding.why for other in without)
+
+
+def _join(first: Fixes, more: Fixes, standing: Sequence[Finding]) -> Fixes | None:
     """Both changes together; None if `more` changes nothing, or undoes what another rule asks for."""
-    added = [finding for finding in more.findings if finding.to or finding.env]
+    added = [
+        finding
+        for finding in more.findings
+        if (finding.to or finding.env) and not any(_is_repeated(finding, other) for other in standing)
+    ]
     earlier = [
         _with_later_values(finding, added)
         for finding in first.findings
@@ -105,16 +123,33 @@ def _join(first: Fixes, more: Fixes) -> Fixes | None:
         return None
     rules = {finding.rule for finding in earlier}
     findings = sorted([*earlier, *added], key=_severity)
-    outranked = tuple(
-        lost for lost in first.outranked if lost.by in rules | {finding.rule for finding in added}
-    )
+    outranked = [lost for lost in first.outranked if lost.by in rules | {finding.rule for finding in added}]
+    outranked += [
+        lost for lost in more.outranked if lost.what.rule not in {old.what.rule for old in outranked}
+    ]
     return replace(
         first,
         findings=tuple(findings),
-        outranked=outranked,
+        outranked=tuple(outranked),
         to={**first.to, **more.to},
         env={**first.env, **more.env},
     )
+
+
+def _is_repeated(finding: Finding, other: Finding) -> bool:
+    return finding.rule == other.rule and finding.why == other.why
+
+
+def _drop_followed(fixes: Fixes) -> Fixes:
+    """Drop those of the outranked findings whose changes are made after all, by a later round."""
+    changes = {**fixes.to, **{f"env:{name}": value for name, value in fixes.env.items()}}
+    left = [
+        lost
+        for lost in fixes.outranked
+        if not lost.what.changes
+        or any(name not in changes or changes[name] != value for name, value in lost.what.changes.items())
+    ]
+    return replace(fixes, outranked=tuple(left))
 
 
 def _replaces(new: Finding, earlier: Finding) -> bool:
@@ -315,7 +350,11 @@ def build_rows(finding: Finding, config: ServeConfig, assumed: Mapping[Knob, Val
 
 
 def _run_lints(config: ServeConfig, lints: Iterable[LintRule]) -> list[Finding]:
-    findings = [hold_back(finding, lint, config) for lint in lints for finding in lint.check(config)]
+    findings = [
+        keep_to_limits(hold_back(finding, lint, config), config)
+        for lint in lints
+        for finding in lint.check(config)
+    ]
     return sorted(findings, key=_severity)
 
 

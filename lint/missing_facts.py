@@ -1,7 +1,7 @@
-"""What a rule needs to know about a server, and what is missing. Pure.
+"""What a rule needs to know about a server, what is missing, and what is known against a change. Pure.
 
 A rule without its facts is not judged: its silence says nothing about the command. A change whose safety
-depends on a missing fact is shown as a note.
+depends on a missing fact, or that a fact forbids, is shown as a note.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,8 @@ from flettner.vllm_facts.models.estimate import describe_estimate
 from flettner.vllm_facts.serve_config import Fact, Finding, LintRule, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import layout, text_of
 from flettner.vllm_facts.sizing.kv_cache import kv_bytes_per_token, overhead_gib, weights_gib
-from flettner.vllm_facts.values import describe_changes
+from flettner.vllm_facts.sizing.limits import find_limits, value_in_force
+from flettner.vllm_facts.values import Knob, as_number, describe_changes
 
 EXTRA: frozenset[Fact] = frozenset({"profile", "log"})
 """Further inputs: without them a command still counts as judged."""
@@ -144,3 +145,32 @@ def hold_back(finding: Finding, lint: LintRule, config: ServeConfig) -> Finding:
         env={},
         expects=f"not proposed ({change}): whether it is safe depends on {lacks}",
     )
+
+
+def keep_to_limits(finding: Finding, config: ServeConfig) -> Finding:
+    """`finding` within what the log or the file of the server allows.
+
+    A value that lowers a knob, yet not far enough, is lowered to the limit; a finding that raises one above
+    it becomes a note.
+    """
+    if not finding.to or (config.start is None and not config.neighbours):
+        return finding
+    limits = find_limits(config)
+    above = {
+        knob: limits[knob]
+        for knob, value in finding.to.items()
+        if knob in limits and (number := as_number(value)) is not None and number > limits[knob].value
+    }
+    if not above:
+        return finding
+    lowered = {knob: limit.value for knob, limit in above.items() if _lowers(finding, knob, config)}
+    if lowered.keys() == above.keys():
+        return replace(finding, to={**finding.to, **lowered})
+    change, forbidden = describe_changes({**finding.to, **finding.env}), next(iter(above.values()))
+    return replace(finding, klass="note", to={}, env={}, expects=f"not proposed ({change}): {forbidden.why}")
+
+
+def _lowers(finding: Finding, knob: Knob, config: ServeConfig) -> bool:
+    present = value_in_force(config, knob)
+    wanted = as_number(finding.to[knob])
+    return present is not None and wanted is not None and wanted < present

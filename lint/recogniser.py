@@ -3,12 +3,11 @@
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
+from flettner.vllm_facts.start_facts import LONGEST_LINE, join_log
 
-LONGEST_LINE = 4000  # characters of a line that are read
 LOG = Needs(facts=("log",))
 
 Recognise = Callable[[re.Match[str], ServeConfig], Finding | None]
@@ -19,12 +18,6 @@ class Recogniser(DeploymentCheck):
     """A check of one pattern of the log. Of several matching lines, the last one with a finding counts."""
 
     pattern: str  # compiled on use: most commands are checked without a log
-
-
-@lru_cache(maxsize=2)
-def _join(log: tuple[str, ...]) -> str:
-    """The log as one text: most patterns match nowhere, so a single search per pattern is enough."""
-    return "\n".join(line[:LONGEST_LINE] for line in log)
 
 
 def recogniser(
@@ -38,7 +31,7 @@ def recogniser(
     evidence_against: str = "",
 ) -> Recogniser:
     def find(config: ServeConfig) -> Iterable[Finding]:
-        if not re.search(pattern, _join(config.log), re.MULTILINE):
+        if not re.search(pattern, join_log(config.log), re.MULTILINE):
             return ()
         for line in reversed(config.log):
             match = re.search(pattern, line[:LONGEST_LINE], re.MULTILINE)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from flettner.vllm_facts.start_facts import StartFacts, read_start
 from flettner.vllm_facts.values import ChangeClass, Knob, Setting, Value
 
 FindingSeverity = Literal["info", "warning", "error"]
@@ -61,6 +62,14 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbour:
+    """Another server on a GPU of this one, and its gpu_memory_utilization there."""
+
+    name: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeConfig:
     """One `vllm serve` command and the host that runs it."""
 
@@ -73,8 +82,14 @@ class ServeConfig:
     version: str = ""  # "0.32.0"; empty: not known
     profile: str = ""  # "chat", "api", "batch", "rag", "wide-ep"
     log: tuple[str, ...] = ()  # of its start
+    start: StartFacts | None = None  # of the log; they stay true when flags change and the log is left out
+    neighbours: tuple[Neighbour, ...] = ()  # on the fullest of its GPUs
     concurrency: float | None = None  # concurrent requests, measured or given
     little_shared_memory: Launcher | None = None  # that leaves the container with 64 MB of /dev/shm
+
+    def __post_init__(self) -> None:
+        if self.log and self.start is None:
+            object.__setattr__(self, "start", read_start(self.log, self.setting))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

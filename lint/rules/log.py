@@ -4,17 +4,21 @@ The patterns match vLLM 0.11 to 0.33; lines that no pattern matches are ignored.
 """
 
 import re
-from math import floor
+from math import ceil, floor
 
 from flettner.lint.recogniser import recogniser
 from flettner.lint.rules.known_errors import PINNED
 from flettner.vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import memory_share
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit
+from flettner.vllm_facts.sizing.limits import find_limits, round_length, share_limit
 from flettner.vllm_facts.values import Knob, Value
 
 _UTILIZATION, _SEQS, _LEN = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
 _DENSE, _MOE = 0.92, 0.85  # the exchange's buffers of a MoE are outside vLLM's accounts
+_UTMOST = 0.95  # vllm-project/vllm#1298: safe up to there
+LEAST_CACHE_GIB = 0.5
 HYBRID_OFF = "Turning off hybrid kv cache manager because `--kv-transfer-config`"
 
 
@@ -64,23 +68,42 @@ def _no_custom_all_reduce(match: re.Match[str], config: ServeConfig) -> Finding 
 
 
 def _no_kv_blocks(match: re.Match[str], config: ServeConfig) -> Finding:
-    present, ceiling = memory_share(config), _MOE if config.model and config.model.experts else _DENSE
-    to: dict[Knob, Value] = {_UTILIZATION: ceiling} if present < ceiling else {}
+    present, wanted, missing = memory_share(config), _share_with_cache(config), ""
+    if wanted is not None and (fit := estimate_fit(config, share=wanted)) and fit.fits is False:
+        wanted, missing = None, f"; at {wanted:g}, too, it would not start: {fit.why}"
+    to: dict[Knob, Value] = {_UTILIZATION: wanted} if wanted is not None else {}
+    limit = find_limits(config).get(_UTILIZATION)
+    bound = f" ({limit.why})" if limit is not None and limit.value < _DENSE else ""
     more = (
         "the weights and the activations leave memory for KV cache"
         if to
-        else f"{_UTILIZATION} is at its safe maximum: shorten {_LEN}, or use a quantised model or more GPUs"
+        else f"no higher {_UTILIZATION} is safe here{bound}: shorten {_LEN}, or use a quantised model or "
+        "more GPUs"
     )
     return Finding(
         rule="F4",
         klass="auto" if to else "note",
         severity="error",
-        why=f"it did not start: at {_UTILIZATION} {present:g} no GPU memory is left for the KV cache",
+        why=f"it did not start: at {_UTILIZATION} {present:g} no GPU memory is left for the KV cache"
+        + missing,
         to=to,
         expects=more,
         risks="less memory for other processes on this GPU, which may run out of memory",
         evidence={"line": match[0]},
     )
+
+
+def _share_with_cache(config: ServeConfig) -> float | None:
+    """The gpu_memory_utilization with which a KV cache is left; None if no safe one is known to suffice."""
+    present, ceiling = memory_share(config), _MOE if config.model and config.model.experts else _DENSE
+    start, limit = config.start, share_limit(config)
+    if start is not None and start.kv_gib is not None and start.total_gib:
+        least = present + (max(0.0, -start.kv_gib) + (start.request_gib or LEAST_CACHE_GIB)) / start.total_gib
+        if least > _UTMOST:
+            return None
+        ceiling = max(ceiling, ceil(least * 100) / 100)
+    ceiling = ceiling if limit is None else min(ceiling, limit)
+    return ceiling if present < ceiling else None
 
 
 def _context_too_long(match: re.Match[str], config: ServeConfig) -> Finding | None:
@@ -97,7 +120,7 @@ def _context_too_long(match: re.Match[str], config: ServeConfig) -> Finding | No
         klass="gated",
         severity="error",
         why=f"it did not start: a request of {wanted} tokens does not fit the KV cache of {fits} tokens",
-        to={_LEN: _round_down(fits)},
+        to={_LEN: round_length(fits)},
         expects="it starts",
         risks="longer requests are refused; more KV cache or a smaller model would keep them",
         evidence={_LEN: wanted, "estimated_max_model_len": fits},
@@ -106,17 +129,28 @@ def _context_too_long(match: re.Match[str], config: ServeConfig) -> Finding | No
 
 def _memory_in_use(match: re.Match[str], config: ServeConfig) -> Finding | None:
     free, total = float(match["free"]), float(match["total"])
+    limit = share_limit(config)
     fits = floor(free / total * 100 - 1) / 100 if total else 0.0
+    fits = fits if limit is None else min(fits, limit)
     if fits >= memory_share(config):
         return None
-    wise = fits >= 0.5  # noqa: PLR2004 - below that another process uses the GPU
+    took = estimate_fit(config, share=fits)
+    small = took.why if took is not None and took.fits is False else ""
+    wise = fits >= 0.5 and not small  # noqa: PLR2004 - below that another process uses the GPU
     return Finding(
         rule="F4",
         klass="auto" if wise else "note",
         severity="error",
-        why=(f"it did not start: {free:g} of {total:g} GiB were free, {memory_share(config):g} is requested"),
+        why=(
+            f"it did not start: {free:g} of {total:g} GiB were free, {memory_share(config):g} is requested"
+            + (f"; with {fits:g} it would not start, either: {small}" if small else "")
+        ),
         to={_UTILIZATION: fits} if wise else {},
-        expects="it starts with the free memory; better: free the GPU first (nvidia-smi lists its processes)",
+        expects=(
+            "it starts with the free memory; better: free the GPU first (nvidia-smi lists its processes)"
+            if not small
+            else "it starts when the GPU is free (nvidia-smi lists its processes)"
+        ),
         risks="less KV cache",
         evidence={"free_gib": free, "total_gib": total},
     )
@@ -163,11 +197,6 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
         expects=advice,
         evidence={"running": running, "waiting": waiting, "kv_cache_usage_percent": usage},
     )
-
-
-def _round_down(tokens: int) -> int:
-    """Round down to a multiple of 1,024 tokens; smaller numbers stay."""
-    return tokens // 1024 * 1024 or tokens
 
 
 _COUNTS = (

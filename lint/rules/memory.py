@@ -105,6 +105,8 @@ def _check_share_maximum(config: ServeConfig) -> Iterable[Finding]:
 
 def _check_share_minimum(config: ServeConfig) -> Iterable[Finding]:
     given = number_of(config, SHARE)
+    if config.start is not None and config.start.ran_out:
+        config = replace(config, log=(), start=None)  # the error in the log outranks it, and that is said
     to = required_share(replace(config, setting={**apply_plan(config).setting, SHARE: given}))
     if given is None or to is None or (config.card and config.card.name in SHARED_MEMORY):
         return

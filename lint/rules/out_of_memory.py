@@ -1,66 +1,196 @@
-"""CUDA out of memory in a startup log: while weights load, in the warm-up, later (rules F5 and M2)."""
+"""CUDA out of memory in a startup log: while weights load, in the warm-up, later (rules F5 and M2).
+
+What a change frees and what it leaves is computed with the sizes in the log, or else with estimates.
+"""
 
 import re
+from dataclasses import dataclass
 
-from flettner.lint.recogniser import LONGEST_LINE, recogniser
+from flettner.lint.recogniser import recogniser
 from flettner.vllm_facts.references import CONSERVING_MEMORY
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import memory_share
+from flettner.vllm_facts.sizing.effective_flags import effective_batched_tokens, effective_seqs, memory_share
+from flettner.vllm_facts.sizing.kv_cache import GIB, USABLE, estimate_fit, longest_request
+from flettner.vllm_facts.sizing.limits import (
+    LENGTH,
+    SEQS,
+    SHARE,
+    TOKENS,
+    round_length,
+    round_share,
+    share_limit,
+)
+from flettner.vllm_facts.start_facts import OUT_OF_MEMORY, StartFacts
 from flettner.vllm_facts.values import Knob, Value
 
-_UTILIZATION, _SEQS = "gpu_memory_utilization", "max_num_seqs"
-_LOWER = (0.85, 0.8)  # M2: where to go after an OOM
-_TRACEBACK = 60  # lines: that of a worker has about 30
+_LOWER = (0.85, 0.8)  # M2: where to go after an OOM of unknown size
+_MARGIN_GIB = 0.25  # freed beyond the allocation that failed: the next ones are smaller
+_SHORT, _FEW, _STEP = 2048, 8, 2048
+_SAFE = 0.95  # share of the remaining KV cache that a shorter request may take
+_CROWDED = 0.05  # share of the card that other processes hold, from which they are the first to look at
 _IMAGES = (
     "; the start profiles the largest images and videos: --limit-mm-per-prompt "
     """'{"image":1,"video":0}' and --mm-processor-kwargs '{"max_pixels":…}' make that smaller"""
 )
-_LOADS = re.compile(r"\bin (?:load_model|load_weights|initialize_model|create_weights)\b")
-_OOM = r"(?:torch\.|CUDA)\w*\.?OutOfMemoryError.*|CUDA (?:out of memory\. Tried|error: out of memory).*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Memory:
+    """GiB of one GPU: in all, left for the KV cache, and needed for one request of full length."""
+
+    total: float
+    kv: float
+    request: float
+
+    def leaves(self, present: float, share: float) -> float:
+        """The KV cache at a lower share."""
+        return self.kv - (present - share) * self.total
 
 
 def _warm_up_failure(match: re.Match[str], config: ServeConfig) -> Finding | None:
-    dummies, seqs = int(match["dummies"]), config.setting.get(_SEQS)
+    dummies, seqs = int(match["dummies"]), config.setting.get(SEQS)
     if isinstance(seqs, int) and seqs < dummies:
         return None  # lowered since: the log is of another start
-    to: dict[Knob, Value] = {_SEQS: 1 << max(0, (dummies // 4).bit_length() - 1)}
-    if memory_share(config) > _LOWER[0]:
-        to[_UTILIZATION] = _LOWER[0]
+    to: dict[Knob, Value] = {SEQS: 1 << max(0, (dummies // 4).bit_length() - 1)}
+    share, why = _find_share(config, _LOWER[:1])
+    if share is not None:
+        to[SHARE] = share
     return Finding(
         rule="F5",
         klass="auto",
         severity="error",
         why=f"it did not start: out of GPU memory while it warmed up with {dummies} dummy requests",
         to=to,
-        expects="it starts; if not, try a shorter context (max_model_len, an operator's decision)",
+        expects="it starts; if not, try a shorter context (max_model_len, an operator's decision)"
+        + (f". {SHARE} stays: {why}" if share is None and why else ""),
         risks="fewer requests run at once; less KV cache",
         evidence={"dummy_requests": dummies},
     )
 
 
 def _out_of_memory(match: re.Match[str], config: ServeConfig) -> Finding | None:
-    if any("dummy requests" in line for line in config.log):
+    start = config.start or StartFacts()
+    if start.warm_up_seqs is not None:
         return None  # F5 knows more
-    if _is_loading(config):
+    if start.stage == "load":
         return _weights_too_large(match)
-    lower = next((step for step in _LOWER if step < memory_share(config)), None)
-    seqs = config.setting.get(_SEQS)
-    to: dict[Knob, Value] = {}
-    if lower is not None:
-        to = {_UTILIZATION: lower}
-    elif isinstance(seqs, int) and seqs > 1:
-        to = {_SEQS: seqs // 2}
+    others = _describe_others(start)
+    if start.stage == "profile":
+        to, why, expects = _shrink_step(config)
+    else:
+        to, why, expects = _shrink_cache(config)
     return Finding(
         rule="M2",
-        klass="auto" if to else "note",
+        klass="gated" if LENGTH in to else "auto" if to else "note",
         severity="error",
-        why="the log shows a CUDA out of memory: allocations outside vLLM's accounting need more memory",
+        why=f"the log shows a CUDA out of memory: {why}{others}",
         to=to,
-        expects="no further OOM; otherwise lower max_num_seqs, then max_model_len"
-        + (_IMAGES if _reads_images(config) else ""),
-        risks="less KV cache",
+        expects=expects + (_IMAGES if _reads_images(config) else ""),
+        risks="longer requests are refused; less KV cache" if LENGTH in to else "less KV cache",
         evidence={"line": match[0][:160]},
     )
+
+
+def _shrink_cache(config: ServeConfig) -> tuple[dict[Knob, Value], str, str]:
+    """Less KV cache, for the allocations outside vLLM's accounting; else fewer or shorter requests."""
+    outside = "allocations outside vLLM's accounting need more memory"
+    share, why = _find_share(config, _LOWER)
+    if share is not None:
+        return {SHARE: share}, outside, "no further OOM; otherwise lower max_num_seqs, then max_model_len"
+    seqs, present = effective_seqs(config), memory_share(config)
+    if why:
+        outside += f", but {why}"
+    shorter = _find_shorter(config)
+    if shorter is not None:
+        length, share = shorter
+        freed = {SHARE: share} if share < present else {}
+        return {**freed, LENGTH: length}, outside, f"it starts, with requests of up to {length:,} tokens"
+    if seqs is not None and seqs > (_FEW if why else 1):
+        to: dict[Knob, Value] = {SEQS: seqs // 2}
+        return to, outside, "less memory for sampling and graphs; otherwise a shorter max_model_len"
+    if why:
+        return (
+            {},
+            outside,
+            (
+                f"no {SHARE} starts this model here: a quantised checkpoint, an FP8 KV cache, a shorter "
+                f"{LENGTH} or more GPUs"
+            ),
+        )
+    return {}, outside, "no further OOM with a shorter max_model_len, a quantised checkpoint or more GPUs"
+
+
+def _shrink_step(config: ServeConfig) -> tuple[dict[Knob, Value], str, str]:
+    why = f"the largest step did not fit beside the weights, which no {SHARE} changes"
+    tokens, seqs = effective_batched_tokens(config), effective_seqs(config)
+    if tokens is not None and tokens > _STEP:
+        return (
+            {TOKENS: max(_STEP, 1 << (tokens // 2).bit_length() - 1)},
+            why,
+            "a smaller step needs less memory",
+        )
+    if seqs is not None and seqs > _FEW:
+        return {SEQS: max(_FEW, seqs // 4)}, why, "sampling for fewer requests needs less memory"
+    return {}, why, "a quantised checkpoint, or more GPUs for an engine"
+
+
+def _find_share(config: ServeConfig, steps: tuple[float, ...]) -> tuple[float | None, str]:
+    """A lower gpu_memory_utilization that frees enough and holds a request; else None, and why not."""
+    start, present = config.start or StartFacts(), memory_share(config)
+    memory, total = _find_memory(config), _total_gib(config)
+    share: float | None
+    if start.missing_gib is not None and total:
+        share = round_share(present - (start.missing_gib + _MARGIN_GIB) / total)
+    else:
+        share = next((step for step in steps if step < present), None)
+    limit = share_limit(config)
+    if share is not None and limit is not None:
+        share = min(share, limit)
+    if share is None or share <= 0:
+        return None, ""
+    if memory is not None and (left := memory.leaves(present, share)) < memory.request:
+        return None, (
+            f"at {SHARE} {share:g} {max(0.0, left):.2f} GiB would be left for the KV cache, and one request "
+            f"of full length needs {memory.request:.2f}"
+        )
+    return share, ""
+
+
+def _find_shorter(config: ServeConfig) -> tuple[int, float] | None:
+    """The max_model_len that fits after the failed allocation has its room, and the share for it."""
+    start, present, memory = config.start or StartFacts(), memory_share(config), _find_memory(config)
+    most = longest_request(config)
+    if memory is None or most is None or start.missing_gib is None or memory.request <= 0:
+        return None
+    share = round_share(present - (start.missing_gib + _MARGIN_GIB) / memory.total)
+    length = round_length(int(most * _SAFE * memory.leaves(present, share) / memory.request))
+    return (length, share) if _SHORT <= length < most else None
+
+
+def _find_memory(config: ServeConfig) -> _Memory | None:
+    """The sizes in the log; what it lacks is estimated from the model and the GPU, where both are known."""
+    start, total, fit, most = config.start, _total_gib(config), estimate_fit(config), longest_request(config)
+    logged = start.kv_gib if start is not None else None
+    needed = start.request_gib if start is not None else None
+    if fit is not None and fit.bound == "about":
+        logged = fit.kv_gib if logged is None else logged
+        needed = fit.kv_bytes * most / GIB if needed is None and most is not None else needed
+    if total is None or logged is None or needed is None:
+        return None
+    return _Memory(total=total, kv=logged, request=needed)
+
+
+def _total_gib(config: ServeConfig) -> float | None:
+    if config.start is not None and config.start.total_gib:
+        return config.start.total_gib
+    return config.card.memory_gib * USABLE if config.card and config.card.memory_gib else None
+
+
+def _describe_others(start: StartFacts) -> str:
+    if start.total_gib is None or start.others_gib is None or start.others_gib < _CROWDED * start.total_gib:
+        return ""
+    held = f"{start.others_gib:.1f} of the {start.total_gib:g} GiB"
+    return f"; other processes hold {held} (nvidia-smi lists them)"
 
 
 def _weights_too_large(match: re.Match[str]) -> Finding:
@@ -70,20 +200,13 @@ def _weights_too_large(match: re.Match[str]) -> Finding:
         why="the log shows a CUDA out of memory while the weights were loaded: they do not fit the "
         "GPU in the format in which they are read",
         expects=(
-            f"a quantised checkpoint, or more GPUs for an engine; a lower {_UTILIZATION} "
+            f"a quantised checkpoint, or more GPUs for an engine; a lower {SHARE} "
             "does not help. If the checkpoint is quantised, check that its own config is read "
             "(--hf-config-path, --quantization)"
         ),
         source=f"{CONSERVING_MEMORY}; vllm-project/vllm#16128",
         evidence={"line": match[0][:160]},
     )
-
-
-def _is_loading(config: ServeConfig) -> bool:
-    """Whether the traceback of the last out-of-memory error names code that loads weights."""
-    last = max(place for place, line in enumerate(config.log) if re.search(_OOM, line[:LONGEST_LINE]))
-    trace = config.log[max(0, last - _TRACEBACK) : last]
-    return any(_LOADS.search(line[:LONGEST_LINE]) for line in trace)
 
 
 def _reads_images(config: ServeConfig) -> bool:
@@ -101,10 +224,10 @@ LINTS = (
     ),
     recogniser(
         "M2",
-        _OOM,
+        OUT_OF_MEMORY,
         _out_of_memory,
-        reports="CUDA ran out of memory",
+        reports="CUDA ran out of memory; the change is computed with the sizes in the log",
         source=CONSERVING_MEMORY,
-        evidence_for="no public measurement of the steps 0.85 and 0.8",
+        evidence_for="no public measurement of the steps 0.85 and 0.8, where the log has no sizes",
     ),
 )

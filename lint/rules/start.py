@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterable
 
-from flettner.lint.recogniser import LOG, LONGEST_LINE
+from flettner.lint.recogniser import LOG
 from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
+from flettner.vllm_facts.start_facts import LONGEST_LINE
 from flettner.vllm_facts.values import Value
 
 _SEQS, _LEN = "max_num_seqs", "max_model_len"

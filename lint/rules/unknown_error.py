@@ -7,13 +7,14 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
-from flettner.lint.recogniser import LOG, LONGEST_LINE, Recogniser
+from flettner.lint.recogniser import LOG, Recogniser
 from flettner.lint.rules import known_errors, log, out_of_memory, start_errors
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.raised_errors import RaisedError, find_raised, format_release, next_release
 from flettner.vllm_facts.releases import NAME, TABLE
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, json_entry
+from flettner.vllm_facts.start_facts import LONGEST_LINE
 from flettner.vllm_facts.values import Knob
 
 _ERROR = re.compile(

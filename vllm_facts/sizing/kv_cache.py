@@ -5,7 +5,7 @@ vLLM 0.20), and the rest is KV cache (v1/worker/gpu_worker.py: determine_availab
 of a token are exact to about 1 %; the overhead is an estimate, so an answer that hangs on it is None.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
@@ -111,15 +111,15 @@ def estimate_fit(
     """
     model, shape = config.model, shape or layout(config)
     share = memory_share(config) if share is None else share
-    weights, each = weights_gib(config, shape), kv_bytes_per_token(config, shape)
-    overhead = overhead_gib(config, shape)
+    weights, each, overhead, measured = _calibrated_sizes(config, shape)
     if model is None or config.card is None or config.card.memory_gib is None:
         return None
     if weights is None or each is None or overhead is None:
         return None
-    budget, given = config.card.memory_gib * USABLE * share, number_of(config, "kv_cache_memory_bytes")
+    visible = (config.start and config.start.total_gib) or config.card.memory_gib * USABLE
+    budget, given = visible * share, number_of(config, "kv_cache_memory_bytes")
     if given is not None:
-        budget = min(weights + overhead + given / GIB, config.card.memory_gib * USABLE)
+        budget = min(weights + overhead + given / GIB, visible)
     kv = budget - weights - overhead
     most, bound = longest_request(config), _bound(config, model)
     error = budget * ERROR * (2 if model.architecture.endswith("ForConditionalGeneration") else 1)
@@ -134,8 +134,40 @@ def estimate_fit(
         kv_tokens=tokens,
         full_length_sequences=None if most is None else tokens / most,
         bound=bound,
-        why=_explain(config.card.name, budget, weights, overhead, tokens if kv > 0 else None, most, bound),
+        why=_explain(config.card.name, budget, weights, overhead, tokens if kv > 0 else None, most, bound)
+        + measured,
     )
+
+
+def _calibrated_sizes(
+    config: ServeConfig, shape: Layout
+) -> tuple[float | None, float | None, float | None, str]:
+    """Weights, bytes of a token and overhead, corrected by what the log of a start measured, and a remark.
+
+    The weights and the KV cache are off by the same factor in every layout, the overhead by the same amount.
+    """
+    weights, each = weights_gib(config, shape), kv_bytes_per_token(config, shape)
+    overhead, start = overhead_gib(config, shape), config.start
+    if start is None or weights is None or each is None or overhead is None:
+        return weights, each, overhead, ""
+    then = replace(config, setting=start.setting, start=None)
+    before = layout(then)
+    sizes = weights_gib(then, before), kv_bytes_per_token(then, before), overhead_gib(then, before)
+    if sizes[0] is None or sizes[1] is None or sizes[2] is None:
+        return weights, each, overhead, ""
+    told: list[str] = []
+    if start.weights_gib and sizes[0] > 0:
+        weights *= start.weights_gib / sizes[0]
+        told.append("the weights")
+    if start.kv_gib and start.kv_tokens and not (config.model and config.model.hybrid):
+        engines = start.kv_gib * GIB / start.kv_tokens
+        each *= engines / sizes[1]
+        told.append("the KV cache")
+    if start.kv_gib is not None and start.total_gib and number_of(then, "kv_cache_memory_bytes") is None:
+        spent = start.total_gib * memory_share(then) - start.kv_gib - (start.weights_gib or sizes[0])
+        overhead = max(0.0, overhead + spent - sizes[2])
+        told.append("the rest of the work")
+    return weights, each, overhead, f" (measured by the log: {', '.join(told)})" if told else ""
 
 
 def weights_gib(config: ServeConfig, shape: Layout) -> float | None:

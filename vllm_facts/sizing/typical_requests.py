@@ -9,9 +9,11 @@ from flettner.vllm_facts.sizing.effective_flags import (
     number_of,
 )
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit, longest_request
+from flettner.vllm_facts.sizing.limits import share_limit
 
 SHARE = "gpu_memory_utilization"
 MOE_SHARE, DENSE_SHARE, LOW_SHARE = 0.85, 0.9, 0.8  # vLLM's own: 0.9 until 0.19, 0.92 since
+WORTH = 0.05  # of a card: a smaller step is not worth a change
 FEW_SEQS, SEQS_TO = 16, 128  # B1
 PART = 8  # a typical request is at most this fraction of the longest
 SHORTEST = 256
@@ -39,7 +41,10 @@ def recommend_share(config: ServeConfig) -> float | None:
     if is_pooling(config) and (took is None or took.fits is not False):
         return None
     hybrid = config.model is not None and config.model.hybrid
-    return MOE_SHARE if is_sparse(config) or hybrid else DENSE_SHARE
+    wanted, limit = MOE_SHARE if is_sparse(config) or hybrid else DENSE_SHARE, share_limit(config)
+    if limit is None or limit >= wanted:
+        return wanted
+    return limit if limit >= given + WORTH else None
 
 
 def _keeps_exchange_buffers(config: ServeConfig) -> bool:

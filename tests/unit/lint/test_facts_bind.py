@@ -1,0 +1,182 @@
+"""Random commands with a log or neighbours: no printed value is above what these facts allow."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import pytest
+
+from flettner.lint.fixes import Fixes, find_fixes_in_rounds
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.serve_config import Neighbour, ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import memory_share
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit
+from flettner.vllm_facts.values import Knob, as_number
+from tests.support.lint_cases import A10, H100, LLAMA_8B, case
+from tests.support.random_commands import describe, random_cases
+from tests.support.sampling import FULL
+
+SEED, COUNT = 20261127, 10_000 if FULL else 400
+SHARE, LENGTH, SEQS = "gpu_memory_utilization", "max_model_len", "max_num_seqs"
+
+
+@dataclass(slots=True)
+class Facts:
+    """Lines of a log, and the highest values that they leave."""
+
+    lines: list[str] = field(default_factory=list)
+    most: dict[Knob, float] = field(default_factory=dict)
+    neighbours: tuple[Neighbour, ...] = ()
+
+    def allow(self, knob: Knob, value: float) -> None:
+        self.most[knob] = min(value, self.most.get(knob, value))
+
+
+def free_memory(draw: Random, facts: Facts, config: ServeConfig) -> None:
+    total = round((config.card.memory_gib if config.card and config.card.memory_gib else 80.0) * 0.99, 2)
+    free = round(total * draw.uniform(0.1, 0.99), 2)
+    share = memory_share(config)
+    facts.lines.append(
+        f"ValueError: Free memory on device cuda:0 ({free}/{total} GiB) on startup is less than desired GPU "
+        f"memory utilization ({share}, {share * total:.2f} GiB). Decrease GPU memory utilization"
+    )
+    facts.allow(SHARE, free / total)
+
+
+def other_process(draw: Random, facts: Facts, config: ServeConfig) -> None:
+    total = (config.card.memory_gib if config.card and config.card.memory_gib else 80.0) * 0.99
+    others = total * draw.uniform(0.05, 0.6)
+    left = total * 0.01
+    facts.lines.append(
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {draw.uniform(0.1, 4):.2f} GiB. GPU "
+        f"0 has a total capacity of {total:.2f} GiB of which {left:.2f} GiB is free. Including non-PyTorch "
+        f"memory, this process has {total - left - others:.2f} GiB memory in use."
+    )
+    facts.allow(SHARE, min(1 - others / total, memory_share(config)))
+
+
+def warm_up(draw: Random, facts: Facts, config: ServeConfig) -> None:
+    dummies = draw.choice((16, 64, 256, 1024))
+    facts.lines.append(
+        f"RuntimeError: CUDA out of memory occurred when warming up sampler with {dummies} dummy requests."
+    )
+    facts.allow(SEQS, dummies - 1)
+    facts.allow(SHARE, memory_share(config))
+
+
+def longest(draw: Random, facts: Facts, _: ServeConfig) -> None:
+    fits, wanted = draw.randint(600, 60_000), draw.choice((65_536, 131_072))
+    facts.lines.append(
+        f"ValueError: To serve at least one request with the model's max seq len ({wanted}), (16.00 GiB KV "
+        f"cache is needed, which is larger than the available KV cache memory ({16 * fits / wanted:.2f} GiB)."
+        f" Based on the available memory, the estimated maximum model length is {fits}. Try increasing"
+    )
+    facts.allow(LENGTH, fits)
+
+
+def state_blocks(draw: Random, facts: Facts, _: ServeConfig) -> None:
+    blocks = draw.randint(4, 900)
+    facts.lines.append(f"ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks ({blocks}).")
+    facts.allow(SEQS, blocks)
+
+
+def no_cache(draw: Random, facts: Facts, _: ServeConfig) -> None:
+    facts.lines.append(f"INFO Available KV cache memory: {draw.uniform(-9, 0.2):.2f} GiB")
+    facts.lines.append("ValueError: No available memory for the cache blocks. Try increasing")
+
+
+def neighbours(draw: Random, facts: Facts, _: ServeConfig) -> None:
+    shares = [round(draw.uniform(0.05, 0.6), 2) for _ in range(draw.choice((1, 2)))]
+    facts.neighbours = tuple(Neighbour(name=f"s{at}", share=share) for at, share in enumerate(shares))
+    facts.allow(SHARE, max(0.0, 1 - sum(shares)))
+
+
+KINDS: tuple[Callable[[Random, Facts, ServeConfig], None], ...] = (
+    *(free_memory, other_process, warm_up, longest, state_blocks, no_cache, neighbours),
+)
+
+
+FREE = (
+    "ValueError: Free memory on device cuda:0 (59.3/79.2 GiB) on startup is less than desired GPU memory "
+    "utilization (0.9, 71.28 GiB). Decrease GPU memory utilization"
+)
+WARM_UP = "RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests."
+LONGEST = (
+    "ValueError: To serve at least one request with the model's max seq len (131072), (16.00 GiB KV cache is "
+    "needed, which is larger than the available KV cache memory (2.97 GiB). Based on the available memory, "
+    "the estimated maximum model length is 24320."
+)
+
+
+def test_a_share_that_the_log_asks_for_stays_in_later_rounds() -> None:
+    config = case("vllm serve m --gpu-memory-utilization 0.9", model=LLAMA_8B, card=H100, log=(FREE,))
+
+    assert find_fixes_in_rounds(config, all_lints()).to == {SHARE: 0.73}
+
+
+def test_memory_is_not_raised_where_the_warm_up_ran_out() -> None:
+    flags = "--gpu-memory-utilization 0.78 --max-num-seqs 256 --max-model-len 8192"
+    config = case(f"vllm serve m {flags}", model=LLAMA_8B, card=A10, log=(WARM_UP,))
+
+    fixes = find_fixes_in_rounds(config, all_lints())
+
+    assert fixes.to[SEQS] == 64
+    assert (as_number(fixes.to.get(SHARE)) or 0.0) <= 0.78
+    assert ("M5", "F5") in [(lost.what.rule, lost.by) for lost in fixes.outranked]
+
+
+def test_a_context_is_never_longer_than_the_log_says_that_it_fits() -> None:
+    """By the formula more fits: the model's estimate is corrected by what the log measured."""
+    config = case("vllm serve m", model=LLAMA_8B, card=A10, log=(LONGEST,))
+
+    assert find_fixes_in_rounds(config, all_lints()).to[LENGTH] == 24320 // 1024 * 1024
+
+
+def test_the_estimate_is_that_of_the_log_where_the_log_has_one() -> None:
+    log = (
+        "INFO Model loading took 17.25 GiB memory and 3.2 seconds",
+        "INFO Available KV cache memory: 1.50 GiB",
+        "INFO GPU KV cache size: 12,288 tokens",
+        "INFO Free memory on device (22.0/22.1 GiB) on startup. Desired",
+    )
+    flags = "--gpu-memory-utilization 0.9 --max-model-len 8192"
+    config = case(f"vllm serve m {flags}", model=LLAMA_8B, card=A10, log=log)
+
+    now, more = estimate_fit(replace(config, log=())), estimate_fit(config, share=0.95)
+
+    assert now is not None
+    assert now.weights_gib == pytest.approx(17.25)
+    assert now.kv_tokens == pytest.approx(12_288, abs=2)
+    assert "measured by the log: the weights" in now.why
+    assert more is not None
+    assert more.kv_tokens == pytest.approx(12_288 * (1.5 + 0.05 * 22.1) / 1.5, rel=1e-3)
+
+
+def test_no_printed_value_is_above_what_a_fact_allows() -> None:
+    draw, lints, seen = Random(SEED), all_lints(), Counter[str]()  # noqa: S311 - a sample of tests
+    for command, bare in random_cases(SEED, COUNT):
+        facts = Facts()
+        for kind in draw.sample(KINDS, draw.choice((1, 1, 2, 3))):
+            kind(draw, facts, bare)
+        config = replace(bare, log=tuple(facts.lines), neighbours=facts.neighbours)
+
+        fixes = find_fixes_in_rounds(config, lints)
+
+        for knob, most in facts.most.items():
+            value = as_number(fixes.to.get(knob))
+            told = (describe(command, config), facts, fixes.to)
+            assert value is None or value <= most + 1e-9, told
+            seen[knob] += value is not None
+        assert not _followed_though_outranked(fixes), (describe(command, config), facts, fixes.to)
+    assert min(seen[knob] for knob in (SHARE, LENGTH, SEQS)) > 0
+
+
+def _followed_though_outranked(fixes: Fixes) -> list[str]:
+    shown = {finding.rule for finding in fixes.findings if finding.to or finding.env}
+    command = {**fixes.to, **{f"env:{name}": value for name, value in fixes.env.items()}}
+    return [
+        lost.what.rule
+        for lost in fixes.outranked
+        if lost.what.changes and lost.what.rule not in shown and lost.what.changes.items() <= command.items()
+    ]

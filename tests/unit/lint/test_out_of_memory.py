@@ -1,0 +1,95 @@
+"""Memory is arithmetic with the log's own terms: what a change frees, and what it leaves for the KV cache."""
+
+import pytest
+
+from flettner.lint.fixes import Fixes, find_fixes_in_rounds
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.serve_config import GpuModel, Model
+from flettner.vllm_facts.values import Value, as_number
+from tests.support.lint_cases import A10, LLAMA_8B, case
+
+KV = "INFO Available KV cache memory: 2.97 GiB"
+NEED = "INFO Maximum concurrency for 8,192 tokens per request: 1.22x"  # 2.44 GiB for a request
+ROOMY = NEED.replace("1.22x", "4.00x")
+WARM_UP = "RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests."
+
+
+def failed(tried: str, free: str, own: str = "21.00 GiB") -> str:
+    return (
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total capacity "
+        f"of 22.40 GiB of which {free} is free. Including non-PyTorch memory, this process has {own} memory "
+        "in use."
+    )
+
+
+def fixes_of(*log: str, flags: str = "", card: GpuModel | None = None, model: Model | None = None) -> Fixes:
+    config = case(f"vllm serve m --gpu-memory-utilization 0.9 {flags}", log=log, card=card, model=model)
+    return find_fixes_in_rounds(config, all_lints())
+
+
+@pytest.mark.parametrize(
+    ("log", "flags", "to"),
+    [
+        # 0.5 GiB and a margin are missing: 0.9 - 0.75 / 22.4
+        ((KV, ROOMY, failed("0.75 GiB", "0.25 GiB")), "", {"gpu_memory_utilization": 0.86}),
+        # without numbers: one step down, if the cache has the room
+        ((KV, ROOMY, "CUDA error: out of memory"), "", {"gpu_memory_utilization": 0.85}),
+        # at 0.85 no request of full length would be left: fewer sequences
+        ((KV, NEED, "CUDA error: out of memory"), "--max-num-seqs 64", {"max_num_seqs": 32}),
+        # the lower share is known and leaves less than a request: a shorter one with it
+        (
+            (KV, NEED, failed("0.75 GiB", "0.25 GiB")),
+            "--max-model-len 8192",
+            {"gpu_memory_utilization": 0.86, "max_model_len": 6144},
+        ),
+        # the warm-up: fewer sequences, and the share stays where it has to
+        ((KV, NEED, WARM_UP), "--max-num-seqs 256", {"max_num_seqs": 64}),
+        ((KV, ROOMY, WARM_UP), "--max-num-seqs 256", {"max_num_seqs": 64, "gpu_memory_utilization": 0.85}),
+        # the step itself: no share changes what it needs
+        (
+            ('File "x.py", line 1, in profile_run', failed("4.00 GiB", "1.00 GiB")),
+            "--max-num-batched-tokens 16384",
+            {"max_num_batched_tokens": 8192},
+        ),
+    ],
+)
+def test_the_change_is_computed_with_the_sizes_in_the_log(
+    log: tuple[str, ...], flags: str, to: dict[str, Value]
+) -> None:
+    assert fixes_of(*log, flags=flags, card=A10).to == to
+
+
+def test_where_no_value_starts_the_report_says_so() -> None:
+    fixes = fixes_of(KV, NEED, "CUDA error: out of memory", flags="--max-num-seqs 4", card=A10)
+
+    assert not fixes.to
+    assert "1.86 GiB would be left for the KV cache" in fixes.findings[0].why
+    assert "one request of full length needs 2.43" in fixes.findings[0].why
+    assert fixes.findings[0].expects.startswith("no gpu_memory_utilization starts this model here")
+
+
+def test_no_share_is_raised_to_one_that_leaves_no_cache_either() -> None:
+    """Weights of 21.5 GiB on a card of 22.4: no share makes room."""
+    log = (
+        "INFO Model loading took 21.50 GiB memory and 3.2 seconds",
+        "INFO Available KV cache memory: -3.10 GiB",
+        "INFO Free memory on device (22.2/22.4 GiB) on startup. Desired",
+        "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",
+    )
+
+    (finding,) = fixes_of(*log).findings
+
+    assert (finding.rule, finding.severity, dict(finding.to)) == ("F4", "error", {})
+    assert "no higher gpu_memory_utilization is safe here" in finding.expects
+
+
+def test_memory_that_other_processes_hold_is_named_and_binds() -> None:
+    fixes = fixes_of(
+        failed("0.75 GiB", "0.40 GiB", own="12.00 GiB"),
+        flags="--max-model-len 8192",
+        card=A10,
+        model=LLAMA_8B,
+    )
+
+    assert "other processes hold 10.0 of the 22.4 GiB" in fixes.findings[0].why
+    assert (as_number(fixes.to.get("gpu_memory_utilization")) or 0.0) <= 1 - 10 / 22.4

@@ -1,0 +1,117 @@
+"""The highest values that the log or the file of a server allows: what is known binds every formula."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import floor
+
+from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import (
+    effective_batched_tokens,
+    effective_seqs,
+    memory_share,
+)
+from flettner.vllm_facts.sizing.kv_cache import longest_request
+from flettner.vllm_facts.start_facts import StartFacts
+from flettner.vllm_facts.values import Knob
+
+SHARE, LENGTH, SEQS, TOKENS = (
+    "gpu_memory_utilization",
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+)
+RESERVE = 0.01  # of a card: kept free of what the log says is free
+CONTEXT = 0.02  # of a card: the CUDA context of each further process, 0.3 to 0.5 GiB of 24
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The highest value, and the fact behind it in words."""
+
+    value: float | int
+    why: str
+
+
+def find_limits(config: ServeConfig) -> Mapping[Knob, Limit]:
+    """For each knob that a fact limits, its lowest limit."""
+    limits: dict[Knob, Limit] = {}
+    start = config.start
+    rows = [*_neighbour_limits(config), *(_start_limits(config, start) if start is not None else ())]
+    for knob, limit in rows:
+        if knob not in limits or limit.value < limits[knob].value:
+            limits[knob] = limit
+    return limits
+
+
+def share_limit(config: ServeConfig) -> float | None:
+    """The highest gpu_memory_utilization that the facts allow; None without such a fact."""
+    if config.start is None and not config.neighbours:
+        return None
+    limit = find_limits(config).get(SHARE)
+    return None if limit is None else limit.value
+
+
+def neighbours_share(config: ServeConfig) -> float:
+    """What the other servers on the GPU take together."""
+    return sum(neighbour.share for neighbour in config.neighbours)
+
+
+def value_in_force(config: ServeConfig, knob: Knob) -> float | None:
+    """The value of a knob that facts may limit, or vLLM's default; None if unknown."""
+    if knob == SHARE:
+        return memory_share(config)
+    known = {LENGTH: longest_request, SEQS: effective_seqs, TOKENS: effective_batched_tokens}
+    return known[knob](config)
+
+
+def round_length(tokens: int) -> int:
+    """Down to a multiple of 1,024 tokens; smaller numbers stay."""
+    return tokens // 1024 * 1024 or tokens
+
+
+def round_share(share: float) -> float:
+    """Down to hundredths, as shares are written."""
+    return floor(round(share * 100, 6)) / 100
+
+
+def _neighbour_limits(config: ServeConfig) -> list[tuple[Knob, Limit]]:
+    if not config.neighbours:
+        return []
+    taken = neighbours_share(config)
+    names = " and ".join(f"{each.name} ({each.share:g})" for each in config.neighbours)
+    left = 1 - taken - CONTEXT * len(config.neighbours)
+    return [(SHARE, Limit(max(0.0, round_share(left)), f"the GPU is shared with {names}"))]
+
+
+def _start_limits(config: ServeConfig, start: StartFacts) -> list[tuple[Knob, Limit]]:
+    limits: list[tuple[Knob, Limit]] = []
+    if start.total_gib and start.free_gib is not None:
+        share = round_share(start.free_gib / start.total_gib - RESERVE)
+        why = f"the log says that {start.free_gib:g} of {start.total_gib:g} GiB are free"
+        limits.append((SHARE, Limit(max(0.0, share), why)))
+    if start.total_gib and start.others_gib is not None and start.others_gib > CONTEXT * start.total_gib:
+        share = round_share(1 - start.others_gib / start.total_gib - RESERVE)
+        why = f"the log says that other processes hold {start.others_gib:.1f} of {start.total_gib:g} GiB"
+        limits.append((SHARE, Limit(max(0.0, share), why)))
+    if start.longest:
+        why = f"the log says that the KV cache holds {start.longest:,} tokens of one request"
+        limits.append((LENGTH, Limit(round_length(start.longest), why)))
+    if start.warm_up_seqs:
+        why = f"the log says out of memory with {start.warm_up_seqs} requests"
+        limits.append((SEQS, Limit(max(1, start.warm_up_seqs - 1), why)))
+    if start.state_blocks:
+        why = f"the log says that the Mamba cache has {start.state_blocks} blocks"
+        limits.append((SEQS, Limit(start.state_blocks, why)))
+    if start.ran_out and start.stage != "load":
+        limits += _limits_of_out_of_memory(config, start)
+    return limits
+
+
+def _limits_of_out_of_memory(config: ServeConfig, start: StartFacts) -> list[tuple[Knob, Limit]]:
+    """Where memory ran out, nothing that takes it is raised above the values of that start."""
+    then = replace(config, setting=start.setting)
+    return [
+        (knob, Limit(value, f"the log says out of memory with {knob} {value:g}"))
+        for knob in (SHARE, SEQS, TOKENS, LENGTH)
+        if (value := value_in_force(then, knob)) is not None
+    ]

@@ -1,0 +1,151 @@
+"""What the log of a start measured: GPU memory, and the values that are known not to fit. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+from flettner.vllm_facts.values import Setting
+
+LONGEST_LINE = 4000  # characters of a line that are read
+_TRACEBACK = 60  # lines: that of a worker has about 30
+_GIB = {"B": 2.0**-30, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFacts:
+    """Sizes are in GiB for one GPU, the fullest of several. None: the log does not say it.
+
+    `setting`: the flags of that start.
+    """
+
+    setting: Setting = field(default_factory=dict)
+    total_gib: float | None = None
+    free_gib: float | None = None  # before vLLM took any
+    weights_gib: float | None = None
+    kv_gib: float | None = None  # what was left for the KV cache; below 0: missing
+    kv_tokens: int | None = None
+    request_gib: float | None = None  # KV cache of one request of full length
+    longest: int | None = None  # tokens of the longest request that fits
+    ran_out: bool = False  # of memory, once or more
+    stage: str = ""  # of the last such error, by its traceback: "load", "profile" or "" (later, or unknown)
+    missing_gib: float | None = None  # of the allocation that failed
+    others_gib: float | None = None  # held by other processes when it failed
+    warm_up_seqs: int | None = None  # dummy requests with which the warm-up ran out
+    state_blocks: int | None = None  # of the Mamba cache
+
+
+OUT_OF_MEMORY = (
+    r"(?:torch\.|CUDA)\w*\.?OutOfMemoryError.*|CUDA (?:out of memory\. Tried|error: out of memory).*"
+)
+
+_SIZE = r"(-?\d[\d,]*\.?\d*) ?([KMGT]i?)?B"
+_PATTERNS: Mapping[str, tuple[str, str]] = {  # how to choose among several lines, and the pattern
+    "weights_gib": (
+        "max",
+        rf"(?:[Mm]odel loading took|Loading model weights took|model weights take|weights memory:) {_SIZE}",
+    ),
+    "kv_gib": ("min", rf"(?:[Aa]vailable KV cache memory:?|reserved for KV Cache is) \(?{_SIZE}"),
+    "request_gib": ("max", rf"{_SIZE} KV\s+cache is needed"),
+    "kv_tokens": ("min", r"KV cache size: (\d[\d,]*) tokens"),
+    "at_once": ("min", r"Maximum concurrency for [\d,]* tokens per request: (\d[\d,]*\.?\d*)x"),
+    "longest": ("min", r"estimated maximum model length is (\d[\d,]*)"),
+    "stored": ("min", r"tokens that can be stored in KV cache \((\d[\d,]*)\)"),
+    "warm_up_seqs": ("min", r"CUDA out of memory.*?(\d+) dummy requests"),
+    "state_blocks": ("min", r"exceeds available Mamba cache blocks \((\d+)\)"),
+}
+_FREE = re.compile(r"Free memory on device\D*\d* ?\((\d+\.?\d*)/(\d+\.?\d*) GiB\) on startup")
+_SHARE = re.compile(r"'gpu_memory_utilization': (\d?\.\d+)|GPU memory utilization \((\d?\.\d+),")
+_CAPACITY = re.compile(rf"total capac\w+ of {_SIZE}|{_SIZE} total capacity")
+_FAILED = re.compile(rf"Tried to allocate {_SIZE}")
+_LEFT = re.compile(rf"{_SIZE} (?:is )?free")
+_OWN = re.compile(rf"this process has {_SIZE} memory in use")
+_STAGES = {
+    "load": re.compile(r"\bin (?:load_model|load_weights|initialize_model|create_weights)\b"),
+    "profile": re.compile(
+        r"\bin (?:profile_run|determine_available_memory|determine_num_available_blocks)\b"
+    ),
+}
+
+
+@lru_cache(maxsize=2)
+def join_log(log: tuple[str, ...]) -> str:
+    """The log as one text: most patterns match nowhere, so a single search per pattern is enough."""
+    return "\n".join(line[:LONGEST_LINE] for line in log)
+
+
+def read_start(log: tuple[str, ...], setting: Setting) -> StartFacts:
+    """The facts of a log. `setting`: the flags of the command, which the log may correct."""
+    facts = _read_facts(log)
+    return replace(facts, setting={**setting, **facts.setting})
+
+
+@lru_cache(maxsize=2)
+def _read_facts(log: tuple[str, ...]) -> StartFacts:
+    text = join_log(log)
+    numbers = {name: _find_number(how, pattern, text) for name, (how, pattern) in _PATTERNS.items()}
+    if numbers["request_gib"] is None and numbers["kv_gib"] and numbers["at_once"]:
+        numbers["request_gib"] = numbers["kv_gib"] / numbers["at_once"]
+    whole = {name: None if number is None else int(number) for name, number in numbers.items()}
+    free = list(_FREE.finditer(text))
+    share = next((match[1] or match[2] for match in reversed(list(_SHARE.finditer(text)))), None)
+    failed = _read_failure(log)
+    return StartFacts(
+        setting={} if share is None else {"gpu_memory_utilization": float(share)},
+        total_gib=min((float(match[2]) for match in free), default=None) or failed.total_gib,
+        free_gib=min((float(match[1]) for match in free), default=None),
+        weights_gib=numbers["weights_gib"],
+        kv_gib=numbers["kv_gib"],
+        kv_tokens=whole["kv_tokens"],
+        request_gib=numbers["request_gib"],
+        longest=min(filter(None, (whole["longest"], whole["stored"])), default=None),
+        ran_out=failed.ran_out or whole["warm_up_seqs"] is not None,
+        stage=failed.stage,
+        missing_gib=failed.missing_gib,
+        others_gib=failed.others_gib,
+        warm_up_seqs=whole["warm_up_seqs"] or None,
+        state_blocks=whole["state_blocks"] or None,
+    )
+
+
+def _read_failure(log: Sequence[str]) -> StartFacts:
+    """The last line that says out of memory, with the numbers of PyTorch's allocator."""
+    place = next((at for at in range(len(log) - 1, -1, -1) if _is_failure(log[at])), None)
+    if place is None:
+        return StartFacts()
+    told = [line[:LONGEST_LINE] for line in log if "Tried to allocate" in line[:LONGEST_LINE]]
+    line = told[-1] if told else log[place][:LONGEST_LINE]
+    wanted, left = _gib(_FAILED.search(line)), _gib(_LEFT.search(line))
+    total, own = _gib(_CAPACITY.search(line)), _gib(_OWN.search(line))
+    known = total is not None and left is not None and own is not None
+    trace = [each[:LONGEST_LINE] for each in log[max(0, place - _TRACEBACK) : place]]
+    return StartFacts(
+        ran_out=True,
+        stage=next((name for name, code in _STAGES.items() if any(map(code.search, trace))), ""),
+        total_gib=total,
+        missing_gib=None if wanted is None or left is None else max(0.0, wanted - left),
+        others_gib=max(0.0, total - left - own) if known and total and left is not None and own else None,
+    )
+
+
+def _is_failure(line: str) -> bool:
+    line = line[:LONGEST_LINE]
+    return "memory" in line.lower() and re.search(OUT_OF_MEMORY, line) is not None
+
+
+def _find_number(how: str, pattern: str, text: str) -> float | None:
+    numbers = [number for match in re.finditer(pattern, text) if (number := _gib(match)) is not None]
+    if not numbers:
+        return None
+    return min(numbers) if how == "min" else max(numbers)
+
+
+def _gib(match: re.Match[str] | None) -> float | None:
+    """The number of a match, in GiB if a unit follows it."""
+    if match is None:
+        return None
+    number, *unit = [group for group in match.groups() if group is not None]
+    value = float(number.replace(",", ""))
+    if match.re.pattern.count("KMGT") == 0:
+        return value
+    return value * _GIB[unit[0][0] if unit else "B"]
