@@ -153,7 +153,7 @@ def keep_to_limits(finding: Finding, config: ServeConfig) -> Finding:
     A value that lowers a knob, yet not far enough, is lowered to the limit; a finding that raises one above
     it becomes a note.
     """
-    if not finding.to or (config.start is None and not config.neighbours):
+    if not finding.to or (config.start is None and config.shared_card is None):
         return finding
     limits = find_limits(config)
     above = {

@@ -70,6 +70,14 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedCard:
+    """The servers that run together on one GPU. `own`: the share of this one, by its file."""
+
+    own: float
+    others: tuple[Neighbour, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeConfig:
     """One `vllm serve` command and the host that runs it."""
 
@@ -83,7 +91,7 @@ class ServeConfig:
     profile: str = ""  # "chat", "api", "batch", "rag", "wide-ep"
     log: tuple[str, ...] = ()  # of its start
     start: StartFacts | None = None  # of the log; they stay true when flags change and the log is left out
-    neighbours: tuple[Neighbour, ...] = ()  # on the fullest of its GPUs
+    shared_card: SharedCard | None = None  # the fullest of its GPUs; None: nobody else is known to be there
     concurrency: float | None = None  # concurrent requests, measured or given
     little_shared_memory: Launcher | None = None  # that leaves the container with 64 MB of /dev/shm
 

@@ -23,6 +23,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     number_of,
 )
 from flettner.vllm_facts.sizing.kv_cache import GIB, estimate_fit, longest_request
+from flettner.vllm_facts.sizing.limits import fair_share, name_others
 from flettner.vllm_facts.sizing.parallel_layouts import SHORT, apply_plan, plan_changes, plan_layout
 from flettner.vllm_facts.sizing.typical_requests import (
     FEW_SEQS,
@@ -100,6 +101,37 @@ def _check_share_maximum(config: ServeConfig) -> Iterable[Finding]:
         expects="a start wherever the GPU is free, and memory for a peak",
         risks="a smaller KV cache" + _describe_kv_change(config, DENSE_MOST),
         evidence={SHARE: given},
+    )
+
+
+def _check_shared_card(config: ServeConfig) -> Iterable[Finding]:
+    """M4: the shares of the servers on one GPU add up to more than all of it."""
+    card = config.shared_card
+    if card is None or config.setting.get("kv_cache_memory_bytes"):
+        return
+    present, fair = memory_share(config), fair_share(card)
+    total = present + sum(other.share for other in card.others)
+    if total <= 1 or present <= fair:
+        return
+    took = estimate_fit(config, share=fair)
+    small = took.why if took is not None and took.fits is False else ""
+    yield Finding(
+        rule="M4",
+        klass="note" if small else "auto",
+        severity="error",
+        why=(
+            f"it runs on the same GPU as {name_others(card)}: with its {present:g} their shares add up to "
+            f"{total:g}, so the last to start finds less free memory than it asks for"
+        ),
+        to={} if small else {SHARE: fair},
+        expects=(
+            f"with {fair:g} it would not start, either ({small}): give it another GPU"
+            if small
+            else "all of them start"
+        ),
+        risks="a smaller KV cache" + _describe_kv_change(config, fair),
+        source="vllm/v1/worker/utils.py: request_memory",
+        evidence={SHARE: present},
     )
 
 
@@ -284,6 +316,13 @@ LINTS = (
         evidence_for="out of memory at 1.0 (vllm-project/vllm#1298, vllm-project/vllm#19186)",
         evidence_against=f"{RECIPES} inclusionAI/Ring-1T-FP8.md and others have 0.97 and 0.98 on large GPUs",
         needs=Needs(for_change=ESTIMATE, applies=has_any(SHARE)),
+    ),
+    DeploymentCheck(
+        rules=("M4",),
+        find=_check_shared_card,
+        reports="servers of one file whose shares of a GPU add up to more than 1",
+        source="vllm/v1/worker/utils.py: request_memory",
+        needs=Needs(applies=lambda config: config.shared_card is not None),
     ),
     DeploymentCheck(
         rules=("M5",),

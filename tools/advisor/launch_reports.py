@@ -1,16 +1,19 @@
 """The servers that files start, linted one by one."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from flettner.agent.domain.errors import ConfigError
 from flettner.redaction import MASK
 from flettner.tools.advisor.lint_report import LintReport, lint_command
+from flettner.tools.advisor.shared_cards import PlacedServer, find_shared_card
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import find_secrets
 from flettner.vllm_facts.launch_files.launch import Launch, line_of
 from flettner.vllm_facts.launch_files.recognise import KINDS, read_launches
+from flettner.vllm_facts.serve_config import SharedCard
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, parse_command
 
 
@@ -34,17 +37,46 @@ class LaunchReport:
         return f"{self.file}:{self.line}" + (f": {self.launch.name}" if self.launch.name else "")
 
 
-def lint_text(file: str, text: str, args: argparse.Namespace) -> list[LaunchReport]:
-    """Lint the servers of a file. Raises ConfigError if it cannot be read."""
+def lint_text(
+    file: str, text: str, args: argparse.Namespace, *, beside: Mapping[str, str] = {}
+) -> list[LaunchReport]:
+    """Lint the servers of a file. Raises ConfigError if it cannot be read.
+
+    `beside`: the texts of other files whose servers run on the same host.
+    """
     try:
         launches = read_launches(file, text)
     except FlagError as error:
         raise ConfigError(f"{file}: {error}; lint reads {KINDS}") from error
-    return [_lint_launch(file, text, launch, args) for launch in launches]
+    own = [_place_server(file, text, launch) for launch in launches]
+    others = [server for name, other in beside.items() for server in _read_beside(name, other)]
+    names = {server.name for server in own}
+    host = [*own, *(server for server in others if server.name not in names)]
+    return [_lint_launch(file, server, args, find_shared_card(server, host)) for server in own]
 
 
-def _lint_launch(file: str, text: str, launch: Launch, args: argparse.Namespace) -> LaunchReport:
-    base = LaunchReport(file=file, text=text, launch=launch)
+def _place_server(file: str, text: str, launch: Launch) -> PlacedServer:
+    try:
+        command = None if launch.problem else _parse_launch(launch)
+    except (FlagError, ConfigError):
+        command = None  # reported by its own check
+    line = f"the server of line {line_of(text, launch.start)}"
+    unit = Path(file).stem if file.endswith(".service") else ""
+    return PlacedServer(text=text, launch=launch, command=command, name=unit or launch.name or line)
+
+
+def _read_beside(file: str, text: str) -> list[PlacedServer]:
+    try:
+        return [_place_server(file, text, launch) for launch in read_launches(file, text)]
+    except FlagError:
+        return []  # its own check says so
+
+
+def _lint_launch(
+    file: str, server: PlacedServer, args: argparse.Namespace, shared_card: SharedCard | None
+) -> LaunchReport:
+    launch = server.launch
+    base = LaunchReport(file=file, text=server.text, launch=launch)
     if launch.problem:
         return replace(base, problem=launch.problem)
     try:
@@ -56,6 +88,7 @@ def _lint_launch(file: str, text: str, launch: Launch, args: argparse.Namespace)
             gpus=launch.gpus,
             little_shared_memory=launch.little_shared_memory,
             unread=launch.unread,
+            shared_card=shared_card,
         )
     except (FlagError, ConfigError) as error:
         if isinstance(error, ConfigError) and str(error).startswith("--"):

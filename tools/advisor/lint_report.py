@@ -22,7 +22,7 @@ from flettner.tools.advisor.render import (
 )
 from flettner.vllm_facts.config_file import UnsupportedEdit
 from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.serve_config import Launcher, ServeConfig
+from flettner.vllm_facts.serve_config import Launcher, ServeConfig, SharedCard
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command
 
 NO_FINDINGS, FINDINGS, NOT_JUDGED = 0, 1, 3
@@ -90,6 +90,7 @@ def lint_command(
     gpus: int | None = None,
     little_shared_memory: Launcher | None = None,
     unread: Sequence[str] = (),
+    shared_card: SharedCard | None = None,
 ) -> LintReport:
     """Lint a command with the options of the command line. Raises ConfigError."""
     try:
@@ -98,6 +99,7 @@ def lint_command(
         )
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error
+    config = replace(config, shared_card=shared_card)
     lints = all_lints()
     fixes = find_fixes_in_rounds(config, lints)
     command = replace(command, env={} if command.before else config.env)

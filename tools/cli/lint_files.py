@@ -27,6 +27,7 @@ from flettner.vllm_facts.values import describe_changes
 
 STDIN = "-"
 _MAX_FILE = 2**20
+_HOST_FILES = (re.compile(r"\.service$"), re.compile(r"(^|/)(docker-)?compose[\w.-]*\.ya?ml$"))
 
 
 def lint_files(files: Sequence[str], args: argparse.Namespace) -> int:
@@ -34,7 +35,7 @@ def lint_files(files: Sequence[str], args: argparse.Namespace) -> int:
     if args.fix and STDIN in files:
         raise ConfigError("--fix: standard input cannot be written; use --diff, or give the file")
     texts = {"<stdin>" if file == STDIN else file: _read(file) for file in dict.fromkeys(files)}
-    reports = [report for file, text in texts.items() for report in _lint_file(file, text, args)]
+    reports = [report for file in texts for report in _lint_file(file, texts, args)]
     if args.fix or args.diff:
         written = _write_all(reports)
         for title, why in (row for new in written.values() for row in new.refused.items()):
@@ -43,7 +44,7 @@ def lint_files(files: Sequence[str], args: argparse.Namespace) -> int:
             patch = [_diff(file, texts[file], new.text) for file, new in written.items()]
             sys.stdout.write("".join(patch))
             return _status(reports)
-        reports = _fix(reports, written, args)
+        reports = _fix(reports, written, texts, args)
     sys.stdout.write(_format(reports, args.format))
     return _status(reports)
 
@@ -59,13 +60,27 @@ def _read(file: str) -> str:
         raise ConfigError(f"{file}: not UTF-8 text; give {KINDS}") from error
 
 
-def _lint_file(file: str, text: str, args: argparse.Namespace) -> list[LaunchReport]:
+def _lint_file(file: str, texts: Mapping[str, str], args: argparse.Namespace) -> list[LaunchReport]:
+    text = texts[file]
     if args.skip_unrelated and "vllm" not in text.lower():
         return []
-    reports = lint_text(file, text, args)
+    reports = lint_text(file, text, args, beside=_on_same_host(file, texts))
     if not reports and not args.skip_unrelated:
         raise ConfigError(f"{file}: starts no vLLM server that lint can read; give {KINDS}")
     return reports
+
+
+def _on_same_host(file: str, texts: Mapping[str, str]) -> dict[str, str]:
+    """The other units, or the other files of a compose project, of those that are linted together."""
+    kind = next((pattern for pattern in _HOST_FILES if pattern.search(file)), None)
+    return {
+        other: text
+        for other, text in texts.items()
+        if kind is not None
+        and other != file
+        and kind.search(other)
+        and Path(other).parent == Path(file).parent
+    }
 
 
 def _write_all(reports: Sequence[LaunchReport]) -> dict[str, WrittenFile]:
@@ -84,7 +99,10 @@ def _diff(file: str, old: str, new: str) -> str:
 
 
 def _fix(
-    reports: Sequence[LaunchReport], written: Mapping[str, WrittenFile], args: argparse.Namespace
+    reports: Sequence[LaunchReport],
+    written: Mapping[str, WrittenFile],
+    texts: Mapping[str, str],
+    args: argparse.Namespace,
 ) -> list[LaunchReport]:
     """Write the changed files, and lint the servers again."""
     checked: list[LaunchReport] = []
@@ -92,7 +110,8 @@ def _fix(
         own = [report for report in reports if report.file == file]
         if new.text != own[0].text:
             _replace_file(Path(file), new.text)
-            own = lint_text(file, new.text, args)
+            after = {**texts, **{name: other.text for name, other in written.items()}}
+            own = lint_text(file, new.text, args, beside=_on_same_host(file, after))
         checked += own
         for title, changes in new.changed.items():
             sys.stderr.write(f"fixed {escape_text(title)}: {escape_text(changes)}\n")

@@ -34,6 +34,8 @@ def _read_service(text: str, service: Node, start: int) -> list[Launch]:
             launch,
             env={**_read_environment(text, get(service, "environment")), **launch.env},
             gpus=_count_gpus(service),
+            devices=_list_gpus(service),
+            together=get(service, "profiles") is None,
             little_shared_memory="compose" if little and not _mounts_shared_memory(service) else None,
             words=tuple(replace(word, text=replace_defaults(word.text)) for word in launch.words),
             remarks=(*remarks, *launch.remarks, *explain_defaults(text, launch.words)),
@@ -74,7 +76,12 @@ def _whole_lines(text: str, start: int, end: int) -> tuple[int, int] | None:
 
 
 def _count_gpus(service: Node) -> int | None:
-    """By `deploy.resources.reservations.devices`, or by `gpus`; None if all or unknown."""
+    """None if all or unknown."""
+    return len(_list_gpus(service)) or None
+
+
+def _list_gpus(service: Node) -> tuple[str, ...]:
+    """By `deploy.resources.reservations.devices`, or by `gpus`; empty if all or unknown."""
     reserved = items(get(service, "deploy", "resources", "reservations", "devices"))
     for device in [*reserved, *items(get(service, "gpus"))]:
         kinds = {str(kind.value) for kind in items(get(device, "capabilities"))}
@@ -83,6 +90,10 @@ def _count_gpus(service: Node) -> int | None:
         ids = items(get(device, "device_ids"))
         count = text_at(device, "count")
         if ids or count.isdecimal():
-            return len(ids) or int(count) or None
+            return tuple(str(each.value) for each in ids) or _first_gpus(count)
     plain = text_at(service, "gpus")
-    return int(plain) or None if plain.isdecimal() else None
+    return _first_gpus(plain) if plain.isdecimal() else ()
+
+
+def _first_gpus(count: str) -> tuple[str, ...]:
+    return tuple(map(str, range(min(int(count), 64))))

@@ -42,6 +42,8 @@ class Launch:
     env: Mapping[str, Variable] = field(default_factory=dict)
     version: str = ""
     gpus: int | None = None
+    devices: tuple[str, ...] = ()  # the GPUs of its container; empty: all, or not said
+    together: bool = False  # with the other such servers of the file or the host
     little_shared_memory: Launcher | None = None  # that leaves the container with 64 MB of /dev/shm
     unread: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()

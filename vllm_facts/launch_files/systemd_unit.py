@@ -47,7 +47,13 @@ def read_unit(text: str) -> list[Launch]:
             values = {name: variable.value for name, variable in env.items()}
             launches += read_script(text, start=start, end=entry.end, lines=False, env=values)
     return [
-        replace(launch, name="ExecStart", env={**env, **launch.env}, remarks=(*remarks, *launch.remarks))
+        replace(
+            launch,
+            name="ExecStart",
+            env={**env, **launch.env},
+            together=True,
+            remarks=(*remarks, *launch.remarks),
+        )
         for launch in launches
     ]
 

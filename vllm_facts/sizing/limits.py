@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import floor
 
-from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.serve_config import ServeConfig, SharedCard
 from flettner.vllm_facts.sizing.effective_flags import (
     effective_batched_tokens,
     effective_seqs,
@@ -36,7 +36,7 @@ def find_limits(config: ServeConfig) -> Mapping[Knob, Limit]:
     """For each knob that a fact limits, its lowest limit."""
     limits: dict[Knob, Limit] = {}
     start = config.start
-    rows = [*_neighbour_limits(config), *(_start_limits(config, start) if start is not None else ())]
+    rows = [*_card_limits(config.shared_card), *(_start_limits(config, start) if start is not None else ())]
     for knob, limit in rows:
         if knob not in limits or limit.value < limits[knob].value:
             limits[knob] = limit
@@ -45,15 +45,34 @@ def find_limits(config: ServeConfig) -> Mapping[Knob, Limit]:
 
 def share_limit(config: ServeConfig) -> float | None:
     """The highest gpu_memory_utilization that the facts allow; None without such a fact."""
-    if config.start is None and not config.neighbours:
+    if config.start is None and config.shared_card is None:
         return None
     limit = find_limits(config).get(SHARE)
     return None if limit is None else limit.value
 
 
-def neighbours_share(config: ServeConfig) -> float:
-    """What the other servers on the GPU take together."""
-    return sum(neighbour.share for neighbour in config.neighbours)
+def fair_share(card: SharedCard) -> float:
+    """The share of a server where those of one GPU add up to more than it has.
+
+    A small share stays; the larger ones get equal parts of the rest.
+    """
+    shares = sorted((card.own, *(other.share for other in card.others)))
+    room = 1 - CONTEXT * len(shares)
+    for place, share in enumerate(shares):
+        part = room / (len(shares) - place)
+        if share > part:
+            return round_share(min(card.own, part))
+        room -= share
+    return card.own
+
+
+def is_overfull(card: SharedCard) -> bool:
+    return card.own + sum(other.share for other in card.others) > 1
+
+
+def name_others(card: SharedCard) -> str:
+    """`embedder (0.15) and reranker (0.1)`"""
+    return " and ".join(f"{other.name} ({other.share:g})" for other in card.others)
 
 
 def value_in_force(config: ServeConfig, knob: Knob) -> float | None:
@@ -74,13 +93,14 @@ def round_share(share: float) -> float:
     return floor(round(share * 100, 6)) / 100
 
 
-def _neighbour_limits(config: ServeConfig) -> list[tuple[Knob, Limit]]:
-    if not config.neighbours:
+def _card_limits(card: SharedCard | None) -> list[tuple[Knob, Limit]]:
+    """Each server of a GPU may take its part of what they leave together, as all may be raised at once."""
+    if card is None:
         return []
-    taken = neighbours_share(config)
-    names = " and ".join(f"{each.name} ({each.share:g})" for each in config.neighbours)
-    left = 1 - taken - CONTEXT * len(config.neighbours)
-    return [(SHARE, Limit(max(0.0, round_share(left)), f"the GPU is shared with {names}"))]
+    count = 1 + len(card.others)
+    spare = 1 - card.own - sum(other.share for other in card.others) - CONTEXT * count
+    share = fair_share(card) if is_overfull(card) else round_share(card.own + max(0.0, spare) / count)
+    return [(SHARE, Limit(share, f"the GPU is shared with {name_others(card)}"))]
 
 
 def _start_limits(config: ServeConfig, start: StartFacts) -> list[tuple[Knob, Limit]]:

@@ -13,6 +13,7 @@ from flettner.vllm_facts.sizing.limits import share_limit
 
 SHARE = "gpu_memory_utilization"
 MOE_SHARE, DENSE_SHARE, LOW_SHARE = 0.85, 0.9, 0.8  # vLLM's own: 0.9 until 0.19, 0.92 since
+HALF, STEP = 0.5, 5  # up to a half, another server is meant to run there, too; hundredths
 WORTH = 0.05  # of a card: a smaller step is not worth a change
 FEW_SEQS, SEQS_TO = 16, 128  # B1
 PART = 8  # a typical request is at most this fraction of the longest
@@ -40,11 +41,29 @@ def recommend_share(config: ServeConfig) -> float | None:
     took = estimate_fit(config) if is_pooling(config) else None
     if is_pooling(config) and (took is None or took.fits is not False):
         return None
+    if is_pooling(config) or given <= HALF or config.shared_card is not None:
+        return _least_share(config, given)
     hybrid = config.model is not None and config.model.hybrid
     wanted, limit = MOE_SHARE if is_sparse(config) or hybrid else DENSE_SHARE, share_limit(config)
     if limit is None or limit >= wanted:
         return wanted
     return limit if limit >= given + WORTH else None
+
+
+def _least_share(config: ServeConfig, given: float) -> float | None:
+    """The next share at which the server starts; None if it starts now, or nowhere.
+
+    So little memory is given where others need the rest: no more than necessary is taken from them.
+    """
+    took, limit = estimate_fit(config), share_limit(config)
+    if took is None or took.fits is not False:
+        return None
+    steps = (step / 100 for step in range(STEP, round(DENSE_SHARE * 100) + 1, STEP))
+    for share in steps:
+        fit = estimate_fit(config, share=share) if share > given else None
+        if fit is not None and fit.fits:
+            return share if limit is None or share <= limit else None
+    return None
 
 
 def _keeps_exchange_buffers(config: ServeConfig) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from flettner.lint.fixes import Fixes, find_fixes_in_rounds
 from flettner.lint.rules import all_lints
-from flettner.vllm_facts.serve_config import Neighbour, ServeConfig
+from flettner.vllm_facts.serve_config import Neighbour, ServeConfig, SharedCard
 from flettner.vllm_facts.sizing.effective_flags import memory_share
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.values import Knob, as_number
@@ -27,7 +27,7 @@ class Facts:
 
     lines: list[str] = field(default_factory=list)
     most: dict[Knob, float] = field(default_factory=dict)
-    neighbours: tuple[Neighbour, ...] = ()
+    shared_card: SharedCard | None = None
 
     def allow(self, knob: Knob, value: float) -> None:
         self.most[knob] = min(value, self.most.get(knob, value))
@@ -86,10 +86,12 @@ def no_cache(draw: Random, facts: Facts, _: ServeConfig) -> None:
     facts.lines.append("ValueError: No available memory for the cache blocks. Try increasing")
 
 
-def neighbours(draw: Random, facts: Facts, _: ServeConfig) -> None:
+def neighbours(draw: Random, facts: Facts, config: ServeConfig) -> None:
     shares = [round(draw.uniform(0.05, 0.6), 2) for _ in range(draw.choice((1, 2)))]
-    facts.neighbours = tuple(Neighbour(name=f"s{at}", share=share) for at, share in enumerate(shares))
-    facts.allow(SHARE, max(0.0, 1 - sum(shares)))
+    others = tuple(Neighbour(name=f"s{at}", share=share) for at, share in enumerate(shares))
+    own = memory_share(config)
+    facts.shared_card = SharedCard(own=own, others=others)
+    facts.allow(SHARE, max(own, 1 - sum(shares)))
 
 
 KINDS: tuple[Callable[[Random, Facts, ServeConfig], None], ...] = (
@@ -159,7 +161,7 @@ def test_no_printed_value_is_above_what_a_fact_allows() -> None:
         facts = Facts()
         for kind in draw.sample(KINDS, draw.choice((1, 1, 2, 3))):
             kind(draw, facts, bare)
-        config = replace(bare, log=tuple(facts.lines), neighbours=facts.neighbours)
+        config = replace(bare, log=tuple(facts.lines), shared_card=facts.shared_card)
 
         fixes = find_fixes_in_rounds(config, lints)
 
