@@ -43,9 +43,17 @@ def _has_model_size(config: ServeConfig) -> bool:
     return weights_gib(config, shape) is not None and kv_bytes_per_token(config, shape) is not None
 
 
+def _name_gpu(config: ServeConfig) -> str:
+    return "the GPU" if config.card is None else f"the GPU {config.card.name}, which the table does not have"
+
+
 FACTS: Mapping[Fact, FactSource] = {
     "gpu": FactSource(
-        what=lambda _: "the GPU", option="--gpu NAME", given=lambda config: config.card is not None
+        what=_name_gpu,
+        option="--gpu NAME",
+        given=lambda config: (
+            config.card is not None and (config.card.listed or config.card.memory_gib is not None)
+        ),
     ),
     "gpus": FactSource(
         what=lambda _: "the number of GPUs", option="--gpus N", given=lambda config: config.gpus is not None
@@ -66,7 +74,7 @@ FACTS: Mapping[Fact, FactSource] = {
     ),
     "gpu_memory": FactSource(
         what=lambda config: f"the memory of {config.card.name if config.card else 'the GPU'}",
-        option="",
+        option="--gpu-memory SIZE",
         given=lambda config: config.card is None or config.card.memory_gib is not None,
     ),
     "model_size": FactSource(

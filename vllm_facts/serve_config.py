@@ -26,6 +26,8 @@ class GpuModel:
     capability: tuple[int, int] | None = None  # CUDA compute capability: (8, 0)
     memory_gib: float | None = None
     link: GpuLink | None = None  # between the GPUs of one host
+    sizes: tuple["GpuModel", ...] = ()  # where the name leaves its memory open: the GPUs that it may be
+    listed: bool = True  # False: a name that the table does not have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,8 @@ _EIGHT_BITS = frozenset({"int8", "8bit"})
 
 def format_from_name(words: frozenset[str]) -> WeightFormat | None:
     """The format that the words of a name state; None if they state no format."""
+    if {"nvfp4", "fp8"} <= words:  # a part of the layers in each
+        return WeightFormat(method="compressed-tensors", size=None)
     for word, weights in _WORDS.items():
         if word in words:
             if weights.size == _INT4 and words & _EIGHT_BITS:  # "GPTQ-Int8"

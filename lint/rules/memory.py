@@ -35,7 +35,7 @@ from flettner.vllm_facts.sizing.typical_requests import (
 from flettner.vllm_facts.values import Knob, Value
 
 SEQS, TOKENS = "max_num_seqs", "max_num_batched_tokens"
-SHARED_MEMORY = frozenset({"GB10", "Jetson Orin", "Jetson Thor"})  # the CPU uses the same memory
+SHARED_MEMORY = ("GB10", "Jetson Orin", "Jetson Thor")
 CONTEXT_GIB = 1.0  # left for the CUDA context, NCCL and peaks
 MOST_SHARE, DENSE_MOST = 0.95, 0.92  # vllm-project/vllm#1298: safe up to 0.95; 0.92 is vLLM's default
 FEW_TOKENS, TOKENS_TO = 512, 2048
@@ -140,7 +140,7 @@ def _check_share_minimum(config: ServeConfig) -> Iterable[Finding]:
     if config.start is not None and config.start.ran_out:
         config = replace(config, log=(), start=None)  # the error in the log outranks it, and that is said
     to = required_share(replace(config, setting={**apply_plan(config).setting, SHARE: given}))
-    if given is None or to is None or (config.card and config.card.name in SHARED_MEMORY):
+    if given is None or to is None or _shares_memory(config):
         return
     yield Finding(
         rule="M5",
@@ -153,6 +153,11 @@ def _check_share_minimum(config: ServeConfig) -> Iterable[Finding]:
         risks="an OOM where another process or a KV connector shares the GPU: keep the value there",
         evidence={SHARE: given},
     )
+
+
+def _shares_memory(config: ServeConfig) -> bool:
+    """Whether the CPU uses the same memory."""
+    return config.card is not None and config.card.name.startswith(SHARED_MEMORY)
 
 
 def _describe_kv_change(config: ServeConfig, to: float) -> str:
@@ -183,7 +188,7 @@ def _check_batch_sizes(config: ServeConfig) -> Iterable[Finding]:
     yield Finding(
         rule="B1",
         klass="auto",
-        severity="warning",
+        severity="info" if _shares_memory(config) else "warning",  # few people, and a slow memory
         why=(
             f"{SEQS} {seqs} caps a transformer whose KV cache holds about {took.kv_tokens:,.0f} tokens: "
             f"{took.kv_tokens / most:.0f} requests of {most:,} and many more of typical length"

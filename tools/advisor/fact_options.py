@@ -16,9 +16,12 @@ from flettner.vllm_facts.models.estimate import estimate_model
 from flettner.vllm_facts.serve_config import GpuModel, Launcher, Model, ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand
 from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.sizing.kv_cache import USABLE
+from flettner.vllm_facts.start_facts import read_start
 from flettner.vllm_facts.values import Setting
 
 PROFILES = ("api", "batch", "chat", "rag", "wide-ep")
+_MOST_GIB = 2048  # of one GPU
 _MAX_LOG = 64 * 2**20
 _MAX_CONFIG = 4 * 2**20
 _MAX_INDEX = 64 * 2**20
@@ -32,6 +35,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--hardware",
         metavar="NAME",
         help="GPU model as in nvidia-smi: H100, 'Tesla T4', 'A100 80GB'",
+    )
+    parser.add_argument(
+        "--gpu-memory",
+        metavar="SIZE",
+        help="memory of one GPU, such as 24GiB, where its name does not tell it",
     )
     parser.add_argument("--gpus", type=int, metavar="N", help="number of GPUs of the host")
     parser.add_argument("--vllm-version", metavar="V", help="vLLM version, such as 0.32.0")
@@ -77,7 +85,7 @@ def build_serve_config(
     return ServeConfig(
         setting={**setting, **command.exposure},
         env=env,
-        card=_card(args.gpu) if args.gpu else None,
+        card=_card(args.gpu, args.gpu_memory, log),
         gpus=gpus,
         model=model,
         estimate=None if model else estimate_model(name),
@@ -95,14 +103,27 @@ def missing_facts(config: ServeConfig) -> list[str]:
     return [FACTS[fact].describe(config) for fact in find_missing(config, FACTS)]
 
 
-def _card(name: str) -> GpuModel:
-    card = find_gpu(name)
-    if card is None:
-        raise ConfigError(
-            f"--gpu {name}: unknown GPU; write it as nvidia-smi does (T4, L40S, RTX 4090, "
-            "'A100 80GB', H100), or leave --gpu out"
-        )
-    return card
+def _card(name: str | None, memory: str | None, log: tuple[str, ...]) -> GpuModel | None:
+    """The GPU by its name, with the memory that an option gives or the log of a start measured."""
+    if not name and not memory:
+        return None
+    card = find_gpu(name or "") or GpuModel(name=name or "GPU", listed=False)
+    if memory:
+        return replace(card, memory_gib=_memory_gib(memory), sizes=())
+    total = read_start(log, {}).total_gib if log and card.memory_gib is None else None
+    if total is None:
+        return card
+    near = (size for size in card.sizes if size.memory_gib and abs(size.memory_gib - total) < 0.1 * total)
+    return next(near, replace(card, memory_gib=total / USABLE, sizes=()))
+
+
+def _memory_gib(text: str) -> float:
+    """Makers call a GiB a GB."""
+    size = re.fullmatch(r"(\d{1,7}(?:\.\d{1,3})?) ?([GM])?(?:i?B)?", text.strip(), re.IGNORECASE)
+    gib = float(size[1]) / (1024 if (size[2] or "").upper() == "M" else 1) if size else 0.0
+    if not 0 < gib <= _MOST_GIB:
+        raise ConfigError(f"--gpu-memory {text}: not a size of memory; write it as in 24GiB")
+    return gib
 
 
 def _model(path: Path | None, setting: Setting, env: Mapping[str, str]) -> Model | None:

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flettner.agent.domain.errors import ConfigError
-from flettner.lint.fixes import Fixes, find_errors, find_fixes_in_rounds
+from flettner.lint.card_sizes import find_fixes_for_sizes
+from flettner.lint.fixes import Fixes, find_errors
 from flettner.lint.missing_facts import EXTRA, FACTS, Judged, judge_coverage
 from flettner.lint.rules import all_lints
 from flettner.rules.table import slug_of
@@ -101,7 +102,7 @@ def lint_command(
         raise ConfigError(f"cannot parse the command: {error}") from error
     config = replace(config, shared_card=shared_card)
     lints = all_lints()
-    fixes = find_fixes_in_rounds(config, lints)
+    fixes, config = find_fixes_for_sizes(config, lints)
     command = replace(command, env={} if command.before else config.env)
     errors = find_errors(fixes.after(config), lints)
     return LintReport(

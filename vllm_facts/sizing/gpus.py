@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from flettner.vllm_facts.catalogue.facts import release_of
@@ -59,29 +59,34 @@ def find_gpu(name: str) -> GpuModel | None:
     """The card of a name as `nvidia-smi`, a cloud or a person writes it; None for an unknown name.
 
     "NVIDIA H100 80GB HBM3", "Tesla T4", "a100-80gb" and "rtx5070" are all understood. What the name leaves
-    open (an A100 has 40 or 80 GB, with NVLink or without) stays None.
+    open (an A100 has NVLink or not) stays None; `sizes` lists the GPUs that it may be (40 or 80 GB).
     """
     words = _words(name)
     kinds = [
-        (match.end() - match.start(), own_name, kind)
+        (match.end() - match.start(), own_name, kind, words[: match.start()] + words[match.end() :])
         for pattern, own_name, kind in _read_kinds()
         if (match := pattern.search(words))
     ]
     if not kinds:
         return None
     # "rtx 4070 ti super" is also an "rtx 4070": the longest says most
-    _, own_name, kind = max(kinds, key=lambda hit: hit[0])
+    _, own_name, kind, rest = max(kinds, key=lambda hit: hit[0])
     capability = release_of(kind.capability)
-    if _PART.search(words):
+    if _PART.search(rest):
         return GpuModel(name=own_name, capability=capability)
     size = re.search(r"\b(\d{1,3}) ?gi?b\b", words)
     stated = size[1] if size else ""
     gib = kind.gib.get(stated, kind.gib.get(""))
-    return GpuModel(
+    card = GpuModel(
         name=f"{own_name} {stated}GB" if stated and stated in kind.gib else own_name,
         capability=capability,
         memory_gib=gib,
         link=_link(words, own_name, kind),
+    )
+    sizes = [] if stated or gib is not None else list(kind.gib.items())
+    return replace(
+        card,
+        sizes=tuple(replace(card, name=f"{own_name} {size}GB", memory_gib=each) for size, each in sizes),
     )
 
 

@@ -38,10 +38,9 @@ def recommend_share(config: ServeConfig) -> float | None:
         return None
     if _keeps_exchange_buffers(config):
         return None
-    took = estimate_fit(config) if is_pooling(config) else None
-    if is_pooling(config) and (took is None or took.fits is not False):
-        return None
-    if is_pooling(config) or given <= HALF or config.shared_card is not None:
+    if is_pooling(config) or config.shared_card is not None:
+        return _least_share(config, given)
+    if given <= HALF and estimate_fit(config) is not None:
         return _least_share(config, given)
     hybrid = config.model is not None and config.model.hybrid
     wanted, limit = MOE_SHARE if is_sparse(config) or hybrid else DENSE_SHARE, share_limit(config)

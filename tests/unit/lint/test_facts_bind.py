@@ -155,6 +155,7 @@ def test_the_estimate_is_that_of_the_log_where_the_log_has_one() -> None:
     assert more.kv_tokens == pytest.approx(12_288 * (1.5 + 0.05 * 22.1) / 1.5, rel=1e-3)
 
 
+@pytest.mark.timeout(900)
 def test_no_printed_value_is_above_what_a_fact_allows() -> None:
     draw, lints, seen = Random(SEED), all_lints(), Counter[str]()  # noqa: S311 - a sample of tests
     for command, bare in random_cases(SEED, COUNT):

@@ -41,6 +41,18 @@ from flettner.vllm_facts.sizing.gpus import find_gpu
         ("NVIDIA GB200", (10, 0), 185.03, "nvlink"),
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", (12, 0), 95.59, "pcie"),
         ("AMD Instinct MI300X", None, 191.98, None),
+        ("NVIDIA GB10", (12, 1), 119.7, None),
+        ("DGX Spark", (12, 1), 119.7, None),
+        ("NVIDIA Thor", None, 122.8, None),
+        ("NVIDIA B300 SXM6 AC", (10, 3), 268.6, "nvlink"),
+        ("NVIDIA GB300", (10, 3), 277.5, "nvlink"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", (12, 0), 95.59, "pcie"),
+        ("NVIDIA GeForce RTX 5060 Ti 16GB", (12, 0), 15.93, "pcie"),
+        ("AMD Radeon RX 7900 XTX", None, 23.98, "pcie"),
+        ("AMD Radeon AI PRO R9700", None, 31.86, "pcie"),
+        ("Intel Arc Pro B60 Graphics", None, 23.9, "pcie"),
+        ("Intel Gaudi 3", None, 128.0, None),
+        ("HL-225B", None, 96.0, None),
         ("8xH100-SXM", (9, 0), 79.65, "nvlink"),
         ("4 x A100 40GB", (8, 0), 40.0, None),
         ("Tesla P40", (6, 1), None, "pcie"),
@@ -88,6 +100,23 @@ def test_name_includes_the_memory_size_if_two_exist() -> None:
         (card.name if (card := find_gpu(name)) else "") for name in ("A100 40GB", "A100-80GB", "T4", "H100")
     }
     assert names == {"A100 40GB", "A100 80GB", "T4", "H100"}
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("A100", [40.0, 80.0]),
+        ("V100-SXM2", [16.0, 32.0]),
+        ("RTX 5060 Ti", [7.96, 15.93]),
+        ("A100 80GB", []),
+        ("L4", []),
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", []),
+    ],
+)
+def test_a_name_that_leaves_the_memory_open_lists_its_sizes(name: str, sizes: list[float]) -> None:
+    card = find_gpu(name)
+    assert card is not None
+    assert [size.memory_gib for size in card.sizes] == sizes
 
 
 @settings(max_examples=60, deadline=None)
