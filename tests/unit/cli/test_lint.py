@@ -76,6 +76,13 @@ def test_unknown_deployment_is_not_judged_and_names_each_missing_fact(lint: Lint
         assert fact in text
 
 
+def test_an_unknown_gpu_is_a_missing_fact_and_no_usage_error(lint: Lint) -> None:
+    status, out, err = lint("--gpu", "Voodoo 2", "--", *SERVE)
+
+    assert (status, err) == (3, "")
+    assert "the GPU Voodoo 2, which the table does not have (--gpu NAME)" in " ".join(out.split())
+
+
 def test_checked_rules_exclude_those_without_their_facts(lint: Lint) -> None:
     unknown, informed = lint_json(lint, "--", *SERVE), lint_json(lint, *KNOWN)
 
@@ -406,7 +413,7 @@ def test_reads_the_version_from_the_log(lint: Lint, tmp_path: Path) -> None:
         pytest.param(("--", *SERVE, "--enforce-eager=False"), "write --no-enforce-eager\n", id="no value"),
         pytest.param(("--", "docker", "compose", "up"), "docker run", id="compose"),
         pytest.param(("--", "docker", "run", "--rm"), "no image", id="no image"),
-        pytest.param(("--gpu", "Voodoo 2", "--", *SERVE), "--gpu Voodoo 2", id="unknown GPU"),
+        pytest.param(("--gpu-memory", "lots", "--", *SERVE), "write it as in 24GiB", id="no size"),
         pytest.param(("--gpus", "0", "--", *SERVE), "--gpus 0", id="no GPU at all"),
         pytest.param(("--profile", "chta", "--", *SERVE), "did you mean chat?", id="unknown profile"),
         pytest.param(("--vllm-version", "new", "--", *SERVE), "0.32.0", id="no version"),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from flettner.lint.fixes import find_fixes
 from flettner.lint.rules import all_lints
 from flettner.rules.precedence import ranked
 from flettner.vllm_facts.serve_config import ServeConfig
@@ -84,3 +85,13 @@ def test_winning_findings_never_propose_two_values_of_one_knob(config: ServeConf
     for finding in ranked(findings(all_lints(), config)).winners:
         for knob, value in finding.to.items():
             assert wanted.setdefault(knob, value) == value, (finding.rule, knob)
+
+
+def test_a_build_without_the_kernels_for_the_card_is_the_first_warning() -> None:
+    flags = f"{SHORT} --enforce-eager --gpu-memory-utilization 0.97"
+    config = case(flags, model=LLAMA_8B_AWQ, card=T4, version="0.12.0")
+
+    fixes = find_fixes(config, all_lints())
+
+    assert rules(fixes.findings)[0] == "E1"
+    assert {"G1", "M4"} <= {*rules(fixes.findings)}
