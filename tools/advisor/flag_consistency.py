@@ -15,13 +15,24 @@ _SAME_DTYPE = {"fp8": "fp8_e4m3"}  # vLLM's own short form
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlagMismatches:
-    """One message per mismatch. `over_cap`: more requests ran than the given flags allow."""
+    """One message per mismatch, and the given flags that the server contradicts.
+
+    `over_cap`: more requests ran than the given flags allow. `other_server`: they name another model.
+    """
 
     messages: tuple[str, ...] = ()
+    knobs: frozenset[Knob] = frozenset()
     over_cap: bool = False
+    other_server: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.messages)
+
+    def correct(self, given: Setting, reported: Setting) -> Setting:
+        """The flags to judge the server by: as given, but for those that the server contradicts."""
+        if self.other_server or self.over_cap:
+            return reported
+        return {**{knob: value for knob, value in given.items() if knob not in self.knobs}, **reported}
 
 
 def find_mismatches(given: Setting, reported: Setting, reading: Reading, model: str) -> FlagMismatches:
@@ -29,17 +40,24 @@ def find_mismatches(given: Setting, reported: Setting, reading: Reading, model: 
     over_cap = _check_cap({**reported, **given}, reading)
     messages = [over_cap] if over_cap else []
     names = _served_names(given)
-    if model and names and model.rstrip("/") not in names:
+    other = bool(model and names and model.rstrip("/") not in names)
+    if other:
         messages.append(f"the server serves {model}, --flags {' or '.join(names)}")
     comparable = dict(reported)
     if reading.facts.get("cache_dtype") == "auto":
         comparable[KV_DTYPE] = "auto"
-    messages += [
-        f"the server reports {knob} {format_value(present)}, --flags {format_value(given[knob])}"
+    knobs = [
+        knob
         for knob, present in comparable.items()
         if given.get(knob) is not None and not _are_equal(given[knob], present)
     ]
-    return FlagMismatches(messages=tuple(messages), over_cap=bool(over_cap))
+    messages += [
+        f"the server reports {knob} {format_value(comparable[knob])}, --flags {format_value(given[knob])}"
+        for knob in knobs
+    ]
+    return FlagMismatches(
+        messages=tuple(messages), knobs=frozenset(knobs), over_cap=bool(over_cap), other_server=other
+    )
 
 
 def _check_cap(given: Setting, reading: Reading) -> str:

@@ -5,7 +5,7 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +24,9 @@ from flettner.tools.advisor.render import as_row, as_text, format_command, forma
 from flettner.tools.cli.dispatch import Subparsers, add_command
 from flettner.tools.terminal.values import escape_text
 from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command, parse_command
-from flettner.vllm_facts.values import Knob, Setting, Value
+from flettner.vllm_facts.values import Knob, Setting, Value, is_same
 
 if TYPE_CHECKING:
     from flettner.tools.advisor.run_policies import PolicyFindings
@@ -98,12 +98,14 @@ def _run(args: argparse.Namespace) -> int:
         slo = replace(slo, ttft=None)  # the promise for tokens comes before an alarm that no queue causes
     still = reading.stands_still
     mismatches = find_mismatches(config.setting, reported, reading, seen.model)
-    assumed = reported if mismatches or command is None else {**reported, **config.setting}
+    assumed = mismatches.correct({} if command is None else config.setting, reported)
     policies = _run_policies(reading, config, slo, assumed, mismatches)
     if seen.idle or still:
         policies = replace(
             policies, findings=tuple(finding for finding in policies.findings if finding.rule in HEALTH)
         )
+    current = {**reported, **policies.assumed}
+    policies = replace(policies, findings=_drop_unchanged(policies.findings, {**assumed, **current}))
     lints = all_lints() if command or config.log else ()
     if not seen.idle and not _has_load_problem(reading, slo):
         lints = tuple(lint for lint in lints if not set(lint.rules) <= BY_LOAD)
@@ -112,8 +114,9 @@ def _run(args: argparse.Namespace) -> int:
     window = {**_summarise(reading), "idle": seen.idle, "stands_still": still, "requests": seen.requests}
     window |= {"servers": seen.servers, "flags_of": whose, "flags": list(shown.argv) if whose else None}
     refused = sorted({rule for rule, _ in find_errors(fixes.after(config), lints)})
-    current = {**reported, **policies.assumed}
     broken = policies.broken
+    if mismatches:
+        config = replace(config, setting={**config.setting, **current})
     if args.json:
         more = {"window": window, "doubts": mismatches.messages, "broken": broken}
         offered, unknown = None if refused else better, _missing_facts(config, command)
@@ -166,15 +169,31 @@ def _observe(args: argparse.Namespace, slo: Slo) -> "Window":
 def _run_policies(
     reading: Reading, config: ServeConfig, slo: Slo, assumed: Setting, mismatches: FlagMismatches
 ) -> "PolicyFindings":
-    """Run the policies. If --flags do not match the server, the flags and the model are ignored."""
+    """Run the policies. Flags of another server are ignored, with the model that they name."""
     from flettner.tools.advisor import run_policies  # noqa: PLC0415 - the policies take a quarter of a second
 
     if not mismatches:
         return run_policies.run_all(reading, assumed, slo, config)
-    config = replace(config, setting=assumed, model=None, env={})
+    config = replace(config, setting=assumed)
+    if mismatches.other_server or mismatches.over_cap:
+        config = replace(config, model=None, env={})
     result = run_policies.run_all(reading, assumed, slo, config)
     findings = (finding for finding in result.findings if not (mismatches.over_cap and finding.to))
     return replace(result, findings=tuple(findings))
+
+
+def _drop_unchanged(findings: Sequence[Finding], current: Setting) -> tuple[Finding, ...]:
+    """The findings without values that the server has already; without those that had no other change."""
+    left = []
+    for finding in findings:
+        to = {
+            knob: value
+            for knob, value in finding.to.items()
+            if knob not in current or not is_same(current[knob], value)
+        }
+        if to or not finding.to:
+            left.append(replace(finding, to=to))
+    return tuple(left)
 
 
 def _with_facts(reading: Reading, config: ServeConfig) -> Reading:
@@ -297,7 +316,7 @@ def _format_mismatches(mismatches: FlagMismatches) -> str:
         return (
             f"{text}no change is proposed from the measurements: give the flags that the server runs with\n"
         )
-    return f"{text}the measurements are judged by the flags that the server itself reports\n"
+    return f"{text}the measurements are judged by what the server itself reports of these flags\n"
 
 
 def _missing_facts(config: ServeConfig, command: ServeCommand | None) -> list[str]:

@@ -64,6 +64,30 @@ def test_compares_the_metrics_with_the_flags(
     assert bool(json.loads(out)["doubts"]) is doubted
 
 
+def test_one_flag_that_differs_does_not_drop_the_others(advise: Advise, queued: Options) -> None:
+    """Q1 knows the cap from the flags, though their memory share is not the server's."""
+    flags = "vllm serve tiny --max-num-seqs 2 --gpu-memory-utilization 0.5"
+
+    _, out, _ = advise(*queued, "--flags", flags, "--json")
+
+    document = json.loads(out)
+    (row,) = [row for row in document["findings"] if row["rule"] == "Q1"]
+    assert document["doubts"] == ["the server reports gpu_memory_utilization 0.92, --flags 0.5"]
+    assert (row["current"], row["suggested"]) == (2, 16)
+    assert "inferred" not in row["why"]
+
+
+@pytest.mark.parametrize("cap", [2, 4, 16, 64])
+def test_no_change_has_the_value_that_the_server_has(advise: Advise, queued: Options, cap: int) -> None:
+    for model in ("tiny", "org/large"):
+        flags = f"vllm serve {model} --max-num-seqs {cap} --gpu-memory-utilization 0.5"
+
+        _, out, _ = advise(*queued, "--flags", flags, "--json")
+
+        rows = [row for row in json.loads(out)["findings"] if row["knob"]]
+        assert [row for row in rows if row["current"] == row["suggested"]] == []
+
+
 def test_trusts_the_metrics_over_doubted_flags(advise: Advise, queued: Options) -> None:
     """The flags of another model contain the actual cap of 2, which is inferred instead."""
     _, out, _ = advise(*queued, "--flags", "vllm serve org/large --max-num-seqs 64", "--json")
