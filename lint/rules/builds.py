@@ -150,7 +150,7 @@ LINTS = (
             "vllm-project/vllm#27614 (async scheduling by default); "
             "vllm-project/vllm#29901 (Marlin on Turing)"
         ),
-        evidence_for="an AWQ model on a T4: 4.4 tokens/s with 0.12, 42 with 0.14.1 (one report)",
+        evidence_for="no public measurement of the two builds side by side",
         needs=Needs(facts=("version",)),
     ),
     DeploymentCheck(

@@ -11,6 +11,7 @@ from flettner.vllm_facts.serve_config import Finding, FindingSeverity, Needs, Se
 from flettner.vllm_facts.sizing.capacity import fits_in_memory, kv_tokens_at, seqs_that_fit
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
+    draft_tokens,
     effective_batched_tokens,
     effective_seqs,
     has_any,
@@ -275,6 +276,31 @@ def _check_step_size(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_draft_budget(config: ServeConfig) -> Iterable[Finding]:
+    """B3 with speculation: each sequence takes 1 + drafts tokens of a step."""
+    tokens, drafts = positive_int(config.setting, TOKENS), draft_tokens(config)
+    seqs = effective_seqs(config)
+    if tokens is None or seqs is None or not drafts or not seqs <= tokens < seqs * (1 + drafts):
+        return
+    if config.setting.get("enable_lora") is True:
+        return  # vLLM refuses it: an error of its own
+    needed = seqs * (1 + drafts)
+    yield Finding(
+        rule="B3",
+        klass="auto",
+        severity="warning",
+        why=(
+            f"{TOKENS} {tokens} holds {tokens // (1 + drafts)} of {seqs} sequences: with {drafts} drafted "
+            f"tokens each takes {1 + drafts} tokens of a step"
+        ),
+        to={TOKENS: 1 << (needed - 1).bit_length()},
+        expects="full batches keep their drafts, and prompts get a part of the step",
+        risks="a little more memory for activations",
+        source="vllm/v1/core/sched/scheduler.py: token_budget",
+        evidence={TOKENS: tokens, SEQS: seqs, "drafts": drafts},
+    )
+
+
 def _check_context_length(config: ServeConfig) -> Iterable[Finding]:
     """L1 before a start: vLLM refuses a context length if no request of that length fits."""
     took, most, plan = estimate_fit(config), longest_request(config), plan_layout(config)
@@ -371,6 +397,13 @@ LINTS = (
             "(vllm-project/vllm#10544)"
         ),
         evidence_against=f"fewer tokens have a better ITL ({OPTIMIZATION})",
+        needs=Needs(for_change=ESTIMATE, applies=has_any(TOKENS)),
+    ),
+    DeploymentCheck(
+        rules=("B3",),
+        find=_check_draft_budget,
+        reports="max_num_batched_tokens below the tokens of a full batch with its drafts",
+        source="vllm/v1/core/sched/scheduler.py: token_budget",
         needs=Needs(for_change=ESTIMATE, applies=has_any(TOKENS)),
     ),
     DeploymentCheck(

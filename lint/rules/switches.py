@@ -17,6 +17,7 @@ from flettner.vllm_facts.references import (
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
+    draft_tokens,
     has_any,
     has_kv_transfer,
     is_older_than,
@@ -32,6 +33,7 @@ from flettner.vllm_facts.values import Knob, Value
 
 ASYNC_SINCE = (0, 14)
 SHARED_PREFIXES = frozenset({"chat", "rag", "api"})  # profiles whose prompts begin alike
+GRAPHS_COUNT_DRAFTS = (0, 12)  # since then the default is min(2 x max_num_seqs x (1 + drafts), 512)
 ROOM_GIB = 1.5  # for KV cache; CUDA graphs take 0.4 to 0.6 of it
 ASYNC_METHODS = ("eagle", "mtp", "draft_model", "ngram_gpu", "dspark", "dflash")
 
@@ -96,17 +98,25 @@ def _check_capture_sizes(config: ServeConfig) -> Iterable[Finding]:
         knob = "cudagraph_capture_sizes"
         sizes = [int(word) for word in str(config.setting.get(knob) or "").split() if word.isdecimal()]
         largest = max(sizes, default=None)
-    if seqs is None or largest is None or seqs <= largest or largest >= min(2 * seqs, 512):
+    if seqs is None or largest is None:
         return
+    width = 1 + draft_tokens(config)  # a graph's size is in tokens
+    default = min(2 * seqs * (1 if is_older_than(config, GRAPHS_COUNT_DRAFTS) else width), 512)
+    if seqs * width <= largest or largest >= default:
+        return
+    each = f" of {width} tokens each" if width > 1 else ""
     yield Finding(
         rule="G2",
         klass="auto",
         severity="warning",
-        why=f"{knob} ends at {largest}, yet up to {seqs} sequences run: larger batches run without a graph",
+        why=(
+            f"{knob} ends at {largest}, yet up to {seqs} sequences{each} run: larger batches run without a "
+            "graph"
+        ),
         to={knob: None},
-        expects=f"no step in ITL above {largest} sequences: by default graphs go to {min(2 * seqs, 512)}",
+        expects=f"no step in ITL above {largest // width} sequences: by default graphs go to {default}",
         risks="more graphs: a longer start and a little GPU memory",
-        evidence={"max_num_seqs": seqs, "largest": largest},
+        evidence={"max_num_seqs": seqs, "largest": largest} | ({"drafts": width - 1} if width > 1 else {}),
     )
 
 

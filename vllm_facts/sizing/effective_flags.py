@@ -195,6 +195,14 @@ def speculation_method(config: ServeConfig) -> str:
     return str(method).lower() if method else ""
 
 
+def draft_tokens(config: ServeConfig) -> int:
+    """The tokens that speculation adds to each sequence of a step; 0 without speculation, or if unknown."""
+    given = config.setting.get("spec_tokens")
+    if given is None:
+        given = json_entry(config, "speculative_config", "num_speculative_tokens")
+    return given if isinstance(given, int) and not isinstance(given, bool) and given > 0 else 0
+
+
 def is_expert_parallel(config: ServeConfig) -> bool:
     return config.setting.get("enable_expert_parallel") is True
 

@@ -10,8 +10,8 @@ from flettner.vllm_facts.models.context_limit import (
 )
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
+    draft_tokens,
     effective_batched_tokens,
-    json_entry,
     speculation_method,
 )
 from flettner.vllm_facts.validity.refusal import ENGINE, MODEL, SCHEDULER, VLLM, InvalidSetting
@@ -49,12 +49,10 @@ def check_whole_prompts(config: ServeConfig) -> Iterator[InvalidSetting]:
 def check_adapter_drafts(config: ServeConfig) -> Iterator[InvalidSetting]:
     """With LoRA and speculation the token budget holds the drafts of each sequence."""
     tokens, seqs = effective_batched_tokens(config), positive_int(config.setting, "max_num_seqs")
-    drafts = config.setting.get("spec_tokens") or json_entry(
-        config, "speculative_config", "num_speculative_tokens"
-    )
+    drafts = draft_tokens(config)
     if config.setting.get("enable_lora") is not True or tokens is None or seqs is None:
         return
-    if isinstance(drafts, int) and not isinstance(drafts, bool) and tokens < seqs * (drafts + 1):
+    if drafts and tokens < seqs * (drafts + 1):
         yield InvalidSetting(
             why=(
                 f"with LoRA and {drafts} speculative tokens max_num_batched_tokens {tokens} is below "

@@ -1,0 +1,62 @@
+"""Speculation counts in tokens: graphs, budgets, and drafts that the log shows to be rejected."""
+
+import pytest
+
+from flettner.lint.fixes import find_fixes, find_fixes_in_rounds
+from flettner.lint.rules import all_lints, memory, switches
+from flettner.vllm_facts.values import Value
+from tests.support.lint_cases import H100, LLAMA_8B, case, findings
+
+DRAFTS = '--speculative-config \'{"method":"eagle3","model":"e","num_speculative_tokens":3}\''
+METRICS = (
+    "INFO [metrics.py:100] SpecDecoding metrics: Mean acceptance length: 1.00, Accepted throughput: 0.10 "
+    "tokens/s, Drafted throughput: 300.00 tokens/s, Accepted: {accepted} tokens, Drafted: {drafted} tokens, "
+    "Per-position acceptance rate: 0.001, 0.001, 0.001, Avg Draft acceptance rate: {percent}%"
+)
+
+
+def rules_of(flags: str, version: str = "0.32.0") -> dict[str, dict[str, Value]]:
+    config = case(f"vllm serve m --max-model-len 8192 {flags}", model=LLAMA_8B, card=H100, version=version)
+    return {
+        finding.rule: dict(finding.to)
+        for finding in findings((*switches.LINTS, *memory.LINTS), config)
+        if finding.rule in {"G2", "B3"}
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        (f"--max-num-seqs 64 --max-cudagraph-capture-size 64 {DRAFTS}", {"G2"}),
+        ("--max-num-seqs 64 --max-cudagraph-capture-size 64", set[str]()),
+        (f"--max-num-seqs 64 --max-cudagraph-capture-size 256 {DRAFTS}", set[str]()),
+        (f"--max-num-seqs 256 --max-num-batched-tokens 768 {DRAFTS}", {"B3"}),
+        (f"--max-num-seqs 256 --max-num-batched-tokens 1024 {DRAFTS}", set[str]()),
+        ("--max-num-seqs 256 --max-num-batched-tokens 768", set[str]()),
+    ],
+)
+def test_graphs_and_budgets_hold_each_sequence_with_its_drafts(flags: str, found: set[str]) -> None:
+    assert rules_of(flags).keys() == found
+
+
+def test_the_budget_holds_a_full_batch_with_its_drafts() -> None:
+    assert rules_of(f"--max-num-seqs 256 --max-num-batched-tokens 768 {DRAFTS}")["B3"] == {
+        "max_num_batched_tokens": 1024
+    }
+
+
+@pytest.mark.parametrize(
+    ("accepted", "drafted", "percent", "named"),
+    [(3, 3000, 0.1, True), (900, 3000, 30.0, False), (0, 9, 0.0, False)],
+)
+def test_rejected_drafts_in_a_log_are_named(
+    accepted: int, drafted: int, percent: float, *, named: bool
+) -> None:
+    line = METRICS.format(accepted=accepted, drafted=drafted, percent=percent)
+    config = case(f"vllm serve m {DRAFTS}", log=(line,))
+
+    fixes = find_fixes_in_rounds(config, all_lints())
+
+    assert ("SD1" in {finding.rule for finding in fixes.findings}) is named
+    assert fixes.to == ({"speculative_config": None} if named else {})
+    assert not find_fixes(case("vllm serve m", log=(line,)), all_lints()).to
