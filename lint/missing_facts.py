@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flettner.vllm_facts.models.estimate import describe_estimate
+from flettner.vllm_facts.releases.history import describe_range, is_covered
 from flettner.vllm_facts.serve_config import Fact, Finding, LintRule, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import layout, text_of
 from flettner.vllm_facts.sizing.kv_cache import kv_bytes_per_token, overhead_gib, weights_gib
@@ -65,6 +66,11 @@ FACTS: Mapping[Fact, FactSource] = {
         what=lambda _: "the version of vLLM",
         option="--vllm-version V",
         given=lambda config: bool(config.version),
+    ),
+    "flags": FactSource(
+        what=lambda config: f"the flags of vLLM {config.version}: those of {describe_range()} are known",
+        option="",
+        given=lambda config: not config.version or is_covered(config.version),
     ),
     "profile": FactSource(
         what=lambda _: "the kind of traffic", option="--profile P", given=lambda config: bool(config.profile)

@@ -1,4 +1,4 @@
-"""Names in command lines that vLLM does not know: removed flags and variables, and flags of other servers.
+"""Names in command lines that today's vLLM does not know: removed flags and variables.
 
 vLLM refuses to start with a removed flag and ignores a removed variable silently.
 """
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flettner.vllm_facts.catalogue.facts import release_of
-from flettner.vllm_facts.fact_tables import FOLDER, read_names, read_tables
+from flettner.vllm_facts.fact_tables import FOLDER, read_tables
 from flettner.vllm_facts.values import Knob, Value
 
 
@@ -45,6 +45,3 @@ RENAMED = read_tables(FOLDER / "deprecated_flags.toml", DeprecatedFlag)
 
 ENVIRONMENT = read_tables(FOLDER / "deprecated_variables.toml", DeprecatedFlag)
 """Environment variables. Flags replace them, so `changes` does not apply."""
-
-COUNTERPARTS: Mapping[Knob, Knob] = read_names(FOLDER / "foreign_flags.toml")
-"""vLLM's flags of the same meaning as flags of other servers, or of requests."""

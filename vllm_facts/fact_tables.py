@@ -40,15 +40,6 @@ def read_tables(path: Path, kind: type[Row], section: str = "") -> dict[str, Row
     return {name: reader.read(f"{path.name}: [{name}]", entry) for name, entry in entries.items()}
 
 
-def read_names(path: Path) -> dict[str, str]:
-    """The lines `key = "name"` of the file. Raises FactError."""
-    names = _read(path)
-    for key, name in names.items():
-        if not isinstance(name, str):
-            raise FactError(f"{path.name}: {key}: {name!r} is not of the type str")
-    return names
-
-
 @cache
 def _read(path: Path) -> dict[str, Any]:
     try:

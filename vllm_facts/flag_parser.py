@@ -8,16 +8,27 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import isfinite
 
 from flettner.primitives.address import Address
+from flettner.vllm_facts.deprecated_flags import RENAMED
 from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.flag_table import ALIASES, ONE_WAY, SEVERAL, SHORT, SIZES, TEXTS, is_switch
+from flettner.vllm_facts.flag_table import ALIASES, NAMES, ONE_WAY, SEVERAL, SHORT, SIZES, TEXTS, is_switch
+from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.values import Value, is_same
 
 ADDRESS = frozenset({"host", "port"})
 SECRETS = frozenset({"api_key", "hf_token"})
+
+UNNAMED_MODEL = "model_tag"
+"""The positional argument of the module `api_server`, which does not read it."""
+
+STRAY = "stray_words"
+"""Stands in a setting for the words of a program where the server takes its model."""
+
+API_SERVER = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 
 SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
 WRAPPERS = frozenset(
@@ -156,6 +167,10 @@ def _flags(argv: Sequence[str]) -> list[_Flag]:
     at, positional = _head(argv)
     flags: list[_Flag] = []
     model: _Flag | None = None
+    if positional and (stray := _count_stray(argv, at)):
+        text = " ".join(argv[at : at + stray])
+        flags.append(_Flag(knob=STRAY, spelled="", value=text, start=at, stop=at + stray))
+        at += stray
     while at < len(argv):
         if _is_flag(argv[at]):
             flags.append(_flag(argv, at))
@@ -173,7 +188,7 @@ def _flags(argv: Sequence[str]) -> list[_Flag]:
             raise FlagError(
                 f"a word after {after} belongs to no flag: write one value per flag, as --flag=value"
             )
-        model = _Flag(knob="model", spelled="", value=argv[at], start=at, stop=at + 1)
+        model = _Flag(knob=positional, spelled="", value=argv[at], start=at, stop=at + 1)
         at += 1
     return [*flags, model] if model else flags  # last: in vLLM the positional model overrides --model
 
@@ -191,16 +206,25 @@ def find_program(argv: Sequence[str]) -> int:
     raise FlagError("no server is named: start with `vllm serve MODEL` or `python -m MODULE`")
 
 
-def _head(argv: Sequence[str]) -> tuple[int, bool]:
-    """The index of the first flag, and whether a positional model is allowed. Raises FlagError."""
+def _count_stray(argv: Sequence[str], at: int) -> int:
+    """How many words after the program start the server once more, as in `vllm serve vllm serve MODEL`."""
+    words = [word.rpartition("/")[2] for word in argv[at : at + 3]]
+    if words and _PYTHON.fullmatch(words[0]):
+        return 3 if words[1:2] == ["-m"] and _SERVER_MODULE.fullmatch(words[-1]) else 0
+    return 2 if words[:2] == ["vllm", "serve"] else 1 if words[:1] == ["serve"] else 0
+
+
+def _head(argv: Sequence[str]) -> tuple[int, str]:
+    """The index of the first flag, and the name of a positional model; "" without one. Raises FlagError."""
     start = find_program(argv)
     program = argv[start].rpartition("/")[2]
     if program == "vllm":
-        return _after_serve(argv, start + 1, required=True), True
+        return _after_serve(argv, start + 1, required=True), "model"
     if _PYTHON.fullmatch(program):
-        return _after_python(argv, start + 1), True
+        after = _after_python(argv, start + 1)
+        return after, UNNAMED_MODEL if argv[after - 1] == API_SERVER[-1] else "model"
     after = _after_serve(argv, start + 1, required=False)
-    return after, after == len(("program", "serve"))
+    return after, "model" if after == len(("program", "serve")) else ""
 
 
 def _after_serve(argv: Sequence[str], at: int, *, required: bool) -> int:
@@ -237,7 +261,8 @@ def _flag(argv: Sequence[str], at: int) -> _Flag:
         name, equals, text = word[:2], "=", word[2:].removeprefix("=")
     knob = _knob(name)
     off = name.startswith(("--no-", "--no_"))
-    if off or is_switch(knob):
+    has_value = not off and not _is_known(knob) and (equals or _is_truth(argv[at + 1 : at + 2]))
+    if (off or is_switch(knob)) and not has_value:
         if equals:
             raise FlagError(_no_value(knob, name, text, off=off))
         return _Flag(knob=knob, spelled=name, value=not off, start=at, stop=at + 1)
@@ -259,7 +284,25 @@ def _knob(name: str) -> str:
     first, dot, rest = name.lstrip("-").partition(".")
     first = first.replace("-", "_") if name.startswith("--") else SHORT.get(first, first.replace("-", "_"))
     first = first.removeprefix("no_")
-    return ALIASES.get(first, first) + dot + rest
+    return _unabbreviated(ALIASES.get(first, first)) + dot + rest
+
+
+def _is_known(name: str) -> bool:
+    return name in NAMES or name in KNOBS or name in RENAMED
+
+
+def _is_truth(words: Sequence[str]) -> bool:
+    """Whether the next word is `true` or `false`: the value of a flag that vLLM does not have."""
+    return bool(words) and words[0].lower() in {"true", "false"}
+
+
+@lru_cache(maxsize=1024)
+def _unabbreviated(name: str) -> str:
+    """The flag of which the name is an unambiguous prefix, as the parser takes it."""
+    if _is_known(name):
+        return name
+    longer = {ALIASES.get(flag, flag) for flag in NAMES if flag.startswith(name)}
+    return longer.pop() if len(longer) == 1 else name
 
 
 def _no_value(knob: str, name: str, text: str, *, off: bool) -> str:

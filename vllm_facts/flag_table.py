@@ -37,6 +37,9 @@ SIZES = frozenset(name for name, flag in TABLE.items() if flag.type == "size")
 TEXTS = frozenset(name for name, flag in TABLE.items() if flag.type == "text" and not flag.choices)
 """Flags whose value stays text even when it looks like a number."""
 
+NAMES = frozenset(TABLE) | ALIASES.keys()
+"""The flags of the newest release, with their other names."""
+
 
 def is_switch(knob: str) -> bool:
     """Whether the flag takes no value. An unknown flag is a switch if it is called enable_* or disable_*."""

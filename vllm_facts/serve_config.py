@@ -14,7 +14,9 @@ GpuLink = Literal["nvlink", "pcie"]
 
 Launcher = Literal["docker run", "compose", "Kubernetes"]
 
-Fact = Literal["gpu", "gpus", "model", "version", "profile", "log", "gpu_memory", "model_size", "step_memory"]
+Fact = Literal[
+    "gpu", "gpus", "model", "version", "flags", "profile", "log", "gpu_memory", "model_size", "step_memory"
+]
 """What is known of a server besides its flags and variables."""
 
 
@@ -96,6 +98,7 @@ class ServeConfig:
     shared_card: SharedCard | None = None  # the fullest of its GPUs; None: nobody else is known to be there
     concurrency: float | None = None  # concurrent requests, measured or given
     little_shared_memory: Launcher | None = None  # that leaves the container with 64 MB of /dev/shm
+    entry_fault: str = ""  # why the container starts something else than the words say
 
     def __post_init__(self) -> None:
         if self.log and self.start is None:

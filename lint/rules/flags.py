@@ -7,16 +7,23 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 
+from flettner.lint.rules.flag_values import (
+    describe_near_values,
+    find_meant_value,
+    find_misfit,
+    is_number_flag,
+)
 from flettner.lint.rules.hardware import VARIABLE
+from flettner.lint.rules.unknown_flags import PARSER
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.deprecated_flags import COUNTERPARTS, ENVIRONMENT, RENAMED
+from flettner.vllm_facts.deprecated_flags import ENVIRONMENT, RENAMED, DeprecatedFlag
 from flettner.vllm_facts.flag_table import is_switch
 from flettner.vllm_facts.json_flags import parse_json_part
-from flettner.vllm_facts.knobs import KNOBS, KnobFacts
+from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.models.context_limit import ALLOWED, allows_longer_context, find_exceeded_context
-from flettner.vllm_facts.releases import FLAGS, RELEASE
+from flettner.vllm_facts.releases import FLAGS
+from flettner.vllm_facts.releases.history import came_later, describe_flag, has_flag, is_known_flag
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -24,7 +31,6 @@ from flettner.vllm_facts.sizing.effective_flags import (
     invalid_flags_finding,
     is_omni,
     json_entries,
-    release_number,
     text_of,
 )
 from flettner.vllm_facts.validity.engine import find_problems
@@ -32,11 +38,8 @@ from flettner.vllm_facts.validity.split import BLOCKS, divides_blocks
 from flettner.vllm_facts.values import Knob, Value, spell_flag
 
 DRAFT, DRAFT_TOKENS = "speculative_model", "num_speculative_tokens"
-_FACTORS = {"k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
-_SHORT_NUMBER = re.compile(r"([0-9]{1,9})([kmKM])")
 _PLACEHOLDER = re.compile(r"\$|^<.*>$|^\{\{.*\}\}$")
 """A shell variable, a word in angle brackets in a documentation, a value of a template."""
-PARSER = "vllm/utils/argparse_utils.py: FlexibleArgumentParser (exit code 2)"
 
 
 def _check_removed(config: ServeConfig) -> Iterable[Finding]:
@@ -44,16 +47,22 @@ def _check_removed(config: ServeConfig) -> Iterable[Finding]:
     drafts = _merge_draft_flags(config)
     for knob, value in config.setting.items():
         replaced = RENAMED.get(knob)
-        if replaced is None or replaced.gone(config.version) is False or (drafts and knob == DRAFT_TOKENS):
+        gone = None if replaced is None else is_gone(replaced, knob, config.version)
+        if replaced is None or gone is False or (drafts and knob == DRAFT_TOKENS):
             continue
-        is_gone = replaced.gone(config.version) is True
-        start = f"{config.version} does not start with it. " if is_gone else ""
+        start = f"{config.version} does not start with it. " if gone else ""
         yield invalid_flags_finding(
             f"vLLM {replaced.since} and later do not know {spell_flag(knob)}: {start}{replaced.how}",
             _merge_into_json(config, drafts if drafts and knob == DRAFT else replaced.changes(knob, value)),
-            severity="error" if is_gone else "warning",
+            severity="error" if gone else "warning",
             expects=f"vLLM {replaced.since} and later accept the command line",
         )
+
+
+def is_gone(replaced: DeprecatedFlag, knob: Knob, version: str) -> bool | None:
+    """Whether the release lacks the removed flag; None for an unknown version."""
+    present = has_flag(knob, version) if is_known_flag(knob) else None
+    return replaced.gone(version) if present is None else not present
 
 
 def _merge_draft_flags(config: ServeConfig) -> dict[Knob, Value]:
@@ -77,29 +86,38 @@ def _merge_into_json(config: ServeConfig, to: Mapping[Knob, Value]) -> dict[Knob
 
 
 def _check_too_new(config: ServeConfig) -> Iterable[Finding]:
-    for knob in config.setting:
-        facts = KNOBS.get(knob.partition(".")[0])
-        if facts is None or facts.removed is not None or facts.in_version(config.version) is not False:
+    """Flags of later releases, and flags of earlier ones that nothing replaced."""
+    for knob, value in config.setting.items():
+        name = knob.partition(".")[0]
+        if name in RENAMED or not is_known_flag(name) or has_flag(name, config.version) is not False:
             continue
+        if not came_later(name, config.version):
+            yield invalid_flags_finding(
+                f"vLLM {config.version} has no {spell_flag(name)} any more: it was in {describe_flag(name)}",
+                {},
+                expects="it starts without the flag",
+            )
+            continue
+        since = describe_flag(name).removeprefix("since ")
+        old = _find_older_name(config, knob, value)
         yield invalid_flags_finding(
-            f"vLLM {config.version} does not know {spell_flag(knob)} yet: it came with {facts.since}",
-            {knob: None},
-            expects=f"it starts; or upgrade to {facts.since} and keep the flag",
+            f"vLLM {config.version} does not know {spell_flag(knob)} yet: it came with {since}",
+            {knob: None, **old},
+            expects="it starts" + (f"; or upgrade to {since} and keep the flag" if not old else ""),
         )
 
 
-def _check_misspelled(config: ServeConfig) -> Iterable[Finding]:
-    """Unknown flags a letter or two away from a known flag that has the same value in every release."""
-    for knob in _unknown_flags(config):
-        if meant := _carry_value(config, knob, knob.partition(".")[0]):
-            yield _unknown_flag_finding(config, knob, {knob: None} | meant)
-
-
-def _check_unknown(config: ServeConfig) -> Iterable[Finding]:
-    """Unknown flags. A release that is not listed may know more flags, so there they are warnings."""
-    for knob in _unknown_flags(config):
-        if not _carry_value(config, knob, knob.partition(".")[0]):
-            yield _unknown_flag_finding(config, knob, {knob: None})
+def _find_older_name(config: ServeConfig, knob: Knob, value: Value) -> dict[Knob, Value]:
+    """The flag that the release has for it; empty if it has none."""
+    for name, replaced in RENAMED.items():
+        if not has_flag(name, config.version) or name in config.setting:
+            continue
+        if replaced.by == knob and replaced.carries:
+            return {name: value}
+        olds = [old for old, new in replaced.by_value.items() if new == {knob: value}]
+        if len(olds) == 1:
+            return {name: olds[0]}
+    return {}
 
 
 def _check_omni(config: ServeConfig) -> Iterable[Finding]:
@@ -113,69 +131,28 @@ def _check_omni(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
-def _unknown_flags(config: ServeConfig) -> list[Knob]:
-    if is_omni(config):
-        return []
-    names = {knob: knob.partition(".")[0] for knob in config.setting}
-    flags = FLAGS | KNOBS.keys() | RENAMED.keys()
-    return [knob for knob, name in names.items() if name not in flags and not _is_prefix(name)]
-
-
-def _unknown_flag_finding(config: ServeConfig, knob: Knob, to: Mapping[Knob, Value]) -> Finding:
-    name = knob.partition(".")[0]
-    near = (
-        [COUNTERPARTS[name]] if name in COUNTERPARTS else get_close_matches(name, FLAGS | KNOBS.keys(), n=1)
-    )
-    meant = f"; did you mean {spell_flag(near[0])}?" if near else ""
-    return invalid_flags_finding(
-        f"{spell_flag(name)} is no flag of vLLM {'.'.join(map(str, RELEASE))}{meant}",
-        to,
-        severity="error" if release_number(config) == RELEASE else "warning",
-    )
-
-
-def _carry_value(config: ServeConfig, knob: str, name: str) -> dict[str, Value]:
-    """The value under the intended name, if only a letter or two differ or another server has the flag."""
-    typo = get_close_matches(name, FLAGS | KNOBS.keys(), n=1, cutoff=0.8)
-    typo = [COUNTERPARTS[name]] if name in COUNTERPARTS else typo
-    if not typo or typo[0] in config.setting or typo[0] not in KNOBS:
-        return {}
-    value = config.setting[knob]
-    return {} if KNOBS[typo[0]].misfit(value) else {typo[0]: value}
-
-
-def _is_prefix(name: str) -> bool:
-    """True for an unambiguous prefix of a flag, which the parser accepts."""
-    return len([flag for flag in FLAGS if flag.startswith(name)]) == 1
-
-
 def _check_values(config: ServeConfig) -> Iterable[Finding]:
     for knob, value in config.setting.items():
         facts = KNOBS.get(knob)
         if value is True and knob in FLAGS and not is_switch(knob):
             yield invalid_flags_finding(f"{spell_flag(knob)} is not followed by a value", {knob: None})
             continue
-        if facts is None or facts.klass == "note" or knob == "max_lora_rank":  # adapters.py knows the next
+        if (facts is not None and facts.klass == "note") or knob == "max_lora_rank":  # adapters.py knows it
             continue
-        if not (misfit := facts.misfit(value)):
+        if not (misfit := find_misfit(config, knob, value)):
             continue
         if isinstance(value, str) and _PLACEHOLDER.search(value):
             yield _placeholder_finding(knob, value)
-        elif (
-            facts.type != "choice" or release_number(config) == RELEASE
-        ):  # the choices are those of one release
-            yield invalid_flags_finding(
-                f"{spell_flag(knob)} {misfit}, not {value}",
-                {knob: _parse_count(facts, value)},
-                source=facts.source,
-            )
-
-
-def _parse_count(facts: KnobFacts, value: Value) -> Value:
-    """The number that `8k` means, for a flag that vLLM wants as a plain number."""
-    short = _SHORT_NUMBER.fullmatch(value) if isinstance(value, str) and facts.type == "int" else None
-    number = int(short[1]) * _FACTORS[short[2]] if short else None
-    return None if number is None or facts.misfit(number) else number
+            continue
+        meant = find_meant_value(config, knob, value)
+        yield invalid_flags_finding(
+            f"{spell_flag(knob)} {misfit}, not {value}",
+            {knob: meant} if meant is not None or is_number_flag(knob) else {},
+            source=facts.source if facts else PARSER,
+            expects=""
+            if meant is not None or is_number_flag(knob)
+            else describe_near_values(config, knob, value),
+        )
 
 
 def _placeholder_finding(knob: Knob, value: str) -> Finding:
@@ -259,7 +236,7 @@ LINTS = (
         find=_check_removed,
         reports="flags that this release no longer has, with what replaced them",
         source=PARSER,
-        needs=Needs(facts=("version",), for_change=("version",), applies=has_any(*RENAMED)),
+        needs=Needs(facts=("version", "flags"), for_change=("version",), applies=has_any(*RENAMED)),
     ),
     DeploymentCheck(
         rules=("V1",),
@@ -271,22 +248,9 @@ LINTS = (
     DeploymentCheck(
         rules=("V1",),
         find=_check_too_new,
-        reports="flags that this release does not have yet",
+        reports="flags that this release does not have yet, or no longer",
         source=PARSER,
-        needs=Needs(facts=("version",)),
-    ),
-    DeploymentCheck(
-        rules=("V1",),
-        find=_check_misspelled,
-        reports="flags a letter or two away from a known flag",
-        source=PARSER,
-    ),
-    DeploymentCheck(
-        rules=("V1",),
-        find=_check_unknown,
-        reports="flags that no release has",
-        source=PARSER,
-        needs=Needs(for_change=("version",)),
+        needs=Needs(facts=("version", "flags")),
     ),
     DeploymentCheck(
         rules=("V1",),
@@ -297,8 +261,9 @@ LINTS = (
     DeploymentCheck(
         rules=("V1",),
         find=_check_values,
-        reports="values that a flag does not take, placeholders among them",
+        reports="values that a flag does not take in this release, placeholders among them",
         source=PARSER,
+        needs=Needs(facts=("flags",)),
     ),
     DeploymentCheck(
         rules=("V1",),

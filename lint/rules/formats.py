@@ -4,52 +4,16 @@ import re
 from collections.abc import Iterable
 
 from flettner.vllm_facts.references import QUANTIZATION
-from flettner.vllm_facts.releases import RELEASE
+from flettner.vllm_facts.releases.history import describe_range, values_in
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
     invalid_flags_finding,
     is_at_least,
-    release_number,
     text_of,
 )
 from flettner.vllm_facts.weight_formats import SIXTEEN_BIT
-
-METHODS = frozenset(
-    {
-        *(
-            "auto_awq",
-            "auto_gptq",
-            "awq",
-            "awq_marlin",
-            "compressed-tensors",
-            "deepseek_v4_fp8",
-            "experts_int8",
-        ),
-        *(
-            "fbgemm_fp8",
-            "fp8",
-            "fp8_per_block",
-            "fp8_per_channel",
-            "fp8_per_tensor",
-            "fp_quant",
-            "gpt_oss_mxfp4",
-        ),
-        *(
-            "gptq",
-            "gptq_marlin",
-            "humming",
-            "inc",
-            "int8_per_channel_weight_only",
-            "modelopt",
-            "modelopt_fp4",
-        ),
-        *("modelopt_mixed", "modelopt_mxfp8", "moe_wna16", "mxfp4", "mxfp8", "nvfp4_per_token", "online"),
-        *("quark", "torchao"),
-    }
-)
-"""Of `--quantization`, from vllm/model_executor/layers/quantization; plugins may add more."""
 
 OTHER_HARDWARE = frozenset({"ascend"})
 """Methods of vLLM's plugins for other accelerators (vllm-ascend)."""
@@ -103,18 +67,13 @@ def _check_slow_format(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _check_unknown_format(config: ServeConfig) -> Iterable[Finding]:
-    given = text_of(config, "quantization")
-    if (
-        not given
-        or given in METHODS
-        or given.lower() in PLUGINS
-        or given in OTHER_HARDWARE
-        or release_number(config) != RELEASE
-        or "$" in given
-    ):
+    given, methods = text_of(config, "quantization"), values_in("quantization", config.version)
+    if not given or not methods or given in methods or given in OTHER_HARDWARE or "$" in given:
+        return
+    if given.lower() in PLUGINS and is_at_least(config, PLUGINS[given.lower()][0]):
         return
     yield invalid_flags_finding(
-        f"--quantization {given} is no method of vLLM {config.version}",
+        f"--quantization {given} is no method of vLLM {config.version or describe_range()}",
         {"quantization": None},
         expects="vLLM reads the method in the model's own config; fp8 quantizes while it loads",
     )
@@ -175,7 +134,7 @@ LINTS = (
         find=_check_unknown_format,
         reports="a `--quantization` that this release does not have",
         source=_VERIFIED,
-        needs=Needs(facts=("version",), applies=_HAS_METHOD),
+        needs=Needs(facts=("version", "flags"), applies=_HAS_METHOD),
     ),
     DeploymentCheck(
         rules=("V1",),

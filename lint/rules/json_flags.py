@@ -5,7 +5,15 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from flettner.vllm_facts.json_flags import KEYS, RENAMED_KEYS, describe_json_error, repair_json
-from flettner.vllm_facts.releases import RELEASE
+from flettner.vllm_facts.releases.history import (
+    describe_key,
+    describe_range,
+    describe_value,
+    keys_in,
+    open_keys_in,
+    read_history,
+    values_in,
+)
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -13,9 +21,8 @@ from flettner.vllm_facts.sizing.effective_flags import (
     is_at_least,
     is_older_than,
     json_entries,
-    release_number,
 )
-from flettner.vllm_facts.values import Knob, Value
+from flettner.vllm_facts.values import Knob, Value, spell_flag
 
 _JSON_LIMITS = (0, 10)
 """Since then --limit-mm-per-prompt takes no `image=2` (vllm-project/vllm#21615)."""
@@ -51,20 +58,57 @@ def _level_remark(level: int) -> Finding:
 
 
 def _check_keys(config: ServeConfig) -> Iterable[Finding]:
-    """Unknown keys, for the release whose keys are listed; the keys of other releases differ."""
-    if release_number(config) != RELEASE:
-        return
-    for flag, keys in KEYS.items():
-        given = json_entries(config, flag)
-        dotted = [knob for knob in config.setting if knob.startswith(flag + ".")]
-        given = {**given, **{knob.split(".")[1]: config.setting[knob] for knob in dotted}}
-        for key in sorted(given.keys() - keys):
-            meant = _closest_key(flag, key, given.keys())
+    """Unknown keys of this release; without a version, those that no release has."""
+    for flag in _json_flags(config):
+        strict, read = keys_in(flag, config.version), open_keys_in(flag, config.version) or frozenset()
+        keys = (strict or frozenset()) | read
+        given = _given_keys(config, flag)
+        for key in sorted(given.keys() - keys) if keys else ():
+            meant = _closest_key(flag, key, given.keys(), keys)
+            elsewhere = describe_key(flag, key)
             to = _rename_or_remove_key(config, flag, key, meant)
+            how = f", where it is {meant}" if meant else f": vLLM {elsewhere} has it" if elsewhere else ""
+            release = config.version or describe_range()
+            ignores = "" if strict else ", which ignores it"
             yield invalid_flags_finding(
-                f"--{flag.replace('_', '-')} has no key {key}" + (f": it is {meant} today" if meant else ""),
-                to,
-                expects="" if to else "it starts without the key",
+                f"{spell_flag(flag)} has no key {key} in vLLM {release}{ignores}{how}",
+                to if strict or meant else {},
+                severity="error" if strict else "warning",
+                expects="" if to else "it starts without the key" if strict else "give a key that it reads",
+            )
+
+
+def _json_flags(config: ServeConfig) -> list[Knob]:
+    history = read_history()
+    return sorted(
+        {knob.partition(".")[0] for knob in config.setting} & (history.keys.keys() | history.open_keys.keys())
+    )
+
+
+def _given_keys(config: ServeConfig, flag: Knob) -> dict[str, object]:
+    dotted = [knob for knob in config.setting if knob.startswith(flag + ".")]
+    return {**json_entries(config, flag), **{knob.split(".")[1]: config.setting[knob] for knob in dotted}}
+
+
+def _check_key_values(config: ServeConfig) -> Iterable[Finding]:
+    """Texts that this release does not take for a key."""
+    for flag in _json_flags(config):
+        for key, value in _given_keys(config, flag).items():
+            choices = values_in(f"{flag}.{key}", config.version)
+            if not choices or not isinstance(value, str) or "$" in value or value in choices:
+                continue
+            if value.lower().replace("-", "_") in {choice.lower().replace("-", "_") for choice in choices}:
+                continue  # read in any case, as the names of backends
+            elsewhere = describe_value(f"{flag}.{key}", value)
+            near = get_close_matches(value, choices, n=3, cutoff=0.5)
+            hints = [
+                f"vLLM {elsewhere} takes it" if elsewhere else "",
+                f"is {' or '.join(near)} meant?" if near else "",
+            ]
+            yield invalid_flags_finding(
+                f"{key} of {spell_flag(flag)} is none of vLLM {config.version or describe_range()}: {value}",
+                {},
+                expects="; ".join(filter(None, hints)) or f"it is one of {', '.join(sorted(choices)[:12])}",
             )
 
 
@@ -72,10 +116,13 @@ def _has_json(config: ServeConfig) -> bool:
     return any(knob.partition(".")[0] in KEYS for knob in config.setting)
 
 
-def _closest_key(flag: str, key: str, given: Iterable[str]) -> str:
-    near = get_close_matches(key, KEYS[flag], n=1, cutoff=0.85)
-    meant = RENAMED_KEYS.get(flag, {}).get(key) or (near[0] if near else "")
-    return "" if meant in given else meant
+def _closest_key(flag: str, key: str, given: Iterable[str], keys: Iterable[str]) -> str:
+    """The key that is meant: an older or newer name, or one that differs by a letter or two."""
+    renamed = RENAMED_KEYS.get(flag, {})
+    names = {**renamed, **{new: old for old, new in renamed.items()}}
+    near = get_close_matches(key, keys, n=1, cutoff=0.85)
+    meant = names[key] if names.get(key) in keys else near[0] if near else ""
+    return "" if meant in given or (describe_key(flag, key) and key not in names) else meant
 
 
 def _rename_or_remove_key(config: ServeConfig, flag: Knob, key: str, meant: str) -> dict[Knob, Value]:
@@ -101,6 +148,13 @@ LINTS = (
         find=_check_keys,
         reports="keys of JSON flags that this release does not know",
         source="vllm/config/utils.py",
-        needs=Needs(facts=("version",), applies=_has_json),
+        needs=Needs(facts=("version", "flags"), applies=_has_json),
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_key_values,
+        reports="values in JSON flags that this release does not take",
+        source="vllm/config/utils.py",
+        needs=Needs(facts=("version", "flags"), applies=_has_json),
     ),
 )

@@ -7,7 +7,8 @@ import re
 
 from flettner.lint.recogniser import recogniser
 from flettner.lint.rules.known_errors import AT_START, check_known_errors
-from flettner.vllm_facts.deprecated_flags import COUNTERPARTS, RENAMED
+from flettner.lint.rules.unknown_flags import is_unknown
+from flettner.vllm_facts.deprecated_flags import RENAMED
 from flettner.vllm_facts.references import DOCS, OPTIMIZATION
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.sizing.divisibility import why_indivisible
@@ -113,21 +114,18 @@ def _unknown_flags(match: re.Match[str], config: ServeConfig) -> Finding | None:
     given = [knob for knob in named if knob in config.setting]
     renamed = [knob for knob in given if knob in RENAMED]
     reported = [knob for knob in renamed if RENAMED[knob].gone(config.version) is not None]
-    if not given or reported == given:
-        return None
+    if not given or reported == given or all(map(is_unknown, given)):
+        return None  # the flag rules report them
     to: dict[Knob, Value] = {}
     for knob in renamed:
         to |= RENAMED[knob].changes(knob, config.setting[knob])
     how = " ".join(RENAMED[knob].how for knob in renamed)
-    meant = ", ".join(spell_flag(COUNTERPARTS[knob]) for knob in given if knob in COUNTERPARTS)
     return _start_error(
         "V1",
         f"it did not start: this vLLM does not know {', '.join(map(spell_flag, given))}",
         to,
         f"it starts. {how}".strip()
         if renamed
-        else f"vLLM has {meant} instead"
-        if meant
         else "it starts without the flag, or with a release that has it",
     )
 

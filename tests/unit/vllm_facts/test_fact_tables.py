@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 from flettner.vllm_facts.errors import FactError
-from flettner.vllm_facts.fact_tables import read_names, read_rows, read_tables
+from flettner.vllm_facts.fact_tables import read_rows, read_tables
 from flettner.vllm_facts.values import Value
 
 
@@ -46,13 +46,6 @@ def test_tables_are_read_by_name(file: Path) -> None:
     assert read_tables(file, Fact) == {"one": Fact(why="w", count=3)}
     file.with_name("parts.toml").write_text('[part]\none = { why = "v" }\n')
     assert read_tables(file.with_name("parts.toml"), Fact, "part") == {"one": Fact(why="v")}
-
-
-def test_names_are_texts(file: Path) -> None:
-    file.write_text('one = "two"\nthree = 4\n')
-
-    with pytest.raises(FactError, match=r"facts\.toml: three: 4 is not of the type str"):
-        read_names(file)
 
 
 @pytest.mark.parametrize(
