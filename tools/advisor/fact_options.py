@@ -11,6 +11,7 @@ from pathlib import Path
 from flettner.agent.domain.errors import ConfigError
 from flettner.lint.missing_facts import FACTS, find_missing
 from flettner.tools.advisor.option_files import read_option_file
+from flettner.vllm_facts.flag_parser import UNNAMED_MODEL
 from flettner.vllm_facts.models import lookup
 from flettner.vllm_facts.models.estimate import estimate_model
 from flettner.vllm_facts.serve_config import GpuModel, Launcher, Model, ServeConfig
@@ -72,7 +73,7 @@ def build_serve_config(
     """
     log = read_log(args.log) if args.log else ()
     setting = command.setting
-    name = str(setting.get("model", ""))
+    name = str(setting.get("model") or setting.get(UNNAMED_MODEL) or "")
     gpus = args.gpus if args.gpus is not None else _count_visible(command.server_env) or gpus
     if gpus is not None and gpus < 1:
         raise ConfigError(f"--gpus {gpus}: must be at least 1")
@@ -81,7 +82,8 @@ def build_serve_config(
 
         raise ConfigError(f"--profile {args.profile}: unknown{suggest_name(args.profile, PROFILES)}")
     env = {**command.server_env, **_environment(args.env)}
-    model = _model(args.model_config, setting, {**os.environ, **env}) if name or args.model_config else None
+    named = {**setting, "model": name}
+    model = _model(args.model_config, named, {**os.environ, **env}) if name or args.model_config else None
     return ServeConfig(
         setting={**setting, **command.exposure},
         env=env,
@@ -95,6 +97,7 @@ def build_serve_config(
         profile=args.profile or "",
         log=log,
         little_shared_memory=command.little_shared_memory or little_shared_memory,
+        entry_fault=command.entry_fault,
     )
 
 

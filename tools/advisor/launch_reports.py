@@ -99,7 +99,11 @@ def _lint_launch(
 
 def _parse_launch(launch: Launch) -> ServeCommand:
     command = parse_command([word.text for word in launch.words], elsewhere=True)
-    command = replace(command, live=any(word.live for word in launch.words))
+    command = replace(
+        command,
+        live=any(word.live for word in launch.words),
+        entry_fault=command.entry_fault or launch.entry_fault,
+    )
     if command.before:  # `docker run` passes no variables on
         return command
     env = {name: variable.value for name, variable in launch.env.items()}

@@ -10,9 +10,12 @@ from flettner.vllm_facts.launch_files.shell_script import read_script, without_p
 from flettner.vllm_facts.launch_files.shell_variables import drop_unknown_flags
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, inner_place, list_words, word_of
-from flettner.vllm_facts.shell_command.docker_run import image_version, is_vllm_image
-
-_SERVE = (Word(text="vllm"), Word(text="serve"))
+from flettner.vllm_facts.shell_command.docker_run import (
+    explain_entry,
+    image_version,
+    implied_words,
+    is_vllm_image,
+)
 
 
 def read_container(
@@ -22,12 +25,14 @@ def read_container(
     words = (*entry, *own)
     program = words[0].text.rpartition("/")[2] if words else ""
     if program in SHELLS:
-        launches = _read_shell(text, words)
+        fault = "" if entry else explain_entry(image, program)
+        launches = [replace(launch, entry_fault=fault) for launch in _read_shell(text, words)]
         if not launches and any("vllm" in word.text for word in words[1:]):
             problem = f"{program} starts the server: its flags cannot be told from the script's"
             launches = [Launch(name="", start=start, problem=problem)]
     elif not entry and is_vllm_image(image):
-        launches = [Launch(name="", start=start, words=(*_SERVE, *own))]
+        implied = tuple(Word(text=word) for word in implied_words(image))
+        launches = [Launch(name="", start=start, words=(*implied, *own))]
     elif is_vllm_server([word.text for word in words]):
         launches = [Launch(name="", start=words[0].start or start, words=words)]
     elif own and own[0].text == "serve" and "vllm" in image.rpartition("/")[2]:

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.flag_parser import SHELLS
+from flettner.vllm_facts.flag_parser import API_SERVER, SHELLS
+from flettner.vllm_facts.shell_command.shell import split_command
 
 HOW = "write the server's own words after --, as in `flettner lint -- vllm serve MODEL --max-num-seqs 64`"
 CONTAINERS = frozenset({"docker", "nerdctl", "podman"})
@@ -29,18 +30,32 @@ _ALONE = frozenset(
 )
 _SHORT_ALONE = re.compile(r"-[ditPq]+")
 _ENV = ("-e", "--env")
+_SCRIPT_OPTION = re.compile(r"-[a-z]*c")
+_SERVER_COMMAND = re.compile(
+    r"(?:^|&&|;|\n)\s*((?:exec\s+)?(?:\w+=\S*\s+)*(?:vllm\s+serve|python[\d.]*\s+-m\s+vllm\.)\b)"
+)
 _SERVE = ("vllm", "serve")
-_OWN_IMAGE = re.compile(r"(.*/)?vllm-openai(-[\w.-]+)?([:@].*)?")  # its entrypoint is `vllm serve`
+_OWN_IMAGE = re.compile(r"(.*/)?vllm-openai(-[\w.-]+)?([:@].*)?")  # its entrypoint starts the server
+SERVES_SINCE = (0, 11, 1)
+"""Up to 0.11.0 the entrypoint is the module `api_server`, since then `vllm serve` (docker/Dockerfile)."""
+_OTHER_VERSIONS = re.compile(r"(^|/)lmcache/")  # images with tags of their own projects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerRunCommand:
-    """`before`: the words up to the image; `implied`: leading words of `argv` that the image adds."""
+    """`before`: the words up to the image; `implied`: leading words of `argv` that the image adds.
+
+    `shell`: the words before a script that holds `argv`, and `lead` the script's text before them.
+    """
 
     before: tuple[str, ...]
     argv: tuple[str, ...]
     implied: int = 0
     env: Mapping[str, str] = field(default_factory=dict)
+    shell: tuple[str, ...] = ()
+    lead: str = ""
+    aside: tuple[str, ...] = ()
+    entry_fault: str = ""
 
 
 def parse_docker_run(words: list[str], outside: Mapping[str, str]) -> DockerRunCommand:
@@ -59,8 +74,17 @@ def parse_docker_run(words: list[str], outside: Mapping[str, str]) -> DockerRunC
     }
     entry = next((value for name, value in options if name == "--entrypoint"), "")
     own = words[at + 1 :]
+    before = tuple(words[: at + 1])
+    program = (entry or (own[0] if own else "")).rpartition("/")[2]
+    if program in SHELLS and (script := _find_script(own)):
+        place, lead, argv, aside = script
+        fault = "" if entry else explain_entry(words[at], program)
+        shell = tuple(own[:place])
+        return DockerRunCommand(
+            before=before, argv=argv, env=env, shell=shell, lead=lead, aside=aside, entry_fault=fault
+        )
     argv, implied = _server(words[at], entry, own)
-    return DockerRunCommand(before=tuple(words[: at + 1]), argv=argv, implied=implied, env=env)
+    return DockerRunCommand(before=before, argv=argv, implied=implied, env=env)
 
 
 def _options(words: Sequence[str]) -> tuple[int, list[tuple[str, str]]]:
@@ -76,6 +100,27 @@ def _options(words: Sequence[str]) -> tuple[int, list[tuple[str, str]]]:
     return at, options
 
 
+def _find_script(own: Sequence[str]) -> tuple[int, str, tuple[str, ...], tuple[str, ...]] | None:
+    """The place of the script of `-c`, its text before the server's command, its words and redirections.
+
+    None if it starts no vLLM. Raises FlagError if more commands follow.
+    """
+    place = next((at for at, word in enumerate(own) if at and _SCRIPT_OPTION.fullmatch(own[at - 1])), None)
+    found = _SERVER_COMMAND.search(own[place]) if place is not None else None
+    if place is None or found is None:
+        return None
+    words, aside = split_command(own[place][found.start(1) :])
+    return place, own[place][: found.start(1)], tuple(words), tuple(aside)
+
+
+def explain_entry(image: str, program: str) -> str:
+    """Why a shell after one of vLLM's own images does not start; "" for other images."""
+    if not is_vllm_image(image):
+        return ""
+    starts = " ".join(implied_words(image))
+    return f"{image} starts `{starts}` by itself, which takes {program!r} as the model and refuses the rest"
+
+
 def _server(image: str, entry: str, own: list[str]) -> tuple[tuple[str, ...], int]:
     """The server's words, and the number of leading words that the image adds. Raises FlagError."""
     program = (entry or (own[0] if own else "")).rpartition("/")[2]
@@ -86,25 +131,33 @@ def _server(image: str, entry: str, own: list[str]) -> tuple[tuple[str, ...], in
         if not starts:
             raise FlagError(f"--entrypoint {entry}: the program that the image starts is unknown; {HOW}")
         return (entry, *own), 1
-    if _OWN_IMAGE.fullmatch(image) and program in {"serve", "vllm"}:
-        raise FlagError(
-            f"{image} starts `vllm serve` by itself, and would take {own[0]!r} as the model: "
-            "write the model and the flags directly after the image"
-        )
+    if is_vllm_image(image):
+        implied = implied_words(image)
+        return (*implied, *own), len(implied)
     if own[:1] == ["serve"]:
         return ("vllm", *own), 1
     return (tuple(own), 0) if starts else ((*_SERVE, *own), len(_SERVE))
 
 
 def is_vllm_image(image: str) -> bool:
-    """Whether the image starts `vllm serve` by itself."""
+    """Whether the image starts the server by itself."""
     return _OWN_IMAGE.fullmatch(image) is not None
 
 
+def implied_words(image: str) -> tuple[str, ...]:
+    """The words of the entrypoint of one of vLLM's own images, by its release."""
+    version = image_version(image)
+    old = version and tuple(map(int, version.split("."))) < SERVES_SINCE
+    return API_SERVER if old else _SERVE
+
+
 def image_version(image: str) -> str:
-    """The vLLM version in the image's tag; "" if the tag has no version."""
-    tag = re.search(r":v?(\d+\.\d+\.\d+)[^/]*$", image)
-    return tag[1] if tag else ""
+    """The vLLM version in the image's tag; "" if the tag has none, or has that of another project."""
+    place, _, tag = image.rpartition(":")
+    named = re.search(r"vllm[_-]?v?(0\.\d+\.\d+)", tag)
+    own = re.match(r"v?(0\.\d+\.\d+)(?![\d.]*\.)", tag) if "vllm" in place.rpartition("/")[2] else None
+    version = named or (None if _OTHER_VERSIONS.search(place) else own)
+    return version[1] if version else ""
 
 
 def explain_shell(words: Sequence[str]) -> str:

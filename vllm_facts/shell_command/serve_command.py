@@ -1,6 +1,7 @@
 """Parse and edit a complete command: `K=V vllm serve …`, `docker run … IMAGE …`."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,6 +48,10 @@ class ServeCommand:
     aside: tuple[str, ...] = ()  # `> log 2>&1 &`
     live: bool = False  # the shell still has to expand variables
     unread: str = ""  # why the --config file was not read
+    shell: tuple[str, ...] = ()  # in a container: `bash -c`, before a script
+    lead: str = ""  # the script's text before the server's words
+    inner_aside: tuple[str, ...] = ()  # its redirections
+    entry_fault: str = ""  # why the container starts something else than the words say
 
     @property
     def setting(self) -> dict[str, Value]:
@@ -74,6 +79,9 @@ class ServeCommand:
     @property
     def words(self) -> list[str]:
         """The command without the environment of a shell."""
+        if self.lead or self.shell:
+            script = self.lead + shlex.join(self.argv) + "".join(f" {word}" for word in self.inner_aside)
+            return [*self.before, *self.shell, script]
         return [*self.before, *self.front, *self.argv[self.implied :]]
 
     @property
@@ -158,6 +166,10 @@ def _started(given: list[str], env: dict[str, str]) -> ServeCommand:
     return ServeCommand(
         argv=inside.argv,
         implied=inside.implied,
+        shell=inside.shell,
+        lead=inside.lead,
+        inner_aside=inside.aside,
+        entry_fault=inside.entry_fault,
         before=(*leading, *front, *inside.before),
         env=inside.env,
     )

@@ -1,0 +1,79 @@
+"""What the entrypoint of an image, or the module of a server, does with the words after it: rule V1."""
+
+from collections.abc import Iterable
+
+from flettner.vllm_facts.flag_parser import STRAY, UNNAMED_MODEL
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    invalid_flags_finding,
+    is_older_than,
+    text_of,
+)
+
+ENTRYPOINT = "https://docs.vllm.ai/en/latest/deployment/docker/"
+_READS_NONE = (0, 10)
+"""Before it the parser of `api_server` has no positional argument; since then nothing reads the one it has."""
+
+
+def _check_unnamed_model(config: ServeConfig) -> Iterable[Finding]:
+    """A model without --model, which the module `api_server` does not read."""
+    name = text_of(config, UNNAMED_MODEL)
+    if not name:
+        return
+    if is_older_than(config, _READS_NONE):
+        does = f"refuses {name} without --model"
+    elif "model" in config.setting or "config" in config.setting:
+        return
+    else:
+        does = f"ignores {name} without --model, and serves Qwen/Qwen3-0.6B"
+    named = {} if "model" in config.setting else {"model": name}
+    yield invalid_flags_finding(
+        f"the module api_server, which images up to 0.11.0 start, {does}",
+        {UNNAMED_MODEL: None, **named},
+        expects=f"it serves {config.setting.get('model', name)}",
+    )
+
+
+def _check_stray_words(config: ServeConfig) -> Iterable[Finding]:
+    words = text_of(config, STRAY)
+    if not words:
+        return
+    yield invalid_flags_finding(
+        f"`{words}` follows a command that starts the server already, as the entrypoint of vLLM's images "
+        f"does: {words.split()[0]!r} would be the model, and the rest is refused",
+        {STRAY: None},
+        expects="it starts with the model and the flags directly after the image",
+    )
+
+
+def _check_entry(config: ServeConfig) -> Iterable[Finding]:
+    if config.entry_fault:
+        yield invalid_flags_finding(
+            config.entry_fault,
+            {},
+            expects="it starts with the shell as the entrypoint: `--entrypoint bash` before the image, "
+            "`entrypoint:` in compose, `command:` in Kubernetes; or with the model and the flags alone",
+        )
+
+
+LINTS = (
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_unnamed_model,
+        reports="a model without `--model` where the server does not read it",
+        source="vllm/entrypoints/openai/cli_args.py: model_tag; vllm/entrypoints/cli/serve.py",
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_stray_words,
+        reports="`serve` or `vllm serve` after an image that starts the server by itself",
+        source=ENTRYPOINT,
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_entry,
+        reports="a shell after an image that starts the server by itself",
+        source=ENTRYPOINT,
+    ),
+)
