@@ -98,6 +98,8 @@ class ServeConfig:
     shared_card: SharedCard | None = None  # the fullest of its GPUs; None: nobody else is known to be there
     concurrency: float | None = None  # concurrent requests, measured or given
     little_shared_memory: Launcher | None = None  # that leaves the container with 64 MB of /dev/shm
+    hosts: int | None = None  # that serve one model together, by the file; None: not known
+    ray: bool = False  # Ray is started beside the server
     entry_fault: str = ""  # why the container starts something else than the words say
 
     def __post_init__(self) -> None:

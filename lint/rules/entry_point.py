@@ -13,7 +13,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
 
 ENTRYPOINT = "https://docs.vllm.ai/en/latest/deployment/docker/"
 _READS_NONE = (0, 10)
-"""Before it the parser of `api_server` has no positional argument; since then nothing reads the one it has."""
+"""Before it the parser of `api_server` has no positional argument; since then nothing reads it."""
 
 
 def _check_unnamed_model(config: ServeConfig) -> Iterable[Finding]:

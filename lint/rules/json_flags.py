@@ -116,7 +116,7 @@ def _has_json(config: ServeConfig) -> bool:
     return any(knob.partition(".")[0] in KEYS for knob in config.setting)
 
 
-def _closest_key(flag: str, key: str, given: Iterable[str], keys: Iterable[str]) -> str:
+def _closest_key(flag: str, key: str, given: Iterable[str], keys: frozenset[str]) -> str:
     """The key that is meant: an older or newer name, or one that differs by a letter or two."""
     renamed = RENAMED_KEYS.get(flag, {})
     names = {**renamed, **{new: old for old, new in renamed.items()}}

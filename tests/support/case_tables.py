@@ -150,7 +150,7 @@ def _read_facts(text: str, log_lines: Mapping[str, str]) -> dict[str, Any]:
         elif name == "gpu":
             facts["card"] = find_gpu(value)
         elif name == "checks" or name in _FACTS:
-            facts[name] = typed(value) if name in ("gpus", "concurrency") else value
+            facts[name] = typed(value) if name in ("gpus", "hosts", "concurrency") else value
         else:
             facts["model"] = replace(facts["model"], **{name: typed(value)})
     if log:

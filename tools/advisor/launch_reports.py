@@ -87,6 +87,8 @@ def _lint_launch(
             version=launch.version,
             gpus=launch.gpus,
             little_shared_memory=launch.little_shared_memory,
+            hosts=launch.hosts,
+            ray=launch.ray,
             unread=launch.unread,
             shared_card=shared_card,
         )

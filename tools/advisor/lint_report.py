@@ -90,6 +90,8 @@ def lint_command(
     version: str = "",
     gpus: int | None = None,
     little_shared_memory: Launcher | None = None,
+    hosts: int | None = None,
+    ray: bool = False,
     unread: Sequence[str] = (),
     shared_card: SharedCard | None = None,
 ) -> LintReport:
@@ -100,7 +102,7 @@ def lint_command(
         )
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error
-    config = replace(config, shared_card=shared_card)
+    config = replace(config, shared_card=shared_card, hosts=hosts, ray=ray)
     lints = all_lints()
     fixes, config = find_fixes_for_sizes(config, lints)
     command = replace(command, env={} if command.before else config.env)

@@ -1,5 +1,6 @@
 """The server that a container starts, from its image, entrypoint and arguments."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -27,7 +28,7 @@ def read_container(
     if program in SHELLS:
         fault = "" if entry else explain_entry(image, program)
         launches = [replace(launch, entry_fault=fault) for launch in _read_shell(text, words)]
-        if not launches and any("vllm" in word.text for word in words[1:]):
+        if not launches and _starts_server(words):
             problem = f"{program} starts the server: its flags cannot be told from the script's"
             launches = [Launch(name="", start=start, problem=problem)]
     elif not entry and is_vllm_image(image):
@@ -43,6 +44,16 @@ def read_container(
     else:
         launches = []
     return [_complete(text, launch, image) for launch in launches]
+
+
+_JOINED = re.compile(r"\S*multi-node-serving\.sh")
+_JOINS = re.compile(r"\bray\s+start\b|multi-node-serving\.sh\s+(worker|leader)\b")
+
+
+def _starts_server(words: Sequence[Word]) -> bool:
+    """Whether the script names vLLM, other than to join the cluster of another container."""
+    script = " ".join(word.text for word in words[1:])
+    return "vllm" in _JOINED.sub("", script) and not _JOINS.search(script)
 
 
 def _complete(text: str, launch: Launch, image: str) -> Launch:

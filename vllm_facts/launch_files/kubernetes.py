@@ -13,8 +13,6 @@ from flettner.vllm_facts.launch_files.yaml_nodes import Node, entries, get, item
 
 _WORKLOADS = frozenset({"Pod", "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job"})
 """Resources whose controllers add no volume of their own; those of others, such as KServe's, do."""
-WITHOUT_RAY = (0, 11, 1)
-"""Since then Ray must be named (vllm-project/vllm#25775, vllm-project/vllm#29447)."""
 _DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
 
 
@@ -22,7 +20,7 @@ def read_manifest(text: str, document: Node) -> list[Launch]:
     """The servers of one resource, or of a Helm chart's values. Raises FlagError."""
     resource = f"{text_at(document, 'kind') or 'values'}/{text_at(document, 'metadata', 'name')}".rstrip("/")
     launches = []
-    grouped = text_at(document, "kind") == "LeaderWorkerSet"
+    size = text_at(document, "spec", "leaderWorkerTemplate", "size")
     plain = text_at(document, "kind") in _WORKLOADS and not _shares_memory(document)
     for container in _containers(document):
         name = text_at(container, "name")
@@ -33,17 +31,11 @@ def read_manifest(text: str, document: Node) -> list[Launch]:
                 launch,
                 name=label,
                 little_shared_memory="Kubernetes" if little else None,
-                gpus=None if grouped and _takes_ray(launch.version) else launch.gpus,
+                hosts=int(size) if size.isdecimal() else None,
             )
             for launch in _read_container(text, container)
         ]
     return launches
-
-
-def _takes_ray(version: str) -> bool:
-    """True if a server of this release uses a Ray cluster by default when its host has too few GPUs."""
-    numbers = version.split(".")[:3]
-    return all(number.isdecimal() for number in numbers) and tuple(map(int, numbers)) < WITHOUT_RAY
 
 
 def _shares_memory(node: Node) -> bool:

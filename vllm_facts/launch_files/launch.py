@@ -45,6 +45,8 @@ class Launch:
     devices: tuple[str, ...] = ()  # the GPUs of its container; empty: all, or not said
     together: bool = False  # with the other such servers of the file or the host
     little_shared_memory: Launcher | None = None  # that leaves the container with 64 MB of /dev/shm
+    hosts: int | None = None  # that serve one model together
+    ray: bool = False  # Ray is started beside the server
     entry_fault: str = ""  # why the container starts something else than the words say
     unread: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()

@@ -44,13 +44,27 @@ def read_script(
         if not variables.assign_all(words, sure=depth == 0, text=text):
             starts.append(words)
     launches: list[Launch] = []
+    ray = any(map(_starts_ray, starts))
     for words in starts:
         if words[0].text.startswith("--") and launches:
             launches[-1] = replace(
                 launches[-1], remarks=(*launches[-1].remarks, _explain_lost_flag(text, words[0]))
             )
         launches += _read_command(text, words, variables)
-    return launches
+    return [replace(launch, ray=True) for launch in launches] if ray else launches
+
+
+def _starts_ray(words: Sequence[Word]) -> bool:
+    """Whether the command makes a Ray cluster: `ray start --head`, or vLLM's script for the leader."""
+    texts = [word.text for word in words]
+    return (any(text.rpartition("/")[2] == "ray" for text in texts[:-1]) and "start" in texts) or joins_ray(
+        texts
+    )
+
+
+def joins_ray(texts: Sequence[str]) -> bool:
+    """Whether the command is vLLM's multi-node-serving.sh."""
+    return any(text.rpartition("/")[2].endswith("multi-node-serving.sh") for text in texts)
 
 
 def _explain_lost_flag(text: str, word: Word) -> str:

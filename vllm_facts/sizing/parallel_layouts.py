@@ -125,13 +125,22 @@ def describe_idle_gpus(config: ServeConfig, wanted: Layout) -> str:
 
 
 def exceeds_host(config: ServeConfig) -> bool:
-    """Whether the layout needs more GPUs than the host has."""
-    return config.gpus is not None and layout(config).gpus > config.gpus and is_single_host(config)
+    """Whether the layout needs more GPUs than the host has, or all hosts together."""
+    if config.gpus is None:
+        return False
+    hosts = count_hosts(config) or 1
+    several = hosts > 1 and not _is_any_given(config, ELSEWHERE)
+    return layout(config).gpus > config.gpus * hosts and (several or is_single_host(config))
+
+
+def count_hosts(config: ServeConfig) -> int | None:
+    """The hosts that serve the model together, by --nnodes or by the file; None if not known."""
+    return positive_int(config.setting, "nnodes") or config.hosts
 
 
 def is_single_host(config: ServeConfig) -> bool:
-    """Whether no flag involves other hosts."""
-    several = (positive_int(config.setting, "nnodes") or 1) > 1
+    """Whether neither a flag nor the file involves other hosts."""
+    several = (count_hosts(config) or 1) > 1 or config.ray
     launcher = text_of(config, "distributed_executor_backend") in {"ray", "external_launcher"}
     return not several and not launcher and not _is_any_given(config, ELSEWHERE)
 

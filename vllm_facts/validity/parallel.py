@@ -4,11 +4,16 @@ from collections.abc import Iterator
 
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.serve_config import ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import is_at_least, is_expert_parallel, layout
+from flettner.vllm_facts.sizing.effective_flags import is_at_least, is_expert_parallel, layout, patch_number
+from flettner.vllm_facts.sizing.parallel_layouts import ELSEWHERE
 from flettner.vllm_facts.validity.refusal import ENGINE, MODEL, PARALLEL, InvalidSetting
+from flettner.vllm_facts.validity.split import GPUS
 
 _LAUNCH = f"{ENGINE}: 'Invalid data-parallel launch options'"
 _VERIFY = f"{MODEL}: verify_with_parallel_config"
+
+WITHOUT_RAY = (0, 11, 1)
+"""Since then Ray must be named (vllm-project/vllm#25775, vllm-project/vllm#29447)."""
 
 MICROBATCHING = frozenset({"deepep_low_latency", "deepep_high_throughput", "nixl_ep"})
 
@@ -105,6 +110,25 @@ def check_hosts(config: ServeConfig) -> Iterator[InvalidSetting]:
         )
 
 
+def check_cluster(config: ServeConfig) -> Iterator[InvalidSetting]:
+    """Since 0.11.1 the GPUs of other hosts count only where the flags name how to reach them."""
+    several = (config.hosts or 1) > 1 or config.ray
+    named = ("distributed_executor_backend", "nnodes", *ELSEWHERE)
+    if not several or config.gpus is None or any(config.setting.get(knob) is not None for knob in named):
+        return
+    release, shape = patch_number(config), layout(config)
+    if release is None or release < WITHOUT_RAY or shape.gpus <= config.gpus:
+        return
+    yield InvalidSetting(
+        why=f"tensor {shape.tp} x pipeline {shape.pp} takes {shape.gpus} GPUs, and this host has "
+        f"{config.gpus}: "
+        "since 0.11.1 vLLM looks for others only with --distributed-executor-backend ray or --nnodes",
+        source=f"{GPUS}; vllm-project/vllm#25775; vllm-project/vllm#29447",
+        to={"distributed_executor_backend": "ray"} if config.ray else {},
+        expects="" if config.ray else "it starts with --nnodes and --master-addr, or with Ray on all hosts",
+    )
+
+
 def _is_dense(config: ServeConfig) -> bool:
     """Whether the model is known to have no experts."""
     return bool(config.model and config.model.layers and not config.model.experts)
@@ -114,4 +138,4 @@ def _prefill(config: ServeConfig) -> int:
     return positive_int(config.setting, "prefill_context_parallel_size") or 1
 
 
-CHECKS = (check_context_parallel, check_experts, check_hosts)
+CHECKS = (check_context_parallel, check_experts, check_hosts, check_cluster)

@@ -13,7 +13,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     layout,
     text_of,
 )
-from flettner.vllm_facts.sizing.parallel_layouts import exceeds_host
+from flettner.vllm_facts.sizing.parallel_layouts import count_hosts, exceeds_host
 from flettner.vllm_facts.validity.refusal import MODEL, InvalidSetting
 
 HEADS = (
@@ -45,10 +45,17 @@ def check_heads(config: ServeConfig) -> Iterator[InvalidSetting]:
             rule="D3",
             why=(
                 f"tensor {shape.tp} x pipeline {shape.pp} x data {shape.dp} takes {shape.gpus} GPUs of "
-                f"{config.gpus} (GPUs of several hosts need --distributed-executor-backend ray, or --nnodes)"
+                f"{_describe_gpus(config)}"
             ),
             source=GPUS,
         )
+
+
+def _describe_gpus(config: ServeConfig) -> str:
+    hosts = count_hosts(config) or 1
+    if hosts > 1:
+        return f"{hosts} hosts with {config.gpus} each"
+    return f"{config.gpus} (GPUs of several hosts need --distributed-executor-backend ray, or --nnodes)"
 
 
 def check_expert_width(config: ServeConfig) -> Iterator[InvalidSetting]:

@@ -69,13 +69,25 @@ def test_leader_worker_set_gives_the_command_of_its_script_with_the_variables_of
     assert launch.gpus == 8
 
 
-@pytest.mark.parametrize(("version", "gpus"), [("0.8.5", None), ("0.11.1", 8), ("0.32.0", 8)])
-def test_group_of_hosts_has_the_gpus_of_a_ray_cluster_where_the_release_takes_one(
-    version: str, gpus: int | None
-) -> None:
-    (launch,) = read_launches("lws.yaml", LEADER_WORKER_SET.replace("0.32.0", version))
+def test_group_of_hosts_is_known_by_its_size_and_its_cluster() -> None:
+    sized = LEADER_WORKER_SET.replace("  leaderWorkerTemplate:\n", "  leaderWorkerTemplate:\n    size: 2\n")
+    (launch,) = read_launches("lws.yaml", sized)
 
-    assert launch.gpus == gpus
+    assert (launch.gpus, launch.hosts, launch.ray) == (8, 2, True)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "ray start --address=$(LWS_LEADER_ADDRESS):6379 --block",
+        "bash /vllm/multi-node-serving.sh worker --x=1",
+    ],
+)
+def test_a_worker_that_only_joins_is_no_server(script: str) -> None:
+    container = f"{{image: 'vllm/vllm-openai:v0.32.0', command: [sh, -c, '{script}']}}"
+    text = f"kind: Pod\nspec:\n  containers:\n  - {container}\n"
+
+    assert read_launches("pod.yaml", text) == []
 
 
 def test_flags_of_a_runtime_that_adds_its_own_are_a_problem() -> None:
