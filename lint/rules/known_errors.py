@@ -17,7 +17,7 @@ from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConf
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, json_entries, layout, text_of
 from flettner.vllm_facts.values import Knob, Value
 
-FILES = ("requests", "models", "weights", "layouts", "caches", "host", "kernels")
+FILES = ("requests", "models", "weights", "layouts", "caches", "host", "kernels", "warnings")
 AT_START = ("start",)  # errors of other rules, which report the same before a start: see start_errors.py
 PINNED = "kv_cache_memory_bytes"
 _PARSERS = (

@@ -4,7 +4,7 @@ The table of vLLM's own errors tells the file, the releases and the flags that t
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 from flettner.lint.recogniser import LOG, Recogniser
@@ -27,21 +27,34 @@ _ERROR = re.compile(
     r"|Fatal Python error: .*|what\(\): +\S.*|terminate called .*|Aborted \(core dumped\))"
 )
 _WRAPPER = re.compile(
-    r"Engine core (?:proc|initialization)|EngineDeadError|EngineCore encountered|WorkerProc initialization"
-    r"|Worker failed with error|see (?:the )?(?:stack trace|root cause)|\d+ validation errors? for"
-    r"|CancelledError|KeyboardInterrupt|SystemExit|ConnectionResetError|BrokenPipeError",
+    r"Engine core (?:proc|initialization)|EngineDeadError|EngineCore (?:encountered|failed)"
+    r"|WorkerProc (?:initialization|failed|hit)|Worker failed with error|died unexpectedly"
+    r"|see (?:the )?(?:stack trace|root cause|error|log)|\d+ validation errors? for|ChildFailedError"
+    r"|CancelledError|KeyboardInterrupt|SystemExit|ConnectionResetError|BrokenPipeError|EOFError"
+    r"|TCPStore|recvValue failed|Connection (?:reset|closed) by|ContextTerminated|resource_tracker",
     re.IGNORECASE,
 )
 """Errors that only report another error, or that a client or a stop causes."""
 
 _INNER = re.compile(r"Worker failed with error ['\"](?P<text>.+?)['\"], please")
 
-_LAST_RESORT = re.compile(
-    r"Engine core proc\w* .*|EngineCore (?:encountered|failed) .*|Engine core initialization failed.*"
-    r"|WorkerProc initialization failed.*|Worker failed with error.*"
-    r"|\b(?:ERROR|CRITICAL)\b.*?\] (?!Traceback|File |\^|\s)\S.*"
+_NATIVE = re.compile(
+    r"CUDA (?:error|driver) ?:|CUDA driver version is insufficient|(?:Cuda|NCCL) failure|device-side assert"
+    r"|Assertion `.*?` failed|Watchdog caught collective operation timeout|/ld: cannot find "
+    r"|(?:nvcc|ptxas)\w* ?(?:fatal|error) *:|ninja: build stopped|NCCL WARN |Failed to initialize NVML"
+    r"|\.(?:cu|cuh|cpp)(?:[:(]\d+\)?){1,2}:? (?:fatal )?error\b|NVRM: |^Killed|Killed process|oom-kill|OOMKilled"
+    r"|exit(?:ed with)? code:? ?137|HSA_STATUS_ERROR|HIP error:|double free or corruption",
 )
-"""Lines to quote if the log has no other error: they report an error, or have the level of an error."""
+"""Lines of C++, CUDA, compilers and the kernel, which have no level and no name of an error."""
+
+_LAST_RESORT = re.compile(
+    r"\b(?:ERROR|CRITICAL)\b.*?\] (?!Traceback|File |\^|\s)\S.*|Engine core proc\w* .*died unexpectedly.*"
+)
+"""Lines to quote if the log has no other error: they have the level of an error."""
+
+_NO_CAUSE = re.compile(r"(?:Engine core|WorkerProc) initialization failed|EngineCore (?:failed|encountered)")
+_WARNING = re.compile(r"\bWARN(?:ING)?\b.*?\] (?P<text>.*--[a-z].*)")
+_SHOWN = 2  # warnings
 
 _SAYS_WHAT_TO_DO = re.compile(
     r"\b(?:please|instead|must|should|use|set|try|pass|specify|install|upgrade|enable|disable|consider"
@@ -56,16 +69,48 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
     lines = [line[:LONGEST_LINE] for line in config.log]
     served = [place for place, line in enumerate(lines) if _SERVES.search(line)]
     since = lines[served[-1] + 1 :] if served else lines  # before, errors of single requests are no reason
-    errors = (match for line in reversed(since) if (match := _ERROR.search(line)))
-    root = next((match for match in errors if not _WRAPPER.search(match[0])), None)
-    last = root or next(filter(None, map(_LAST_RESORT.search, reversed(since))), None)
+    root = _find_root(since)
+    last = root or _find_last_resort(since)
+    if last is None and not served:
+        yield from _check_cause(since)
     if last and not any(re.search(pattern, last.string) for pattern in _known_patterns()):
-        error = last[0].strip()
+        error = (last.string if last.re is _NATIVE else last[0]).strip()
         inner = _INNER.search(error)
         own = inner["text"] if inner else error if root else ""
         raised = find_raised(own)
         severity: FindingSeverity = "warning" if served else "error"
         yield _explain(own, raised, config, severity) if raised else _quote(error, severity)
+
+
+def _find_root(lines: Sequence[str]) -> re.Match[str] | None:
+    """The last error that is no report of another one; else the last line of C++ or CUDA."""
+    errors = (match for line in reversed(lines) if (match := _ERROR.search(line)))
+    named = (match for match in errors if _INNER.search(match[0]) or not _WRAPPER.search(match[0]))
+    return next(named, None) or next(filter(None, map(_NATIVE.search, reversed(lines))), None)
+
+
+def _find_last_resort(lines: Sequence[str]) -> re.Match[str] | None:
+    matches = (match for line in reversed(lines) if (match := _LAST_RESORT.search(line)))
+    died = "died unexpectedly"
+    return next((match for match in matches if died in match[0] or not _WRAPPER.search(match[0])), None)
+
+
+def _check_cause(log: Sequence[str]) -> Iterable[Finding]:
+    """A log that tells that another process failed, and not why."""
+    ended = next(filter(None, map(_NO_CAUSE.search, log)), None)
+    if ended is None or any(re.search(pattern, line) for line in log for pattern in _known_patterns()):
+        return
+    line = ended[0]
+    warnings = [match["text"][:160] for match in map(_WARNING.search, log) if match][-_SHOWN:]
+    hint = f"; warnings that name a flag: {'; '.join(warnings)}" if warnings else ""
+    yield Finding(
+        rule="F10",
+        severity="error",
+        why=f"the log does not name the cause: '{line}' points to lines that are not there{hint}",
+        expects="give the whole log, from the first line of the start; a process that the system killed "
+        "leaves no line: look for its exit code and for `oom-kill` in dmesg",
+        evidence={"line": line},
+    )
 
 
 @cache
