@@ -14,7 +14,7 @@ from flettner.simulator.engine import SimulatedEngine, TokenStream
 from flettner.simulator.faults import Faults
 from flettner.simulator.flags import Flags
 from flettner.simulator.text import draws
-from flettner.vllm_facts.dev_routes import DEV_MODE
+from flettner.vllm_facts.closed_routes import DEV_MODE
 
 _log = logging.getLogger("vllm")
 _MEMORY = "CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62"

@@ -3,7 +3,8 @@
 
 local NAMESPACE = "flettner"
 local TAIL = 64 -- bytes kept of the chunk before, longer than any pattern below
-local find, sub = string.find, string.sub
+local byte, find, sub = string.byte, string.find, string.sub
+local SLASH = byte("/")
 
 local function note(handle, key, value)
   handle:streamInfo():dynamicMetadata():set(NAMESPACE, key, value)
@@ -27,16 +28,47 @@ local function holds(handle, media_type)
   return find(handle:headers():get("content-type") or "", media_type, 1, true) ~= nil
 end
 
--- Whether the path is one of `DENIED`, as the server reads it: below any root path, with escapes decoded.
-local function is_denied(path)
-  local decoded = path:gsub("%?.*", ""):gsub("%%(%x%x)", function(hex) return string.char(tonumber(hex, 16)) end)
-  return DENIED[decoded:match("([^/]*)/*$")] ~= nil
+-- The path as the server reads it: without the query, with escapes decoded, without slashes at its end.
+local function decode(path)
+  local last = (find(path, "?", 1, true) or #path + 1) - 1
+  local decoded = sub(path, 1, last):gsub("%%(%x%x)", function(hex) return string.char(tonumber(hex, 16)) end)
+  last = #decoded
+  while byte(decoded, last) == SLASH do
+    last = last - 1
+  end
+  return sub(decoded, 1, last)
+end
+
+-- Whether the path ends with one of `CLOSED`, names of one or two segments: it may be below any root path.
+-- Walks from the end, byte by byte: each pattern for it, such as "[^/]*$", takes quadratic time.
+local function is_closed(path)
+  local decoded = decode(path)
+  local slashes = 0
+  for at = #decoded, 1, -1 do
+    if byte(decoded, at) == SLASH then
+      slashes = slashes + 1
+      if CLOSED[sub(decoded, at + 1)] then
+        return true
+      end
+      if slashes == 2 then
+        return false
+      end
+    end
+  end
+  return false
+end
+
+local function refuse(handle, status, detail)
+  handle:respond({[":status"] = status, ["content-type"] = "application/json"}, '{"detail":"' .. detail .. '"}')
 end
 
 function envoy_on_request(handle)
-  if is_denied(handle:headers():get(":path") or "") then
-    handle:respond({[":status"] = "404", ["content-type"] = "application/json"}, '{"detail":"Not Found"}')
-    return
+  local path = handle:headers():get(":path") or ""
+  if #path > LONGEST_PATH then
+    return refuse(handle, "414", "URI Too Long")
+  end
+  if is_closed(path) then
+    return refuse(handle, "404", "Not Found")
   end
   spend_lease(handle)
   note_client(handle)

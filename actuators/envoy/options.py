@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from flettner.actuators.shared.hold import HoldOptions
 from flettner.primitives.address import Address
+from flettner.vllm_facts.closed_routes import check_open_routes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +19,7 @@ class EnvoyOptions(HoldOptions):
     listen: str = "127.0.0.1:8080"
     session_header: str = "x-session-id"  # its value decides the server; without it chance does
     concurrency: int = 2  # threads; the same in all targets
+    open_routes: tuple[str, ...] = ()  # routes that change a server, which clients may call all the same
     report_every_s: float = 2.0
     confirm_s: float = 10.0  # how long Envoy may take to put a file in force; 10 ms when idle
     binary: str = ""
@@ -29,6 +31,7 @@ class EnvoyOptions(HoldOptions):
             raise ValueError(f"session_header must be the name of a header, not {self.session_header!r}")
         if self.concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
+        check_open_routes(self.open_routes)
         if not self.report_every_s > 0 or not self.confirm_s > 0:
             raise ValueError("report_every_s and confirm_s must be above 0")
 

@@ -5,7 +5,7 @@ All figures were measured with Envoy 1.40. The files are JSON, because YAML turn
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from flettner.actuators.envoy import hold
@@ -23,7 +23,7 @@ from flettner.clients.envoy_records.record import (
     tag_of,
 )
 from flettner.primitives.address import Address, parse_ip
-from flettner.vllm_facts.dev_routes import DEV_ROUTES
+from flettner.vllm_facts.closed_routes import CLOSED_ROUTES
 
 LUA = Path(__file__).with_name("ingress.lua")
 CLIENT_LUA = Path(__file__).with_name("client.lua")
@@ -34,6 +34,10 @@ CROWD_CONNECTS = (
     "10s"  # all that waited connect at once: a full backlog makes the kernel ask again at 1, 3, 7 s
 )
 NO_LIMIT = 65_536  # Envoy's default is 1,024: the next stream would be a 503
+
+LONGEST_PATH = 4096  # bytes, with the query; the paths of vLLM's API have less than 200
+HEADERS_KB = 32  # of one request, all together; Envoy's default is 60. A token of a client has 2 to 8
+HEADERS_WITHIN = "30s"  # from the first byte of a request to the end of its headers
 
 ID_HEADER = "x-flettner-request"  # carries it to the log of attempts, which has no other way to it
 CLIENT_HEADER = "x-flettner-client"  # likewise; the Lua filter sets it
@@ -108,12 +112,21 @@ def _log(tag: str, record: Mapping[str, str]) -> Json:
 
 
 def listener(
-    routes: Path, *, target: str, listen: Address, report_every_s: float, session_header: str
+    routes: Path,
+    *,
+    target: str,
+    listen: Address,
+    report_every_s: float,
+    session_header: str,
+    open_routes: Collection[str] = (),
 ) -> Json:
-    """The client port of a target. A change of weights, which is in the file `routes`, never touches it."""
+    """The client port of a target. A change of weights, which is in the file `routes`, never touches it.
+
+    `open_routes`: those of `CLOSED_ROUTES` that clients may call.
+    """
     lua = typed(
         "envoy.extensions.filters.http.lua.v3.Lua",
-        default_source_code={"inline_string": _script(session_header)},
+        default_source_code={"inline_string": _script(session_header, open_routes)},
     )
     router = typed(
         "envoy.extensions.filters.http.router.v3.Router",
@@ -128,6 +141,8 @@ def listener(
         server_header_transformation="PASS_THROUGH",
         stream_idle_timeout=IDLE,
         request_timeout="0s",
+        request_headers_timeout=HEADERS_WITHIN,
+        max_request_headers_kb=HEADERS_KB,
         upgrade_configs=[{"upgrade_type": "websocket"}],
         rds={"route_config_name": target, "config_source": _file(routes)},
         access_log_options={"access_log_flush_interval": f"{report_every_s}s"},
@@ -154,11 +169,12 @@ def listener(
     )
 
 
-def _script(session_header: str) -> str:
-    """The Lua filter, with the paths that it denies."""
-    denied = ", ".join(f"{name} = true" for name in DEV_ROUTES)
+def _script(session_header: str, open_routes: Collection[str]) -> str:
+    """The Lua filter, with the paths that it refuses."""
+    closed = ", ".join(f'["{name}"] = true' for name in CLOSED_ROUTES if name not in open_routes)
     names = f'local CLIENT_HEADER, SESSION_HEADER = "{CLIENT_HEADER}", "{session_header.lower()}"\n'
-    return f"local DENIED = {{{denied}}}\n{names}{CLIENT_LUA.read_text()}\n{LUA.read_text()}"
+    limits = f"local CLOSED = {{{closed}}}\nlocal LONGEST_PATH = {LONGEST_PATH}\n"
+    return f"{limits}{names}{CLIENT_LUA.read_text()}\n{LUA.read_text()}"
 
 
 def _with_digest(kind: str, /, **fields: object) -> Json:

@@ -149,6 +149,7 @@ class EnvoyTraffic:
             listen=self._options.address,
             report_every_s=self._options.report_every_s,
             session_header=self._options.session_header,
+            open_routes=self._options.open_routes,
         )
 
     async def _route(self, route: Route) -> None:

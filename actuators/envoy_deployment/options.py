@@ -9,6 +9,7 @@ from flettner.actuators.shared.hold import HoldOptions
 from flettner.clients.envoy_records.pods import PORT
 from flettner.clients.kubernetes.options import ClusterOptions
 from flettner.primitives.address import Address
+from flettner.vllm_facts.closed_routes import check_open_routes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,7 @@ class EnvoyDeploymentOptions(HoldOptions, ClusterOptions):
     listen: str = "0.0.0.0:8080"
     deployment: str = "flettner-proxy"  # the Deployment of Envoys
     session_header: str = "x-session-id"  # its value decides the server; without it chance does
+    open_routes: tuple[str, ...] = ()  # routes that change a server, which clients may call all the same
     report_every_s: float = 2.0
     confirm_s: float = 10.0  # how long the pods may take to put a route in force
 
@@ -34,6 +36,7 @@ class EnvoyDeploymentOptions(HoldOptions, ClusterOptions):
             raise ValueError(f"deployment must be the name of a Deployment, not {self.deployment!r}")
         if not re.fullmatch(r"[A-Za-z0-9-]+", self.session_header):
             raise ValueError(f"session_header must be the name of a header, not {self.session_header!r}")
+        check_open_routes(self.open_routes)
         if not self.report_every_s > 0 or not self.confirm_s > 0:
             raise ValueError("report_every_s and confirm_s must be above 0")
 

@@ -122,6 +122,7 @@ class DeploymentTraffic:
             listen=self._options.listen,
             session_header=self._options.session_header,
             report_every_s=self._options.report_every_s,
+            open_routes=self._options.open_routes,
             hold=self._options.hold,
             route=route,
         ).renewed()

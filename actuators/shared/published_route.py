@@ -40,6 +40,7 @@ class PublishedRoute:
     session_header: str
     report_every_s: float
     route: Route
+    open_routes: tuple[str, ...] = ()
     hold: Hold | None = None
     lease_ended: bool = False
     write: str = ""
@@ -71,6 +72,7 @@ class PublishedRoute:
             "listen": self.listen,
             "session_header": self.session_header,
             "report_every_s": self.report_every_s,
+            "open_routes": list(self.open_routes),
             "hold": self.hold and asdict(self.hold),
             "lease_ended": self.lease_ended,
             "route": _describe(self.route),
@@ -108,6 +110,7 @@ class PublishedRoute:
                 listen=str(content["listen"]),
                 session_header=str(content["session_header"]),
                 report_every_s=float(content["report_every_s"]),
+                open_routes=tuple(str(name) for name in content["open_routes"]),
                 hold=_parse_hold(content.get("hold")),
                 lease_ended=content["lease_ended"] is True,
                 write=str(content["write"]),

@@ -20,7 +20,7 @@ from flettner.actuators.vllm.probe import OpenAiProbe
 from flettner.agent.domain.errors import ActError
 from flettner.primitives.bounded import parse_json, read_body
 from flettner.primitives.waiting import poll_until
-from flettner.vllm_facts.dev_routes import DEV_MODE
+from flettner.vllm_facts.closed_routes import DEV_MODE
 from flettner.vllm_facts.values import Setting
 
 FREE_WITHIN_S = 30.0  # the driver frees memory some time after the call has returned

@@ -14,7 +14,7 @@ import pytest
 from flettner.actuators.host import procfs
 from flettner.actuators.process.address import find_listen_address
 from flettner.simulator.traffic import TrafficGenerator
-from flettner.vllm_facts.dev_routes import DEV_MODE
+from flettner.vllm_facts.closed_routes import DEV_MODE
 from tests.e2e.conftest import Start
 from tests.support.claimed_gpu import sleeps
 from tests.support.config_builder import QUICK, SERVER, SERVERS, SiteConfig

@@ -66,6 +66,7 @@ class EnvoyPod:
             listen=route.listen,
             session_header=route.session_header,
             report_every_s=route.report_every_s,
+            open_routes=route.open_routes,
             hold_s=route.hold.wait_s if route.hold else 0.0,
             hold_requests=route.hold.requests if route.hold else 1,
             concurrency=self._concurrency,

@@ -9,7 +9,7 @@ import pytest
 from flettner.actuators.process.engine import ProcessEngine
 from flettner.actuators.vllm.sleep import SleepMode
 from flettner.agent.domain.model import Server
-from flettner.vllm_facts.dev_routes import DEV_MODE
+from flettner.vllm_facts.closed_routes import DEV_MODE
 from flettner.vllm_facts.flag_parser import parse_setting
 from tests.support.real_vllm import real_engine
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flettner.vllm_facts.dev_routes import DEV_ROUTES
+from flettner.vllm_facts.closed_routes import DEV_ROUTES
 from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.regressions import REGRESSIONS
 from flettner.vllm_facts.releases import NAME, cite

@@ -4,7 +4,7 @@ import pytest
 
 from flettner.actuators.host.memory import Host, expected_memory
 from flettner.actuators.vllm.sleep import ServerMemory, room_for_weights, why_unavailable
-from flettner.vllm_facts.dev_routes import DEV_MODE
+from flettner.vllm_facts.closed_routes import DEV_MODE
 from flettner.vllm_facts.values import Setting
 
 GIB = 1024**3

@@ -92,6 +92,7 @@ async def test_an_unsupported_route_raises_the_reason_and_writes_nothing(
         {"session_header": "x session"},
         {"concurrency": 0},
         {"report_every_s": 0.0},
+        {"open_routes": ("v1/completions",)},
         {"hold_s": -1.0},
         {"hold_s": 0.5},
         {"hold_s": 3601.0},

@@ -13,6 +13,7 @@ from flettner.actuators.envoy_deployment.plugin import EnvoyDeploymentPlugin
         ({"listen": "0.0.0.0:8082"}, "choose another one"),
         ({"deployment": "Proxy"}, "deployment must be the name of a Deployment"),
         ({"session_header": "x session"}, "session_header must be the name of a header"),
+        ({"open_routes": ("v1/completions",)}, "no closed route is named 'v1/completions'"),
         ({"confirm_s": 0.0}, "must be above 0"),
         ({"hold_requests": 0}, "hold_requests must be at least 1"),
     ],

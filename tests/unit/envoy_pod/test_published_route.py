@@ -27,6 +27,7 @@ PUBLISHED = PublishedRoute(
     listen="0.0.0.0:8080",
     session_header="x-session-id",
     report_every_s=2.0,
+    open_routes=("v1/load_lora_adapter",),
     route=CANARY,
     hold=Hold(wait_s=30.0, requests=512),
     write="1",

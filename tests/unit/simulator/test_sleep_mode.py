@@ -8,7 +8,7 @@ from aiohttp import ClientSession
 
 from flettner.actuators.vllm.sleep import SleepMode
 from flettner.agent.domain.errors import ActError
-from flettner.vllm_facts.dev_routes import DEV_MODE
+from flettner.vllm_facts.closed_routes import DEV_MODE
 from tests.unit.simulator.running import running
 
 BODY = {"prompt": "a", "max_tokens": 2}

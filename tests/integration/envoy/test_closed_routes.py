@@ -1,12 +1,16 @@
-"""No client reaches the routes that vLLM has in development mode."""
+"""No client reaches a route that changes a server for all, unless the config opens it."""
 
 import asyncio
+import dataclasses
 import http.client
+from pathlib import Path
 
 import pytest
 
+from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.traffic import EnvoyTraffic
-from flettner.vllm_facts.dev_routes import DEV_ROUTES
+from flettner.agent.domain.ports import Site
+from flettner.vllm_facts.closed_routes import CLOSED_ROUTES
 from tests.integration.envoy.test_closed import opened
 from tests.support.sse_backend import Backend
 
@@ -27,7 +31,7 @@ def status_of(traffic: EnvoyTraffic, path: str, method: str) -> int:
 @pytest.mark.smoke
 async def test_every_one_is_denied_in_every_spelling(traffic: EnvoyTraffic, blue: Backend) -> None:
     await traffic.route(opened(blue, 1))
-    spellings = [f"/{name}" for name in DEV_ROUTES]
+    spellings = [f"/{name}" for name in CLOSED_ROUTES]
     spellings += [
         "/sleep?level=2",
         "/sleep/",
@@ -39,6 +43,8 @@ async def test_every_one_is_denied_in_every_spelling(traffic: EnvoyTraffic, blue
         "/./sleep",
         "/v1/../sleep",
         "/collective%5Frpc",
+        "/v1%2Fload_lora_adapter",
+        "/root/v1/load_lora_adapter//?x=/v1/models",
     ]
 
     denied = {
@@ -56,6 +62,8 @@ async def test_every_one_is_denied_in_every_spelling(traffic: EnvoyTraffic, blue
         "/v1/completions",
         "/v1/models/Qwen%2FQwen3-8B",
         "/sleepy",
+        "/load_lora_adapter/v1",
+        "/v2/status",
         "/v1/responses/resp_sleep",
         "/v1/files?name=%73leep",
         "/health",
@@ -65,3 +73,18 @@ async def test_other_paths_pass(traffic: EnvoyTraffic, blue: Backend, path: str)
     await traffic.route(opened(blue, 1))
 
     assert await asyncio.to_thread(status_of, traffic, path, "POST") == 200
+
+
+async def test_a_site_can_open_a_route(
+    unbound: EnvoyPlugin, tmp_path: Path, blue: Backend, traffic: EnvoyTraffic
+) -> None:
+    await traffic.route(opened(blue, 1))
+    closed = await asyncio.to_thread(status_of, traffic, "/v1/load_lora_adapter", "POST")
+    opening = dataclasses.replace(unbound, open_routes=("v1/load_lora_adapter",))
+    site = opening.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=4))
+
+    await site.route(opened(blue, 2))
+
+    paths = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/sleep")
+    statuses = [await asyncio.to_thread(status_of, traffic, path, "POST") for path in paths]
+    assert (closed, statuses) == (404, [200, 404, 404])
