@@ -54,7 +54,7 @@ _SIZE = re.compile(
 _ON, _OFF = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
 _DASHES = ("—", "–", "−")  # noqa: RUF001 - text editors replace -- with them
 _JSON_SWITCH = {"true": True, "false": False}
-_SECRET_ASSIGNMENT = re.compile(r"\w*(KEY|TOKEN|SECRET|PASSWORD)\w*=")
+_SECRET_ASSIGNMENT = re.compile(r"(?=\w*(KEY|TOKEN|SECRET|PASSWORD))\w+=")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

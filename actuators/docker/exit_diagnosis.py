@@ -17,7 +17,7 @@ _MIB = 2**20
 _OPEN_WITHIN_S = 2.0
 _LAST_EVENTS_S = 1.0
 _ENGINE_DIED = re.compile(
-    r"EngineDeadError|Engine ?Core.*(died|encountered an issue|fatal)|(?i:engine .*died)"
+    r"EngineDeadError|Engine ?Core.{0,300}(died|encountered an issue|fatal)|(?i:engine .{0,300}died)"
 )
 _REFUSALS = (  # messages of the Engine, and what to do
     (r"(?i)no such image", "its image is gone: pull or build it again"),

@@ -101,7 +101,7 @@ def _lost_kernels(config: ServeConfig, weights: str) -> Finding:
 
 
 _EXLLAMA = re.compile(r"Using (Exllama\w*)\b")
-_NOT_OPTIMIZED = re.compile(r"(\w+) quantization is not fully optimized yet|so forcing (awq|gptq)\b")
+_NOT_OPTIMIZED = re.compile(r"\b(\w+) quantization is not fully optimized yet|so forcing (awq|gptq)\b")
 
 
 def _check_kernel(config: ServeConfig) -> Iterable[Finding]:

@@ -200,16 +200,17 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
 
 
 _COUNTS = (
-    r"Engine \d+: Avg prompt throughput: (?P<prompts>\d+\.?\d*) tokens/s, "
-    r"Avg generation throughput: (?P<answers>\d+\.?\d*) tokens/s, Running: (?P<running>\d+) reqs?, "
-    r"Waiting: (?P<waiting>\d+) reqs?.*?KV cache usage: (?P<usage>\d+\.?\d*)%"
+    r"Engine \d+: Avg prompt throughput: (?P<prompts>\d+(?:\.\d*)?) tokens/s, "
+    r"Avg generation throughput: (?P<answers>\d+(?:\.\d*)?) tokens/s, Running: (?P<running>\d+) reqs?, "
+    r"Waiting: (?P<waiting>\d+) reqs?.*?KV cache usage: (?P<usage>\d+(?:\.\d*)?)%"
 )
 _TOO_LONG = (  # the second text is that of vLLM up to 0.8
     r"max seq len \((?P<wanted>[\d,]*\d)\)(?:.*estimated maximum model length is "
     r"|.*maximum number of tokens that can be stored in KV cache \()(?P<fits>[\d,]*\d)"
 )
 _NOT_FREE = (
-    r"Free memory on device\D*\d* ?\((?P<free>\d+\.?\d*)/(?P<total>\d+\.?\d*) GiB\) on startup is less"
+    r"Free memory on device\D{0,40}\d{0,4} ?\((?P<free>\d+(?:\.\d*)?)/(?P<total>\d+(?:\.\d*)?) GiB\) "
+    r"on startup is less"
 )
 _EAGER = r"Cudagraph is disabled under eager mode|Enforce eager set, disabling torch\.compile"
 _KV_CACHE = "vllm/v1/core/kv_cache_utils.py"

@@ -216,7 +216,7 @@ def _reads_images(config: ServeConfig) -> bool:
 LINTS = (
     recogniser(
         "F5",
-        r"CUDA out of memory.*?(?P<dummies>\d+) dummy requests",
+        r"CUDA out of memory.{0,300}?\b(?P<dummies>\d{1,9}) dummy requests",
         _warm_up_failure,
         reports="out of memory in the warm-up, which runs as many requests as max_num_seqs",
         source="vllm/v1/worker/gpu_model_runner.py: 'CUDA out of memory occurred when warming up'",

@@ -29,14 +29,14 @@ _ERROR = re.compile(
 _WRAPPER = re.compile(
     r"Engine core (?:proc|initialization)|EngineDeadError|EngineCore (?:encountered|failed)"
     r"|WorkerProc (?:initialization|failed|hit)|Worker failed with error|died unexpectedly"
-    r"|see (?:the )?(?:stack trace|root cause|error|log)|\d+ validation errors? for|ChildFailedError"
+    r"|see (?:the )?(?:stack trace|root cause|error|log)|\b\d{1,9} validation errors? for|ChildFailedError"
     r"|CancelledError|KeyboardInterrupt|SystemExit|ConnectionResetError|BrokenPipeError|EOFError"
     r"|TCPStore|recvValue failed|Connection (?:reset|closed) by|ContextTerminated|resource_tracker",
     re.IGNORECASE,
 )
 """Errors that only report another error, or that a client or a stop causes."""
 
-_INNER = re.compile(r"Worker failed with error ['\"](?P<text>.+?)['\"], please")
+_INNER = re.compile(r"Worker failed with error ['\"](?P<text>(?:(?!Worker failed with).)+?)['\"], please")
 
 _NATIVE = re.compile(
     r"CUDA (?:error|driver) ?:|CUDA driver version is insufficient|(?:Cuda|NCCL) failure|device-side assert"
@@ -149,7 +149,7 @@ def _explain(error: str, raised: RaisedError, config: ServeConfig, severity: Fin
 
 def _causes(error: str, raised: RaisedError, config: ServeConfig) -> list[str]:
     """The flags and variables that the error depends on, with their values."""
-    words = set(re.findall(r"[a-z]\w*_\w+", error.replace("-", "_")))
+    words = set(re.findall(r"\b[a-z]\w*_\w+", error.replace("-", "_")))
     given = [knob for knob in config.setting if knob in words and knob not in raised.flags]
     variables = dict.fromkeys(re.findall(r"\bVLLM_[A-Z\d_]+", error))
     return [

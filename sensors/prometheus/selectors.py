@@ -12,7 +12,7 @@ _TOKEN = re.compile(
     rf"""(?P<skipped>\s+|\#[^\n]*)
     |(?P<string>{_STRING})
     |(?P<braces>\{{(?:[^{{}}"'`]|{_STRING})*\}})
-    |(?P<range>\[[^\]]*\])
+    |(?P<range>\[[^\]]{{0,99}}\])
     |(?P<number>\d[\w.]*)
     |(?P<name>[a-zA-Z_:][\w:]*)
     |(?P<other>.)""",

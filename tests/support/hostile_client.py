@@ -1,7 +1,7 @@
 """A client that sends requests nobody should send: `python -m tests.support.hostile_client HOST:PORT N KIND`.
 
-With the kind `hostile` it sends N requests of `KINDS` by turns, with `ordinary` N that any client may send. It
-prints how many of each were answered or cut.
+With the kind `hostile` it sends N requests of `KINDS` by turns, with `ordinary` N that any client may send.
+It prints how many of each were answered or cut.
 """
 
 import asyncio

@@ -15,10 +15,10 @@ from flettner.vllm_facts.metrics.names import METRICS
 EVERY_S = 10.0  # default of VLLM_LOG_STATS_INTERVAL
 MAX_MOMENTS = 30  # the latest moments, five minutes
 _LINE = re.compile(
-    r"Engine (?P<engine>\d{1,6}): Avg prompt throughput: (?P<prompt>\d+\.?\d*) tokens/s, "
-    r"Avg generation throughput: (?P<generation>\d+\.?\d*) tokens/s, "
+    r"Engine (?P<engine>\d{1,6}): Avg prompt throughput: (?P<prompt>\d+(?:\.\d*)?) tokens/s, "
+    r"Avg generation throughput: (?P<generation>\d+(?:\.\d*)?) tokens/s, "
     r"Running: (?P<running>\d+) reqs?, Waiting: (?P<waiting>\d+) reqs?"
-    r"(?:.{0,200}?KV cache usage: (?P<usage>\d+\.?\d*)%)?"
+    r"(?:.{0,200}?KV cache usage: (?P<usage>\d+(?:\.\d*)?)%)?"
 )
 _LOGGED = {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"}
 _NOT_LOGGED = METRICS - _LOGGED - {"prompt_tokens", "generation_tokens"}

@@ -13,10 +13,11 @@ from flettner.agent.domain.errors import ConfigError
 from flettner.primitives.files import read_file
 from flettner.tools.tuning.searches import Point
 
-_ASSIGNED = re.compile(r"^\s*(?:export\s+)?([A-Z_]+)=", re.MULTILINE)
+_ASSIGNED = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Z_]+)=", re.MULTILINE)
 _WORD = r"""(?:"([^"]*)"|'([^']*)'|([^\s"'}]*))"""
 _LINE = re.compile(
-    rf"""^\s*(?:export\s+)?([A-Z_]+)=(?:(?:\$\{{\1:-{_WORD}\}})|{_WORD})[ \t]*(?:[ \t]\#.*)?$""", re.MULTILINE
+    rf"""^[ \t]*(?:export[ \t]+)?([A-Z_]+)=(?:(?:\$\{{\1:-{_WORD}\}})|{_WORD})[ \t]*(?:[ \t]\#.*)?$""",
+    re.MULTILINE,
 )
 _DEFAULTS = {
     "MODEL": "meta-llama/Llama-3.1-8B-Instruct",

@@ -16,7 +16,7 @@ KINDS = "a compose file, Kubernetes manifest, chart's values, systemd unit, shel
 _YAML_NAME, _SCRIPT_NAME = re.compile(r"\.(ya?ml|json)$"), re.compile(r"\.(ba|z|k)?sh$")
 _UNIT = re.compile(r"^\[Service\][ \t]*$", re.MULTILINE)
 _KEY = re.compile(r"^(---|[\w.-]+:(\s|$)|\{)", re.MULTILINE)
-_FLAG_LIST = re.compile(r"(\s*(#.*)?\n)*\s*--?[A-Za-z]")
+_FLAG_LIST = re.compile(r"([^\S\n]*(#.*)?\n)*[^\S\n]*--?[A-Za-z]")
 
 
 def read_launches(name: str, text: str) -> list[Launch]:

@@ -16,7 +16,7 @@ from flettner.vllm_facts.errors import MetricsPageError
 SampleRow = tuple[str, float]
 """The unparsed text between the braces, and the value, which may be NaN or infinite."""
 
-_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*(?:\\.[^"\\]*)*)"')
+_LABEL = re.compile(r'(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*(?:\\.[^"\\]*)*)"')
 _LABELS = re.compile(rf"(?:{_LABEL.pattern}(?:,{_LABEL.pattern})*,?)?")
 _ESCAPE = re.compile(r"\\(.)")
 _SHOWN = 80  # characters of foreign text that an error repeats

@@ -22,7 +22,7 @@ _OTHER = re.compile(
 )
 """Words beside a known name that make it another model: a drafter, another size, another modality."""
 
-_SIZE = re.compile(r"(\d+x)?\d+(\.\d+)?b")
+_SIZE = re.compile(r"(\d{1,4}x)?\d{1,6}(\.\d{1,4})?b")
 _CONTEXT = re.compile(r"\d+[km]")  # "128k", "1m": another max_len
 
 # Compiled here: the machine asks for a model, and must import nothing when it decides.
