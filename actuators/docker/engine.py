@@ -12,6 +12,7 @@ from flettner.actuators.docker.clone import find_obstacles
 from flettner.actuators.docker.container import Container
 from flettner.actuators.docker.diff import differences
 from flettner.actuators.docker.lifecycle import Lifecycle
+from flettner.actuators.docker.listener import find_foreign
 from flettner.actuators.docker.mounted_files import find_socket
 from flettner.actuators.docker.options import DockerOptions
 from flettner.actuators.docker.preflight import Preflight
@@ -212,7 +213,13 @@ class DockerEngine(VllmEngine):
                 return f"the container {container.name}"
         return await super()._describe_process(pid)
 
+    async def check_address(self, server: Server) -> None:
+        container = await self._find(server)
+        if container is not None and (foreign := await find_foreign(self._client, container)):
+            raise ActError(f"{server.name}: {foreign}: end that process")
+
     async def _api_key(self, server: Server) -> str:
+        await self.check_address(server)
         container = await self._find(server)
         return container.serve.api_key if container else ""
 

@@ -22,6 +22,7 @@ from flettner.actuators.docker.exit_diagnosis import (
     was_ended_from_outside,
     with_fix,
 )
+from flettner.actuators.docker.listener import find_foreign
 from flettner.actuators.docker.registry import Registry, container_name, server_labels
 from flettner.actuators.host.memory import until_freed
 from flettner.actuators.vllm import scheduler_class
@@ -159,6 +160,8 @@ class Lifecycle:
             restarts = container.restart_count if container else 0
             while True:
                 healthy = container is not None and not await _why_unhealthy(container)
+                if healthy and container is not None and (why := await find_foreign(self.client, container)):
+                    raise ActError(f"{why}, in place of {server}: end that process")
                 try:
                     container = await self.client.inspect(container_id)
                 except ActError:  # the Docker daemon is away: the server may get ready meanwhile

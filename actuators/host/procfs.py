@@ -24,6 +24,15 @@ class Process:
     zombie: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListeningSocket:
+    """A TCP socket that listens. `user`: id; `host`: the address in the kernel's hexadecimal form."""
+
+    inode: int
+    user: int
+    host: str
+
+
 def process(pid: int) -> Process | None:
     """Return the process of this pid; None: there is none."""
     try:
@@ -107,16 +116,34 @@ def directory(pid: int) -> str:
 
 def find_listener(port: int) -> Process | None:
     """Return the process that listens on this TCP port; the oldest if several share it."""
-    sockets = {f"socket:[{inode}]" for inode, _ in _listening(port)}
-    if not sockets:
+    return find_owner(*(sock.inode for sock in listening_sockets(port)))
+
+
+def find_owner(*inodes: int) -> Process | None:
+    """Return the process that has one of these sockets; the oldest if several share it; None: not visible."""
+    if not inodes:
         return None
-    owners = (owner for owner in processes() if _holds(owner.pid, sockets))
+    owners = (owner for owner in processes() if not (sockets(owner.pid) or set()).isdisjoint(inodes))
     return min(owners, key=lambda owner: owner.started, default=None)
 
 
 def listening_user(port: int) -> int | None:
     """Return the user id that listens on this TCP port, even if its process is not visible; None: none."""
-    return next((user for _, user in _listening(port)), None)
+    return next((sock.user for sock in listening_sockets(port)), None)
+
+
+def sockets(pid: int) -> set[int] | None:
+    """Return the inodes of the sockets of a process; None: it is gone, or this user may not look."""
+    links = _open_files(pid)
+    return None if links is None else {int(link[8:-1]) for link in links if link.startswith("socket:[")}
+
+
+def user_of(pid: int) -> set[int]:
+    """Return the user of a process; empty if it is gone."""
+    try:
+        return {(_PROC / str(pid)).stat().st_uid}
+    except OSError:
+        return set()
 
 
 def with_descendants(roots: Iterable[Process]) -> list[Process]:
@@ -137,7 +164,7 @@ def with_descendants(roots: Iterable[Process]) -> list[Process]:
 def has_open(root: Process, pattern: str) -> bool:
     """Return whether the process or a descendant has a file open whose path matches, as far as is visible."""
     return any(
-        fnmatch(path, pattern) for member in with_descendants([root]) for path in _open_files(member.pid)
+        fnmatch(path, pattern) for member in with_descendants([root]) for path in _open_files(member.pid) or ()
     )
 
 
@@ -164,8 +191,8 @@ def _strings(pid: int, name: str) -> list[str]:
     return text.removesuffix("\0").split("\0") if text else []
 
 
-def _listening(port: int) -> Iterator[tuple[str, int]]:
-    """Yield inode and user of each listening socket."""
+def listening_sockets(port: int) -> Iterator[ListeningSocket]:
+    """Yield the sockets that listen on this TCP port."""
     for table in ("tcp", "tcp6"):
         try:
             lines = (_PROC / "net" / table).read_text(encoding="ascii").splitlines()[1:]
@@ -173,20 +200,17 @@ def _listening(port: int) -> Iterator[tuple[str, int]]:
             continue
         for line in lines:
             fields = line.split()
-            if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
-                yield fields[9], int(fields[7])
+            host, _, digits = fields[1].partition(":")
+            if fields[3] == _LISTEN and int(digits, 16) == port:
+                yield ListeningSocket(inode=int(fields[9]), user=int(fields[7]), host=host)
 
 
-def _holds(pid: int, sockets: set[str]) -> bool:
-    return any(path in sockets for path in _open_files(pid))
-
-
-def _open_files(pid: int) -> Iterator[str]:
+def _open_files(pid: int) -> list[str] | None:
+    """The paths of what a process has open; None: it is gone, or this user may not look."""
     try:
-        for link in (_PROC / str(pid) / "fd").iterdir():
-            yield _target(link)
-    except OSError:  # gone, or of another user
-        return
+        return [_target(link) for link in (_PROC / str(pid) / "fd").iterdir()]
+    except OSError:
+        return None
 
 
 def _target(link: Path) -> str:

@@ -160,6 +160,9 @@ class KubernetesEngine(VllmEngine):
         first, *_ = await self._probes(server, self._client)
         return await first.answers(prompts, deadline_s)
 
+    async def check_address(self, server: Server) -> None:
+        """A pod's address is its own."""
+
     async def busy(self, server: Server) -> int | None:
         """Requests of all its pods; None if one of them does not answer."""
         try:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from flettner.actuators.host import origin as server_origin
 from flettner.actuators.host import ownership_env, procfs
+from flettner.actuators.host.listeners import describe_foreign, listens
 from flettner.actuators.host.memory import count_oom_kills, until_freed
 from flettner.actuators.host.origin import Origin, setting_of
 from flettner.actuators.host.ownership_env import MarkedProcess, OwnershipNote
@@ -29,6 +30,7 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
+from flettner.primitives.address import Address
 from flettner.primitives.waiting import poll_until
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.values import Setting
@@ -203,6 +205,7 @@ class ProcessEngine(VllmEngine):
                 OpenAiProbe(address=server.address),
                 process,
                 lambda why: report(f"{server.name} {why}", gone=False),
+                find_foreign=lambda: self._find_foreign(server.name, process, server.address),
                 every_s=self._options.health_every_s,
                 timeout_s=self._options.health_timeout_s,
                 misses=self._options.lost_after,
@@ -225,7 +228,30 @@ class ProcessEngine(VllmEngine):
             )
         return replace(origin, env={**origin.env, **self._options.env}, cwd=self._options.cwd or origin.cwd)
 
-    async def _api_key(self, server: Server) -> str:  # noqa: ARG002 - all servers have the same
+    async def check_address(self, server: Server) -> None:
+        process = await asyncio.to_thread(self._process_of, server)
+        if why := await asyncio.to_thread(self._why_unsafe, server, process):
+            raise ActError(f"{server.name}: {why}: end that process, or give other `ports`")
+
+    def _why_unsafe(self, server: Server, process: Process | None) -> str:
+        """Why what is sent to its address may reach another process; empty if it cannot."""
+        if process is not None and not listens(server.addresses[0]):
+            return f"no process listens on {server.address}, so that any may"
+        return self._find_foreign(server.name, process, server.address)
+
+    def _find_foreign(self, name: str, process: Process | None, address: str) -> str:
+        """Describe a process that listens in the server's place; empty if the server's is not visible."""
+
+        def family() -> Iterator[Process]:
+            if process is not None:
+                yield process
+                yield from procfs.with_descendants([process])
+            yield from ownership_env.members(self._site, name)
+
+        return "" if process is None else describe_foreign(Address.parse(address), family)
+
+    async def _api_key(self, server: Server) -> str:
+        await self.check_address(server)
         with suppress(ActError, FlagError):
             return (await asyncio.to_thread(self._origin)).api_key
         return ""
@@ -304,7 +330,14 @@ class ProcessEngine(VllmEngine):
                 how = self._logs.with_cause(server.name, how_it_ended(exit_code(server.process)))
                 external = self._logs.was_ended_from_outside(server.name, server.process, oom_kills)
                 raise ActError(how, self._logs.tail(server.name), external=external)
+            if not health.why and (foreign := await asyncio.to_thread(find_foreign)):
+                raise ActError(
+                    f"{foreign}, in place of {server.name}: end that process, or give other `ports`"
+                )
             return not health.why
+
+        def find_foreign() -> str:
+            return self._find_foreign(server.name, server.process, address)
 
         await poll_until(is_healthy, min(_POLL_S, self._options.health_every_s))
 

@@ -16,6 +16,7 @@ async def until_gone(
     process: Process | None,
     on_silence: Callable[[str], None],
     *,
+    find_foreign: Callable[[], str] = lambda: "",
     every_s: float,
     timeout_s: float,
     misses: int,
@@ -23,10 +24,11 @@ async def until_gone(
     """Return how it ended. `on_silence` is called each time that `misses` probes in a row have failed.
 
     A running process is not gone, whatever it answers: it may be busy, or stopped by a debugger. `process` is
-    None if the process is not visible: the server is gone when its port refuses connections.
+    None if the process is not visible: the server is gone when its port refuses connections. `find_foreign`
+    describes another process that listens at its address, and runs in a thread: that is silence at once.
     """
     asking = asyncio.create_task(
-        _ask(probe, process, on_silence, every_s=every_s, timeout_s=timeout_s, misses=misses)
+        _ask(probe, process, on_silence, find_foreign, every_s=every_s, timeout_s=timeout_s, misses=misses)
     )
     ending = [asyncio.create_task(ended(process, _LOOK_S))] if process else []
     try:
@@ -44,6 +46,7 @@ async def _ask(
     probe: OpenAiProbe,
     process: Process | None,
     on_silence: Callable[[str], None],
+    find_foreign: Callable[[], str],
     *,
     every_s: float,
     timeout_s: float,
@@ -53,10 +56,13 @@ async def _ask(
     missed = refused = 0
     while True:
         health = await probe.health(timeout_s)
-        missed = missed + 1 if health.why else 0
+        foreign = "" if health.status is None else await asyncio.to_thread(find_foreign)
+        missed = (
+            max(missed + 1, misses if missed < misses else 0) if foreign else missed + 1 if health.why else 0
+        )
         refused = refused + 1 if health.refused else 0
         if process is None and refused >= min(_REFUSALS, misses):
             return f"is gone: its port refused {refused} connections in a row"
         if missed == misses and (process is None or runs(process)):
-            on_silence(f"failed its health check {missed} times in a row: {health.why}")
+            on_silence(foreign or f"failed its health check {missed} times in a row: {health.why}")
         await asyncio.sleep(every_s)

@@ -131,6 +131,10 @@ class VllmEngine(ABC):
     ) -> tuple[GoldenAnswer, ...]:
         return await (await self._probe(server)).answers(prompts, deadline_s)
 
+    @abstractmethod
+    async def check_address(self, server: Server) -> None:
+        """Raises ActError if another process than the server may be reached at its address."""
+
     async def busy(self, server: Server) -> int | None:
         return await OpenAiProbe(address=server.address).busy()
 

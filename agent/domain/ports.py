@@ -194,6 +194,10 @@ class Engine(Protocol):
         """
         ...
 
+    async def check_address(self, server: Server) -> None:
+        """Raises ActError if another process than the server may be reached at its address."""
+        ...
+
     async def busy(self, server: Server) -> int | None:
         """Requests running and waiting in the engine; None if it does not answer."""
 

@@ -171,8 +171,7 @@ class EffectRunner:
                 return Examined(at=self.now(), number=number, quality=quality)
             case Route(number=number):
                 async with asyncio.timeout(ROUTE_S):
-                    await self._check_epoch_once()
-                    await self.traffic.route(effect)
+                    await self._route(effect)
                 return Routed(at=self.now(), number=number)
             case SetKnobs() | KeepKnobs() | KeepAlive() | KeepAdapters():
                 return await self._set_or_renew(effect)
@@ -191,6 +190,14 @@ class EffectRunner:
                 self._register_stop(effect.server)
                 moved = await self.engine.retire(effect.server)
                 return Retired(at=self.now(), number=number, moved=moved or "")
+
+    async def _route(self, route: Route) -> None:
+        """Green gets a share only if the process that listens at its address is green's."""
+        for server in route.servers:
+            if server.name == route.leased:
+                await self.engine.check_address(server)
+        await self._check_epoch_once()
+        await self.traffic.route(route)
 
     async def follow_adapters(self, servers: Callable[[], Sequence[Server]]) -> None:
         """Report a server's adapters when they change: clients load and unload them. Run until cancelled."""

@@ -272,6 +272,9 @@ class SimEngine:
             for prompt in prompts
         )
 
+    async def check_address(self, server: Server) -> None:
+        """It is always its own."""
+
     async def busy(self, server: Server) -> int | None:
         alive(self.host)
         if not self.host.world.answers(server.name):

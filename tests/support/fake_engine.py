@@ -161,6 +161,9 @@ class FakeEngine:
     async def step_log(self, server: Server) -> tuple[str, ...]:
         return tuple(line for line in self.logs.get(server.name, ()) if "Iteration(" in line)
 
+    async def check_address(self, server: Server) -> None:
+        """It is always its own."""
+
     async def busy(self, server: Server) -> int | None:
         return self.requests.get(server.name, 0) if self._answers(server) else None
 

@@ -91,6 +91,9 @@ class FaultyEngine:
             "examine", server.name, lambda: self.inner.answers(server, prompts, deadline_s)
         )
 
+    async def check_address(self, server: Server) -> None:
+        """It is always its own."""
+
     async def busy(self, server: Server) -> int | None:
         return await self.inner.busy(server)
 

@@ -188,6 +188,9 @@ class SameSocket(VllmEngine):
     async def _control(self, server: Server) -> ControlEndpoint:  # noqa: ARG002 - all have the same
         return replace(self.endpoint, main_pid=self.main_pid)
 
+    async def check_address(self, server: Server) -> None:
+        """It has none."""
+
     async def _api_key(self, server: Server) -> str:
         raise NotImplementedError
 
