@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flettner.actuators.envoy.process import find_binary
 from flettner.actuators.envoy.response_file import write_s
+from flettner.actuators.host.listeners import describe_foreign
 from flettner.primitives.address import LONGEST_SOCKET_PATH, Address
 
 WRITTEN_WITHIN_S = 1.0  # a file, on disk; of the third of the shortest lease, 5 s, that a renewal has
@@ -39,7 +40,8 @@ def port_taken(listen: Address) -> str:
             probe.bind(address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            return f"another process listens on {listen}: stop it, or choose another `listen`"
+            who = describe_foreign(listen.reached_here(), lambda: ())
+            return f"{who or f'another process listens on {listen}'}: stop it, or choose another `listen`"
         return f"cannot listen on {listen}: {error}; choose another `listen`"
     return ""
 

@@ -5,19 +5,20 @@ loses no server. The note (`servers/NAME.json`) adds the command line, which a p
 its log began.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from flettner.actuators.host.notes import Notes
-from flettner.actuators.host.procfs import Process, environment, name_of, processes, words
+from flettner.actuators.host.procfs import Process, environment, name_of, processes, user_of, words
 from flettner.agent.domain.ports import Site
 
 _SERVER = "FLETTNER_SERVER"
 _STATE = "FLETTNER_STATE"
 _EPOCH = "FLETTNER_EPOCH"
-_LONGEST_EPOCH = 18  # digits
+_NEWEST_EPOCH = 10**9  # starts of a daemon: one each second for 30 years
 _LOGS_KEPT = 20
 
 
@@ -49,10 +50,14 @@ def marks(site: Site, name: str) -> dict[str, str]:
 
 
 def any_marked() -> Iterator[tuple[Process, Mapping[str, str]]]:
-    """Yield the visible processes of all servers of all daemons on this host."""
+    """Yield the visible processes of all servers of all daemons of this user.
+
+    Anyone can give a process an environment: a mark of another user counts only in `marked`, for a process
+    that a note of ours names.
+    """
     for process in processes():
         env = environment(process.pid)
-        if _SERVER in env:
+        if _SERVER in env and is_of_this_user(process.pid):
             yield process, env
 
 
@@ -64,8 +69,9 @@ def first_processes() -> Iterator[tuple[str, Process, Mapping[str, str]]]:
 
 
 def epoch_in(text: str) -> int:
-    """Parse the epoch of a mark; 0 if it is none."""
-    return int(text) if text.isdecimal() and len(text) <= _LONGEST_EPOCH else 0
+    """Parse the epoch of a mark; 0 if it is none, or larger than a daemon of ours can have reached."""
+    epoch = int(text) if text.isdecimal() and len(text) <= len(str(_NEWEST_EPOCH)) else 0
+    return epoch if epoch <= _NEWEST_EPOCH else 0
 
 
 def describe(pid: int) -> str:
@@ -74,14 +80,25 @@ def describe(pid: int) -> str:
     return f"{server or 'another server'} (process {pid}, {name_of(pid)})"
 
 
+def is_of_this_user(pid: int) -> bool:
+    """Whether the kernel says that the process belongs to the user of the daemon."""
+    return os.geteuid() in user_of(pid)
+
+
 def is_marked(process: Process) -> bool:
-    return _SERVER in environment(process.pid)
+    return _SERVER in environment(process.pid) and is_of_this_user(process.pid)
 
 
 def marked(site: Site) -> dict[str, MarkedProcess]:
     """Return the servers of the site whose first process, the leader of its session, runs."""
     newest: dict[str, MarkedProcess] = {}
-    for process, env in any_marked():
+    noted = {(note.pid, note.started) for note in _read_notes(site)}
+    for process in processes():
+        env = environment(process.pid)
+        if _SERVER not in env:
+            continue
+        if not is_of_this_user(process.pid) and (process.pid, process.started) not in noted:
+            continue  # another user's; a server of ours may have become another user's by its command
         target, _, name = env[_SERVER].rpartition("/")
         older = newest.get(name)
         if target != site.target or env.get(_STATE) != _state(site) or process.session != process.pid:
@@ -100,11 +117,12 @@ def marked(site: Site) -> dict[str, MarkedProcess]:
 def members(site: Site, name: str) -> list[Process]:
     """Return all processes with the mark of the server and all of their sessions, even without a leader."""
     mark = marks(site, name)
-    running = list(processes())
+    note, running = read_note(site, name), list(processes())
     marked_processes = []
     for process in running:
         env = environment(process.pid)
-        if env.get(_SERVER) == mark[_SERVER] and env.get(_STATE) == mark[_STATE]:
+        is_ours = is_of_this_user(process.pid) or (note is not None and process.session == note.pid)
+        if is_ours and env.get(_SERVER) == mark[_SERVER] and env.get(_STATE) == mark[_STATE]:
             marked_processes.append(process)
     sessions = {process.session for process in marked_processes}
     return marked_processes + [
@@ -114,8 +132,12 @@ def members(site: Site, name: str) -> list[Process]:
 
 def newest_epoch(site: Site, running: Mapping[str, MarkedProcess]) -> int:
     """Return the newest epoch of the daemons that started a server here."""
-    notes = map(_parse, _notes(site).read_all())
-    return max([0, *(process.epoch for process in running.values()), *(note.epoch for note in notes if note)])
+    noted = (note.epoch for note in _read_notes(site))
+    return max([0, *(process.epoch for process in running.values()), *noted])
+
+
+def _read_notes(site: Site) -> list[OwnershipNote]:
+    return [note for note in map(_parse, _notes(site).read_all()) if note is not None]
 
 
 def log_of(site: Site, name: str) -> Path:

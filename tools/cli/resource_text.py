@@ -9,6 +9,7 @@ from flettner.tools.terminal.tables import format_sentence, format_table
 from flettner.tools.terminal.values import escape_text, format_latency, format_time, format_value
 
 Json = Mapping[str, Any]
+TRAFFIC = "traffic"  # the source that is lost while a split cannot be kept in force
 _HELD = "is held: commit its change where the manifest is kept"
 
 
@@ -19,13 +20,20 @@ def format_change(suggestion: Json) -> str:
     )
 
 
+def _format_phase(target: Json) -> str:
+    """The phase, and what makes it not the whole truth."""
+    lost = any(source["source"] == TRAFFIC and not source["available"] for source in target["sources"])
+    marks = ["paused"] * target["paused"] + ["traffic lost"] * lost
+    return f"{target['phase']} ({', '.join(marks)})" if marks else str(target["phase"])
+
+
 def format_targets(targets: Sequence[Json]) -> str:
     if not targets:
         return "no targets\n"
     rows = [
         (
             target["name"],
-            target["phase"] + (" (paused)" if target["paused"] else ""),
+            _format_phase(target),
             target["mode"],
             "-" if target["goodput_rps"] is None else f"{target['goodput_rps']:.1f}/s",
             format_latency(target["ttft_p95_s"]),
@@ -92,11 +100,10 @@ def _name_rule(document: Json) -> str:
 
 def format_target_line(target: Json) -> str:
     """Return the state of a target, without measurements, in one line."""
-    phase = target["phase"] + (" (paused)" if target["paused"] else "")
     pending = [f"{suggestion} needs approval" for suggestion in target["suggestions"]]
     pending += [f"{suggestion} {_HELD}" for suggestion in target["held"]]
     parts = [
-        phase,
+        _format_phase(target),
         *map(_format_server, target["servers"]),
         *pending,
         target["note"],
