@@ -164,7 +164,9 @@ def with_descendants(roots: Iterable[Process]) -> list[Process]:
 def has_open(root: Process, pattern: str) -> bool:
     """Return whether the process or a descendant has a file open whose path matches, as far as is visible."""
     return any(
-        fnmatch(path, pattern) for member in with_descendants([root]) for path in _open_files(member.pid) or ()
+        fnmatch(path, pattern)
+        for member in with_descendants([root])
+        for path in _open_files(member.pid) or ()
     )
 
 

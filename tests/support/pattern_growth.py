@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from re import _constants, _parser  # type: ignore[attr-defined]  # the tree of an expression
+from re import _constants, _parser  # the tree of an expression
 from typing import Any
 
 SHORT, LONG = 1000, 4000  # characters of a text
