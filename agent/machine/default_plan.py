@@ -1,5 +1,6 @@
 """The plan of a rollout, adapted to the strategy, the number of servers and the request rate. Pure."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
@@ -9,6 +10,8 @@ QUICK = Step(weight=25, requests=10, at_least_s=15.0, at_most_s=0.0)
 QUICK_PARITY = Step(weight=50, requests=20, at_least_s=20.0, at_most_s=0.0)
 """Beside a blue that fails its SLO by far waiting costs more than a bad green, which a hard limit rolls back
 after about ten requests. `at_most_s` stays as configured."""
+
+DIVIDED_S = 60.0
 
 
 def plan_for(
@@ -58,14 +61,28 @@ def follow_evidence(
     *,
     failing: bool,
 ) -> Plan:
-    """The approved plan with the shares of the present evidence, none of them larger than approved."""
+    """The approved plan with the shares of the present evidence, none of them larger than approved.
+
+    Beside a blue that fails on the same card a share only divides the hardware. So one that would need longer
+    than DIVIDED_S for its requests is left out, unless an operator wrote it, and load parity is as short.
+    """
     fresh = plan_for(configured, preflight, servers, rate_rps, failing=failing)
     most = max((step.weight for step in plan.steps if step.weight < step.parity), default=0)
     steps = tuple(
         replace(step, weight=min(step.weight, most)) if most and step.weight < step.parity else step
         for step in fresh.steps
     )
+    if failing and fresh.shares_card and not fresh.own_shares:
+        steps = tuple(_shorten_divided(steps, rate_rps or 0.0))
     return replace(plan, steps=steps)
+
+
+def _shorten_divided(steps: tuple[Step, ...], rate_rps: float) -> Iterator[Step]:
+    for step in steps:
+        if step.weight >= step.parity:
+            yield step if step is steps[-1] else _quickened(step, QUICK)
+        elif 100 * step.requests <= step.weight * rate_rps * DIVIDED_S:
+            yield step
 
 
 def _shares_in_time(below: list[Step], rate_rps: float | None) -> list[Step]:

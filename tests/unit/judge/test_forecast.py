@@ -112,6 +112,19 @@ def test_until_the_first_share_the_plan_follows_the_evidence_and_no_share_grows(
     assert [(step.weight, step.requests) for step in later.steps] == [(5, 20), (50, 100), (100, 200)]
 
 
+def test_on_a_shared_card_a_failing_blue_makes_shares_that_only_divide_it_short() -> None:
+    card = PreflightResult(strategy="surge", shares_card=True)
+    approved = plan_for(PLAN, card, 1, 5.0)
+
+    slow, busy = (follow_evidence(approved, PLAN, card, 1, rate, failing=True) for rate in (0.3, 5.0))
+    assert [(step.weight, step.requests, step.at_least_s) for step in slow.steps[:-1]] == [(50, 10, 15.0)]
+    assert [(step.weight, step.requests) for step in busy.steps] == [(5, 10), (50, 10), (100, 200)]
+    own = replace(PLAN, own_shares=True)
+    kept = follow_evidence(approved, own, card, 1, 0.3, failing=True)
+    assert [step.weight for step in kept.steps] == [5, 50, 100]
+    assert follow_evidence(approved, PLAN, card, 1, 5.0, failing=False).steps == approved.steps
+
+
 def test_at_parity_all_servers_carry_the_same_share() -> None:
     for strategy, servers, parity in (("surge", 3, 25), ("replace", 4, 25), ("replace", 2, 50)):
         plan = plan_for(PLAN, PreflightResult(strategy=strategy), servers)  # type: ignore[arg-type]
