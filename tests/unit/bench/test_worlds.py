@@ -27,7 +27,7 @@ def world(**changes: object) -> World:
 def test_there_are_worlds_for_the_goals() -> None:
     worlds = read(OWN)
 
-    assert len(worlds) == 46
+    assert len(worlds) == 58
     assert sum(world.real for world in worlds) == 6
     assert {world.right is None for world in worlds} == {True, False}
 
