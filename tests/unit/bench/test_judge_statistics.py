@@ -8,7 +8,7 @@ from math import exp, inf, log, pi
 
 import pytest
 
-from bench.judge import gains, passing, peers, rollouts
+from bench.judge import clients, gains, passing, peers, rollouts
 from bench.judge.hours import learned
 from bench.judge.ours import SLO, STEP, Evidence, greens, independent, taken_back
 from bench.judge.scenarios import DUAL, ONSET, SCENARIOS
@@ -230,3 +230,29 @@ def test_the_compared_tools_follow_their_documentation() -> None:
     assert peers.kayenta(even(0.10), even(0.01)) == 40
     assert peers.kayenta(even(0.01), even(0.01)) is None
     assert peers.z_test(even(0.10), even(0.01)) is not None
+
+
+@pytest.mark.parametrize("does", ["refused", "failing", "leaving", "slow"])
+def test_one_client_pinned_to_green_rolls_no_equal_green_back(does: str) -> None:
+    back_s, _, _ = clients.rollout(f"equal, 20% {does} at green", run=0)
+
+    assert back_s == inf
+
+
+def test_a_judge_of_requests_falls_for_one_client() -> None:
+    back_s, _, _ = clients.rollout("equal, 5% refused at green, blind", run=0)
+
+    assert back_s < 300
+
+
+def test_a_client_pinned_to_blue_carries_no_bad_green_through() -> None:
+    _, passed_s, _ = clients.rollout("1 to 5 %, 20% failing at blue", run=0)
+
+    assert passed_s == inf
+
+
+def test_where_all_clients_have_sessions_a_bad_green_is_rolled_back() -> None:
+    back_s, _, requests = clients.rollout("1 to 50%, sessions", run=0)
+
+    assert back_s < 120
+    assert requests < 500
