@@ -13,6 +13,7 @@ from flettner.policies.context_length import ContextLength
 from flettner.policies.offloading import Offloading
 from flettner.policies.speculation import Speculation
 from flettner.vllm_facts.serve_config import Model, ServeConfig
+from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Value
 from tests.support.proposals import precedence
 
@@ -23,7 +24,8 @@ LONG = a_context({LENGTH: 32768})
 QUEUE = a_reading(running=16, waiting=4)
 OFFLOADED = a_context({OFFLOAD: 8, LENGTH: 4096})
 DRAFTS = a_context({SPECULATIVE: '{"method": "ngram", "num_speculative_tokens": 5}'})
-REJECTED = a_reading(series={"spec_acceptance_ratio": 0.2})
+REJECTED = a_reading(series={"spec_acceptance_ratio": 0.001})
+BUSY = a_reading(running=300, series={"spec_acceptance_ratio": 0.2})
 
 
 def test_shortening_an_unused_context_requires_approval() -> None:
@@ -132,23 +134,36 @@ def test_disables_drafts_that_are_rejected() -> None:
     (proposal,) = Speculation().propose(REJECTED, DRAFTS)
 
     assert (proposal.rule, dict(proposal.to), proposal.klass) == ("SD1", {SPECULATIVE: None}, "note")
-    assert proposal.why.startswith("20% of the drafted tokens are accepted, 4.0 requests ran over 30 s")
+    assert proposal.why.startswith("0% of the drafted tokens are accepted, 4.0 requests ran over 30 s")
+    assert "yields 1.01 tokens of a sequence and takes 1.10 times as long; try off" in proposal.why
 
 
 def test_drafts_fewer_tokens_if_some_are_accepted() -> None:
-    some = replace(REJECTED, series={"spec_acceptance_ratio": 0.4})
+    """A batch of 300 with five drafts is beyond the ridge, with one draft it is not."""
+    (proposal,) = Speculation().propose(BUSY, a_context({"spec_method": "ngram", "spec_tokens": 5}))
 
-    (proposal,) = Speculation().propose(some, a_context({"spec_method": "ngram", "spec_tokens": 5}))
-
-    assert dict(proposal.to) == {"spec_tokens": 2}
+    assert (dict(proposal.to), proposal.klass) == ({"spec_tokens": 1}, "gated")
 
 
 def test_disables_drafts_for_a_large_batch() -> None:
-    (proposal,) = Speculation().propose(
-        a_reading(running=100), a_context({"spec_method": "ngram", "spec_tokens": 5})
-    )
+    """Beyond the ridge without a draft: each draft costs as much as a token."""
+    full = a_reading(running=1000, series={"spec_acceptance_ratio": 0.2})
+
+    (proposal,) = Speculation().propose(full, a_context({"spec_method": "ngram", "spec_tokens": 5}))
 
     assert dict(proposal.to) == {"spec_method": None, "spec_tokens": None}
+
+
+def test_the_ridge_is_that_of_the_gpu() -> None:
+    """An H100 computes 296 tokens in the time in which it reads 16-bit weights, an RTX 3090 76."""
+    busy = a_reading(running=40, series={"spec_acceptance_ratio": 0.2})
+    setting: dict[str, Value] = {"spec_method": "ngram", "spec_tokens": 5}
+
+    def on(gpu: str) -> Context:
+        return replace(a_context(setting), config=ServeConfig(setting=setting, card=find_gpu(gpu)))
+
+    assert not Speculation().propose(busy, on("H100"))
+    assert Speculation().propose(busy, on("RTX 3090"))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +171,16 @@ def test_disables_drafts_for_a_large_batch() -> None:
     [
         pytest.param(REJECTED, a_context({}), id="nothing is drafted"),
         pytest.param(a_reading(), DRAFTS, id="acceptance is not known and the batch small"),
+        pytest.param(
+            a_reading(running=1000), DRAFTS, id="acceptance is not known, though the batch is large"
+        ),
+        pytest.param(REJECTED, a_context({"spec_method": "suffix"}), id="the number of drafts is not known"),
         pytest.param(replace(REJECTED, series={"spec_acceptance_ratio": 0.7}), DRAFTS, id="accepted"),
+        pytest.param(
+            replace(REJECTED, series={"spec_acceptance_ratio": 0.2}),
+            DRAFTS,
+            id="two tokens a step, for little",
+        ),
         pytest.param(replace(REJECTED, coverage=0.7), DRAFTS, id="scrapes are missing"),
         pytest.param(
             REJECTED, a_context(DRAFTS.setting, bounds={SPECULATIVE: Bound(allowed=("x",))}), id="forbidden"
@@ -192,7 +216,7 @@ def test_o1_proposes_nothing(reading: Reading, setting: dict[str, Value]) -> Non
 
 
 def test_ranks_mitigations_first_and_operator_decisions_last() -> None:
-    pressed = replace(SHORT, series={**SEEN, "spec_acceptance_ratio": 0.1})
+    pressed = replace(SHORT, series={**SEEN, "spec_acceptance_ratio": 0.01})
     context = a_context({**LONG.setting, **DRAFTS.setting, "max_num_seqs": 16})
     queue = a_context({**OFFLOADED.setting, "max_num_seqs": 16})
     policies = (ContextLength(), Speculation(), Offloading(), Admission())

@@ -49,7 +49,7 @@ NO_SHARE_LEFT = a_context({"gpu_memory_utilization": 0.8, "max_num_seqs": 64})
         ("O1", Offloading(), length_rules.QUEUE, length_rules.OFFLOADED),
         ("P4", LongPrompts(), prompts.MIXED, a_context(prompts.SETTING)),
         ("SD1", Speculation(), length_rules.REJECTED, length_rules.DRAFTS),
-        ("SD1", Speculation(), a_reading(running=100), DRAFTED),
+        ("SD1", Speculation(), length_rules.BUSY, DRAFTED),
         ("X1", PrefixCache(), prefixes.BUSY, prefixes.OFF),
     ],
 )
