@@ -54,18 +54,17 @@ _PATTERNS: Mapping[str, tuple[str, str]] = {  # how to choose among several line
     "warm_up_seqs": ("min", r"CUDA out of memory.*?(\d+) dummy requests"),
     "state_blocks": ("min", r"exceeds available Mamba cache blocks \((\d+)\)"),
 }
-_FREE = re.compile(r"Free memory on device\D*\d* ?\((\d+\.?\d*)/(\d+\.?\d*) GiB\) on startup")
-_SHARE = re.compile(r"'gpu_memory_utilization': (\d?\.\d+)|GPU memory utilization \((\d?\.\d+),")
-_CAPACITY = re.compile(rf"total capac\w+ of {_SIZE}|{_SIZE} total capacity")
-_FAILED = re.compile(rf"Tried to allocate {_SIZE}")
-_LEFT = re.compile(rf"{_SIZE} (?:is )?free")
-_OWN = re.compile(rf"this process has {_SIZE} memory in use")
+_FREE = r"Free memory on device\D*\d* ?\((\d+\.?\d*)/(\d+\.?\d*) GiB\) on startup"
+_SHARE = r"'gpu_memory_utilization': (\d?\.\d+)|GPU memory utilization \((\d?\.\d+),"
+_CAPACITY = rf"total capac\w+ of {_SIZE}|{_SIZE} total capacity"
+_FAILED = rf"Tried to allocate {_SIZE}"
+_LEFT = rf"{_SIZE} (?:is )?free"
+_OWN = rf"this process has {_SIZE} memory in use"
 _STAGES = {
-    "load": re.compile(r"\bin (?:load_model|load_weights|initialize_model|create_weights)\b"),
-    "profile": re.compile(
-        r"\bin (?:profile_run|determine_available_memory|determine_num_available_blocks)\b"
-    ),
+    "load": r"\bin (?:load_model|load_weights|initialize_model|create_weights)\b",
+    "profile": r"\bin (?:profile_run|determine_available_memory|determine_num_available_blocks)\b",
 }
+"""As text, compiled on use: most commands are checked without a log."""
 
 
 @lru_cache(maxsize=2)
@@ -87,8 +86,8 @@ def _read_facts(log: tuple[str, ...]) -> StartFacts:
     if numbers["request_gib"] is None and numbers["kv_gib"] and numbers["at_once"]:
         numbers["request_gib"] = numbers["kv_gib"] / numbers["at_once"]
     whole = {name: None if number is None else int(number) for name, number in numbers.items()}
-    free = list(_FREE.finditer(text))
-    share = next((match[1] or match[2] for match in reversed(list(_SHARE.finditer(text)))), None)
+    free = list(re.finditer(_FREE, text))
+    share = next((match[1] or match[2] for match in reversed(list(re.finditer(_SHARE, text)))), None)
     failed = _read_failure(log)
     return StartFacts(
         setting={} if share is None else {"gpu_memory_utilization": float(share)},
@@ -115,13 +114,15 @@ def _read_failure(log: Sequence[str]) -> StartFacts:
         return StartFacts()
     told = [line[:LONGEST_LINE] for line in log if "Tried to allocate" in line[:LONGEST_LINE]]
     line = told[-1] if told else log[place][:LONGEST_LINE]
-    wanted, left = _gib(_FAILED.search(line)), _gib(_LEFT.search(line))
-    total, own = _gib(_CAPACITY.search(line)), _gib(_OWN.search(line))
+    wanted, left = _gib(re.search(_FAILED, line)), _gib(re.search(_LEFT, line))
+    total, own = _gib(re.search(_CAPACITY, line)), _gib(re.search(_OWN, line))
     known = total is not None and left is not None and own is not None
     trace = [each[:LONGEST_LINE] for each in log[max(0, place - _TRACEBACK) : place]]
     return StartFacts(
         ran_out=True,
-        stage=next((name for name, code in _STAGES.items() if any(map(code.search, trace))), ""),
+        stage=next(
+            (name for name, code in _STAGES.items() if any(re.search(code, each) for each in trace)), ""
+        ),
         total_gib=total,
         missing_gib=None if wanted is None or left is None else max(0.0, wanted - left),
         others_gib=max(0.0, total - left - own) if known and total and left is not None and own else None,

@@ -143,11 +143,14 @@ def _check_share_minimum(config: ServeConfig) -> Iterable[Finding]:
     to = required_share(replace(config, setting={**apply_plan(config).setting, SHARE: given}))
     if given is None or to is None or _shares_memory(config):
         return
+    took = estimate_fit(config)
+    small = took is not None and took.fits is False
     yield Finding(
         rule="M5",
         klass="auto",
-        severity="warning" if estimate_fit(config) is not None and not has_kv_transfer(config) else "info",
-        why=f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU unused, which could hold KV cache",
+        severity="warning" if took is not None and not has_kv_transfer(config) else "info",
+        why=f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU unused, "
+        + ("and the server does not start with it" if small else "which could hold KV cache"),
         to={SHARE: to},
         expects="more sequences at once before requests wait or are preempted"
         + _describe_kv_change(config, to),
