@@ -50,6 +50,7 @@ class Model:
     latent_dim: int | None = None  # MLA: kv_lora_rank + qk_rope_head_dim
     hybrid: bool = False  # has Mamba, linear-attention or other state-space layers
     attention_layers: int | None = None  # hybrid: layers that have a KV cache; None: all
+    state_bytes: float | None = None  # hybrid: of one recurrent layer, for one sequence
     max_len: int | None = None  # max_position_embeddings
     weight_bytes: float | None = None  # of one parameter as stored: 2 for bf16, about 0.5 for 4 bit
     quantization: str = ""

@@ -17,13 +17,14 @@ from flettner.vllm_facts.sizing.effective_flags import (
     has_any,
     has_kv_transfer,
     is_expert_parallel,
+    is_older_than,
     is_sparse,
     is_transformer,
     layout,
     memory_share,
     number_of,
 )
-from flettner.vllm_facts.sizing.kv_cache import GIB, estimate_fit, longest_request
+from flettner.vllm_facts.sizing.kv_cache import GIB, estimate_fit, estimate_state_blocks, longest_request
 from flettner.vllm_facts.sizing.limits import fair_share, name_others
 from flettner.vllm_facts.sizing.parallel_layouts import SHORT, apply_plan, plan_changes, plan_layout
 from flettner.vllm_facts.sizing.typical_requests import (
@@ -39,6 +40,7 @@ SEQS, TOKENS = "max_num_seqs", "max_num_batched_tokens"
 SHARED_MEMORY = ("GB10", "Jetson Orin", "Jetson Thor")
 CONTEXT_GIB = 1.0  # left for the CUDA context, NCCL and peaks
 MOST_SHARE, DENSE_MOST = 0.95, 0.92  # vllm-project/vllm#1298: safe up to 0.95; 0.92 is vLLM's default
+BLOCKS_CHECKED = (0, 20)  # since vllm-project/vllm#38270; before, the graphs were cut off silently
 FEW_TOKENS, TOKENS_TO = 512, 2048
 SMALL_CARD_GIB = 16
 HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
@@ -258,6 +260,32 @@ def _check_hybrid_state(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_state_blocks(config: ServeConfig) -> Iterable[Finding]:
+    """B2 before a start: CUDA graphs of full decode steps need a block of state for each sequence."""
+    blocks, seqs = estimate_state_blocks(config), effective_seqs(config)
+    if blocks is None or seqs is None or config.setting.get("enforce_eager"):
+        return
+    if config.start is not None and config.start.state_blocks is not None:
+        return  # F5 has the number of the log
+    least, most = blocks
+    if seqs <= most or least < 1 or is_older_than(config, BLOCKS_CHECKED):
+        return
+    yield Finding(
+        rule="B2",
+        klass="auto",
+        severity="error",
+        why=(
+            f"{SEQS} {seqs}{'' if config.setting.get(SEQS) else ' (the default)'} is more than the {least} "
+            f"to {most} blocks of state that fit the KV cache of this hybrid: it does not start"
+        ),
+        to={SEQS: 1 << (least.bit_length() - 1)},
+        expects="it starts; more memory or GPUs for an engine make more blocks",
+        risks="fewer requests run at once",
+        source="vllm/config/compilation.py: 'exceeds available Mamba cache'; vllm-project/vllm#49064",
+        evidence={SEQS: seqs, "state_blocks": least},
+    )
+
+
 def _check_step_size(config: ServeConfig) -> Iterable[Finding]:
     tokens = positive_int(config.setting, TOKENS)
     hybrid = config.model is not None and config.model.hybrid
@@ -389,6 +417,16 @@ LINTS = (
         ),
         evidence_for="no public measurement of 16 sequences and 512 tokens: they are values to begin with",
         needs=Needs(facts=("gpu", "model")),
+    ),
+    DeploymentCheck(
+        rules=("B2",),
+        find=_check_state_blocks,
+        reports="a hybrid (Mamba, delta net) model with more sequences than its cache has blocks of state",
+        source="vllm/config/compilation.py: 'exceeds available Mamba cache'; vllm-project/vllm#49064",
+        evidence_for=(
+            "1024 sequences against 856 blocks of Qwen3.6-27B-FP8 on an H100 (vllm-project/recipes#551)"
+        ),
+        needs=Needs(facts=ESTIMATE),
     ),
     DeploymentCheck(
         rules=("B3",),

@@ -15,6 +15,7 @@ from flettner.vllm_facts.models.parameters import (
     unquantized_parameters,
     vocabulary_parameters,
 )
+from flettner.vllm_facts.models.recurrent_state import count_state_bytes
 from flettner.vllm_facts.serve_config import Model
 from flettner.vllm_facts.weight_formats import MXFP4, format_from_config, stored_size
 
@@ -78,6 +79,7 @@ def read_config(
         latent_dim=_latent_dim(text, latent),
         hybrid=hybrid,
         attention_layers=attention,
+        state_bytes=count_state_bytes(text) if hybrid else None,
         max_len=_max_len(text),
         weight_bytes=weights.size
         if count is None

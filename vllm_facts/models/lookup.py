@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from flettner.vllm_facts.models.config_json import read_config
+from flettner.vllm_facts.models.recurrent_state import find_state_bytes
 from flettner.vllm_facts.models.table import LOADED, ModelRow, find_row
 from flettner.vllm_facts.serve_config import Model
 from flettner.vllm_facts.weight_formats import FP8, NONE, WeightFormat, format_from_name, stored_size
@@ -171,6 +172,7 @@ def _build_model(row: ModelRow, plain: str, name: str) -> Model:
         latent_dim=row.latent,
         hybrid=row.hybrid,
         attention_layers=row.kv_layers,
+        state_bytes=find_state_bytes(row.model_type, row.hidden) if row.hybrid else None,
         max_len=_max_len(row, plain, canonical_name(name)),
         weight_bytes=size,
         quantization=weights.method,

@@ -170,6 +170,26 @@ def _calibrated_sizes(
     return weights, each, overhead, f" (measured by the log: {', '.join(told)})" if told else ""
 
 
+def estimate_state_blocks(config: ServeConfig) -> tuple[int, int] | None:
+    """The least and the most blocks of a hybrid's cache; each sequence needs one. None if facts are missing.
+
+    All layers of a group have blocks of one size, that of a recurrent state, which attention's blocks are
+    enlarged to. A group has as many layers as there are of attention.
+    """
+    model, fit, shape = config.model, estimate_fit(config), layout(config)
+    if (
+        model is None
+        or fit is None
+        or not model.hybrid
+        or not model.state_bytes
+        or not model.attention_layers
+    ):
+        return None
+    block = model.state_bytes / shape.tp * ceil(model.attention_layers / shape.pp) / GIB
+    error = fit.budget_gib * ERROR
+    return max(0, int((fit.kv_gib - error) / block)), max(0, int((fit.kv_gib + error) / block))
+
+
 def weights_gib(config: ServeConfig, shape: Layout) -> float | None:
     """Per GPU. Tensor and pipeline parallelism divide the weights, data parallelism only the experts."""
     model, size = config.model, _weight_bytes(config)

@@ -13,6 +13,7 @@ from flettner.vllm_facts.sizing.kv_cache import (
     GIB,
     KvCacheFit,
     estimate_fit,
+    estimate_state_blocks,
     kv_bytes_per_token,
     overhead_gib,
     weights_gib,
@@ -382,3 +383,34 @@ def test_handles_any_setting(key: str, gib: float, setting: dict[str, float | st
         ServeConfig(setting=setting, card=GpuModel(name="X", memory_gib=gib), model=find_model(key))
     )
     assert fit is None or (fit.kv_tokens >= 0 and fit.why)
+
+
+def test_blocks_of_state_match_the_log() -> None:
+    """3.86 GiB held 161 blocks with two GPUs (vllm-project/vllm#49064); 856 on an H100 (recipes#551)."""
+    model = find_model("Qwen/Qwen3.6-27B")
+    assert model is not None
+    assert model.state_bytes is not None
+    assert model.attention_layers is not None
+    block = model.state_bytes / 2 * model.attention_layers
+    assert 3.86 * GIB / block == pytest.approx(161, rel=0.01)
+
+    blocks = estimate_state_blocks(case("Qwen/Qwen3.6-27B-FP8", "H100", gpu_memory_utilization=0.95))
+
+    assert blocks is not None
+    assert blocks[0] <= 856 <= blocks[1]
+
+
+def test_a_state_is_counted_from_the_config() -> None:
+    """Nemotron-Nano-9B-v2: 128 heads of 80, a state of 128 in 32 bit, 8 groups, a convolution of 4."""
+    config = {
+        "model_type": "nemotron_h",
+        "hybrid_override_pattern": "M-M*-",
+        "mamba_num_heads": 128,
+        "mamba_head_dim": 80,
+        "ssm_state_size": 128,
+        "n_groups": 8,
+        "conv_kernel": 4,
+    }
+    inner = 128 * 80
+
+    assert from_config(config, "m").state_bytes == (inner + 2 * 8 * 128) * 3 * 2 + inner * 128 * 4
