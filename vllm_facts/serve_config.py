@@ -124,6 +124,11 @@ class Finding:
     evidence: Mapping[str, Value] = field(default_factory=dict)
 
     @property
+    def changes_by_name(self) -> dict[str, Value]:
+        """The new values of knobs, and of variables by their names."""
+        return {**self.to, **self.env}
+
+    @property
     def changes(self) -> dict[str, Value]:
         """The new values of knobs, and of variables as `env:NAME`."""
         return {**self.to, **{f"env:{name}": value for name, value in self.env.items()}}

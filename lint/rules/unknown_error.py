@@ -42,8 +42,8 @@ _NATIVE = re.compile(
     r"CUDA (?:error|driver) ?:|CUDA driver version is insufficient|(?:Cuda|NCCL) failure|device-side assert"
     r"|Assertion `.*?` failed|Watchdog caught collective operation timeout|/ld: cannot find "
     r"|(?:nvcc|ptxas)\w* ?(?:fatal|error) *:|ninja: build stopped|NCCL WARN |Failed to initialize NVML"
-    r"|\.(?:cu|cuh|cpp)(?:[:(]\d+\)?){1,2}:? (?:fatal )?error\b|NVRM: |^Killed|Killed process|oom-kill"
-    r"|OOMKilled|exit(?:ed with)? code:? ?137|HSA_STATUS_ERROR|HIP error:|double free or corruption",
+    r"|\.(?:cu|cuh|cpp)(?:[:(]\d+\)?){1,2}:? (?:fatal )?error\b|NVRM: |^Killed|Killed process"
+    r"|oom-kill|OOMKilled|exit(?:ed with)? code:? ?137|HSA_STATUS_ERROR|HIP error:|double free or corruption",
 )
 """Lines of C++, CUDA, compilers and the kernel, which have no level and no name of an error."""
 

@@ -32,17 +32,46 @@ def write_changes(reports: Sequence[LaunchReport]) -> WrittenFile:
             refused[server.title] = f"it would still not start: see {', '.join(server.report.still)}"
             continue
         for changes in _split_changes(server):
-            change = escape_text(describe_changes(changes))
-            try:
-                own = _edit_launch(server, changes)
-                apply_edits(text, [*edits, *own])
-            except FlagError as error:
-                refused[server.title] = f"{change}: {error}; make the change by hand"
+            written, own, why = _edit_as_far(server, changes, text, edits)
+            if why:
+                left = {name: new for name, new in changes.items() if name not in written}
+                lost = escape_text(describe_changes(left))
+                refused[server.title] = f"{lost}: {why}; make the change by hand"
+            if not written:
                 continue
             edits += own
             before = f"{changed[server.title]}, " if server.title in changed else ""
-            changed[server.title] = before + change
+            changed[server.title] = before + escape_text(describe_changes(written))
     return WrittenFile(text=apply_edits(text, edits), changed=changed, refused=refused)
+
+
+def _edit_as_far(
+    server: LaunchReport, changes: Mapping[str, Value], text: str, edits: Sequence[Edit]
+) -> tuple[Mapping[str, Value], list[Edit], str]:
+    """The changes that the file can hold, all or those of single findings; their edits; why others cannot."""
+
+    def attempt(wanted: Mapping[str, Value]) -> list[Edit]:
+        own = _edit_launch(server, wanted)
+        apply_edits(text, [*edits, *own])
+        return own
+
+    try:
+        return changes, attempt(changes), ""
+    except FlagError as error:
+        why = str(error)
+    written: dict[str, Value] = {}
+    own: list[Edit] = []
+    for finding in server.report.fixes.findings if server.report else ():
+        part = {name: changes[name] for name in finding.changes_by_name if name in changes}
+        if part.items() <= written.items():
+            continue
+        try:
+            own = attempt({**written, **part})
+        except FlagError as error:
+            why = str(error)
+            continue
+        written |= part
+    return written, own, why
 
 
 def _split_changes(server: LaunchReport) -> list[dict[str, Value]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flettner.agent.domain.errors import ConfigError
 from flettner.lint.card_sizes import find_fixes_for_sizes
-from flettner.lint.fixes import Fixes, find_errors
+from flettner.lint.fixes import SEVERITIES, Fixes, find_errors
 from flettner.lint.missing_facts import EXTRA, FACTS, Judged, judge_coverage
 from flettner.lint.rules import all_lints
 from flettner.rules.table import slug_of
@@ -23,10 +23,12 @@ from flettner.tools.advisor.render import (
 )
 from flettner.vllm_facts.config_file import UnsupportedEdit
 from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.serve_config import Launcher, ServeConfig, SharedCard
+from flettner.vllm_facts.serve_config import FindingSeverity, Launcher, LintRule, ServeConfig, SharedCard
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command
 
 NO_FINDINGS, FINDINGS, NOT_JUDGED = 0, 1, 3
+ONLY = ("error", "auto")
+"""Which changes `--only` takes: those of errors, or those of class auto."""
 VERDICTS = {NO_FINDINGS: "no findings", FINDINGS: "findings", NOT_JUDGED: "not judged"}
 
 
@@ -42,12 +44,20 @@ class LintReport:
     still: Sequence[str]
     in_file: Sequence[UnsupportedEdit]
     unread: Sequence[str]
+    fail_on: FindingSeverity = "info"
 
     @property
     def status(self) -> int:
-        if self.fixes.findings:
+        grave = SEVERITIES[: SEVERITIES.index(self.fail_on) + 1]
+        if any(finding.severity in grave for finding in self.fixes.findings):
             return FINDINGS
+        if self.fixes.findings:
+            return NO_FINDINGS
         return NO_FINDINGS if self.judged.is_complete and not self.unread else NOT_JUDGED
+
+    @property
+    def verdict(self) -> str:
+        return VERDICTS[FINDINGS if self.fixes.findings else self.status]
 
     def describe_missing(self) -> list[str]:
         """List the facts and the text that the report lacks."""
@@ -57,7 +67,7 @@ class LintReport:
 
     def as_row(self) -> dict[str, Any]:
         more: Mapping[str, Any] = {
-            "verdict": VERDICTS[self.status],
+            "verdict": self.verdict,
             "checked": [] if self.unread else self.judged.checked,
             "not_judged": [
                 {"rule": rule, "slug": slug_of(rule), "lacks": facts}
@@ -105,6 +115,8 @@ def lint_command(
     config = replace(config, shared_card=shared_card, hosts=hosts, ray=ray)
     lints = all_lints()
     fixes, config = find_fixes_for_sizes(config, lints)
+    if args.only:
+        fixes = _restrict(fixes, config, lints, args.only)
     command = replace(command, env={} if command.before else config.env)
     errors = find_errors(fixes.after(config), lints)
     return LintReport(
@@ -116,7 +128,25 @@ def lint_command(
         still=sorted({rule for rule, _ in errors} | _logged_errors(fixes)),
         in_file=command.unsupported_edits(fixes.to),
         unread=[*unread, *([command.unread] if command.unread else [])],
+        fail_on=args.fail_on,
     )
+
+
+def _restrict(fixes: Fixes, config: ServeConfig, lints: Sequence[LintRule], only: str) -> Fixes:
+    """The changes of errors, or of class auto, as far as they bring no error without the others."""
+    before = find_errors(config, lints).keys()
+    kept = replace(fixes, to={}, env={})
+    for finding in fixes.findings:
+        if only not in (finding.severity, finding.klass):
+            continue
+        more = replace(
+            kept,
+            to={**kept.to, **{knob: fixes.to[knob] for knob in finding.to if knob in fixes.to}},
+            env={**kept.env, **{name: fixes.env[name] for name in finding.env if name in fixes.env}},
+        )
+        if find_errors(more.after(config), lints).keys() <= before:
+            kept = more
+    return kept
 
 
 def _logged_errors(fixes: Fixes) -> set[str]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flettner.agent.domain.errors import ConfigError
+from flettner.lint.fixes import SEVERITIES
 from flettner.tools.advisor.fact_options import add_options
-from flettner.tools.advisor.lint_report import LintReport, lint_command
+from flettner.tools.advisor.lint_report import ONLY, LintReport, lint_command
 from flettner.tools.cli.dispatch import Subparsers, add_command, find_version
 from flettner.tools.terminal.values import escape_text
 from flettner.vllm_facts.shell_command.serve_command import parse_command
@@ -23,8 +24,9 @@ def add_lint(subparsers: Subparsers) -> None:
         subparsers,
         "lint",
         "check a vllm serve command line for problems",
-        "Exit status 0: no findings; 1: findings; 2: the command, a file or an option cannot be read; 3: no "
-        "findings, but not all rules could be judged, because facts such as the GPU are missing.",
+        "Exit status 0: no findings, or only some below --fail-on; 1: findings; 2: the command, a file or an "
+        "option cannot be read; 3: no findings, but not all rules could be judged, because facts such as the "
+        "GPU are missing.",
         usage="flettner lint [options] -- vllm serve MODEL [flags]\n"
         "       flettner lint [options] -f FILE ...",
     )
@@ -48,6 +50,17 @@ def add_lint(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--diff", action="store_true", help="print the changes as a patch instead of findings"
+    )
+    parser.add_argument(
+        "--only",
+        choices=ONLY,
+        help="take only the changes that correct an error, or only those that no user sees",
+    )
+    parser.add_argument(
+        "--fail-on",
+        choices=SEVERITIES,
+        default="warning",
+        help="the least severity that makes the exit status 1: info counts notes, too (%(default)s)",
     )
     parser.add_argument("--skip-unrelated", action="store_true", help="skip files that do not start vLLM")
     parser.add_argument(

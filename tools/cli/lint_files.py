@@ -34,8 +34,30 @@ def lint_files(files: Sequence[str], args: argparse.Namespace) -> int:
     """Check each file, print what `args` ask for, and return the exit status. Raises ConfigError."""
     if args.fix and STDIN in files:
         raise ConfigError("--fix: standard input cannot be written; use --diff, or give the file")
-    texts = {"<stdin>" if file == STDIN else file: _read(file) for file in dict.fromkeys(files)}
-    reports = [report for file in texts for report in _lint_file(file, texts, args)]
+    texts: dict[str, str] = {}
+    reports: list[LaunchReport] = []
+    unreadable: list[ConfigError] = []
+    for file in dict.fromkeys(files):
+        name = "<stdin>" if file == STDIN else file
+        try:
+            texts[name] = _read(file)
+        except ConfigError as error:
+            unreadable.append(error)
+    for name in texts:
+        try:
+            reports += _lint_file(name, texts, args)
+        except ConfigError as error:
+            unreadable.append(error)
+    if unreadable and not reports:
+        raise unreadable[0]
+    for error in unreadable:
+        complain(str(error))
+    status = _finish(reports, texts, args)
+    return USAGE if unreadable else status
+
+
+def _finish(reports: Sequence[LaunchReport], texts: Mapping[str, str], args: argparse.Namespace) -> int:
+    """Print or write what `args` ask for, and return the exit status."""
     if args.fix or args.diff:
         written = _write_all(reports)
         for title, why in (row for new in written.values() for row in new.refused.items()):
@@ -154,7 +176,9 @@ def _as_row(server: LaunchReport) -> dict[str, Any]:
 
 
 def _verdict(reports: Sequence[LaunchReport]) -> str:
-    return {**VERDICTS, USAGE: "cannot be read"}[_status(reports)]
+    status = _status(reports)
+    found = any(server.report and server.report.fixes.findings for server in reports)
+    return {**VERDICTS, USAGE: "cannot be read"}[FINDINGS if found and status != USAGE else status]
 
 
 def _status(reports: Sequence[LaunchReport]) -> int:

@@ -80,11 +80,13 @@ def _remove(text: str, words: Sequence[Word], low: int, high: int) -> list[Edit]
     gone = words[low:high]
     forms = {word.form for word in gone}
     if forms <= {"shell"}:
-        return [_remove_shell(text, words, low, high)]
+        places = range(low, high)
+        cuts = [at for at in places if at == low or not _is_beside(text, words[at - 1], words[at])]
+        return [_remove_shell(text, words, start, stop) for start, stop in pairwise([*cuts, high])]
     if forms <= {"block"}:
         return [_remove_line(text, word) for word in gone]
     if forms <= {"flow"}:
-        return [_remove_item(text, word) for word in gone]
+        return [_remove_items(text, run) for run in _runs(text, gone)]
     raise FlagError(f"{gone[0].text} cannot be removed from this file")
 
 
@@ -98,6 +100,11 @@ def _remove_shell(text: str, words: Sequence[Word], low: int, high: int) -> Edit
     if after is not None and after.form == "shell" and _is_blank(text[end : after.start]):
         return Edit(start, after.start, "")
     return Edit(start, end, "")
+
+
+def _is_beside(text: str, word: Word, following: Word) -> bool:
+    """Whether nothing but blanks stands between two words, as within one command or array."""
+    return word.end <= following.start and _is_blank(text[word.end : following.start])
 
 
 def _is_blank(text: str) -> bool:
@@ -114,16 +121,31 @@ def _remove_line(text: str, word: Word) -> Edit:
     return Edit(begin, min(stop + 1, len(text)), "")
 
 
-def _remove_item(text: str, word: Word) -> Edit:
-    after = re.compile(r"\s*,[ \t]*").match(text, word.end)
+def _runs(text: str, words: Sequence[Word]) -> list[list[Word]]:
+    """The words in groups that stand side by side in one list."""
+    runs: list[list[Word]] = []
+    for word in words:
+        beside = bool(runs) and not text[runs[-1][-1].end : word.start].strip(" \t\r\n,")
+        if beside and runs[-1][-1].end <= word.start:
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+    return runs
+
+
+def _remove_items(text: str, run: Sequence[Word]) -> Edit:
+    start, end = run[0].start, run[-1].end
+    after = re.compile(r"\s*,[ \t]*").match(text, end)
     if after:
-        return Edit(word.start, after.end(), "")
-    before = text[: word.start].rstrip()
-    return Edit(len(before) - before.endswith(","), word.end, "")
+        return Edit(start, after.end(), "")
+    before = text[:start].rstrip()
+    return Edit(len(before) - before.endswith(","), end, "")
 
 
 def _insert(text: str, words: Sequence[Word], at: int, new: Sequence[str]) -> Edit:
     placed = [word for word in words[:at] if word.form != "none"]
+    if not placed and at < len(words) and words[at].form in ("flow", "block", "shell"):
+        return _insert_before(text, words[at], new)
     if not placed or placed[-1].form == "value" or words[at - 1].form == "none":
         raise FlagError(f"the file has no list to which {' '.join(new)} could be added")
     last = placed[-1]
@@ -138,6 +160,20 @@ def _insert(text: str, words: Sequence[Word], at: int, new: Sequence[str]) -> Ed
     stop = len(text) if stop < 0 else stop
     indent = text[begin : text.index("-", begin)]
     return Edit(stop, stop, "".join(f"\n{indent}- {word}" for word in quoted))
+
+
+def _insert_before(text: str, word: Word, new: Sequence[str]) -> Edit:
+    """The new words before the first one that the file has."""
+    if word.form == "shell":
+        return Edit(word.start, word.start, "".join(f"{shlex.quote(each)} " for each in new))
+    quoted = [_quote(each, word, text) for each in new]
+    if word.form == "flow":
+        return Edit(word.start, word.start, "".join(f"{each}, " for each in quoted))
+    begin = text.rfind("\n", 0, word.start) + 1
+    if text[begin : word.start].strip() != "-":
+        raise FlagError(f"{word.text} shares its line with something else")
+    indent = text[begin : text.index("-", begin)]
+    return Edit(begin, begin, "".join(f"{indent}- {each}\n" for each in quoted))
 
 
 def _quoting_sibling(text: str, siblings: Sequence[Word]) -> Word:

@@ -28,6 +28,7 @@ class Variables:
     exported: dict[str, Variable] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
     commands: set[str] = field(default_factory=set)  # names of values that start vLLM
+    conditional: dict[str, list[Word]] = field(default_factory=dict)  # what a condition appends to an array
 
     @property
     def literals(self) -> Mapping[str, str]:
@@ -56,7 +57,14 @@ class Variables:
         name, _, value = word.text.partition("=")
         appends, name, value = name.endswith("+"), name.rstrip("+"), replace_defaults(value)
         is_array = word.text.endswith("=") and word.live
-        if appends or name in self.values or name in self.arrays or not sure:
+        if appends and is_array and name in self.arrays:
+            if sure:
+                self.arrays[name] = (*self.arrays[name], *word.items)
+            else:
+                self.conditional.setdefault(name, []).append(word)
+            return name
+        value, grows = self._grown(name, value, appends=appends)
+        if (appends or name in self.values or name in self.arrays or not sure) and not (grows and sure):
             self.unknown.add(name)
         if word.live and "$" in value + "`" * ("`" in value) and not is_array:
             self.unknown.add(name)
@@ -67,6 +75,16 @@ class Variables:
         else:
             self.values[name] = replace(word, text=value)
         return name
+
+    def _grown(self, name: str, value: str, *, appends: bool) -> tuple[str, bool]:
+        """The value of `A+=" more"` or `A="$A more"` after the known one, and whether it is such a value."""
+        if name not in self.literals or name in self.commands:
+            return value, False
+        before = self.literals[name]
+        if appends:
+            return before + value, True
+        grown = re.sub(rf"^\$(?:\{{{name}\}}|{name}\b)", lambda _: before, value)
+        return grown, grown != value
 
 
 def _is_assignment(word: Word) -> bool:
@@ -94,6 +112,11 @@ class Expansion:
         if name in self.variables.arrays and name not in self.variables.unknown:
             for item in self.variables.arrays[name]:
                 self.add(item)
+            for appended in self.variables.conditional.get(name, ()):
+                flags = " ".join(item.text for item in appended.items)
+                self.unread.append(
+                    f"line {line_of(self.text, appended.start)}: whether {flags} is added is unknown"
+                )
         elif name in literals:
             self._add_value(word, literals[name], self.variables.values[name])
         elif _hides_flags(word) and _is_place_of_flag(self.words):

@@ -19,7 +19,7 @@ Lint = Callable[..., tuple[int, str, str]]
 
 def lint_json(lint: Lint, *argv: str) -> dict[str, Any]:
     """Return the JSON of a lint run with findings."""
-    status, out, err = lint("--json", *argv)
+    status, out, err = lint("--json", "--fail-on", "info", *argv)
     document: dict[str, Any] = json.loads(out)
     assert (status, err) == ({"findings": 1, "not judged": 3, "no findings": 0}[document["verdict"]], "")
     return document
@@ -196,6 +196,31 @@ def test_docker_run_keeps_its_arguments(lint: Lint) -> None:
     document = lint_json(lint, "--", *before, "--model", "org/model", "--enforce-eager")
 
     assert document["command"] == [*before, "--model", "org/model", "--no-enforce-eager"]
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "command", "status"),
+    [
+        ((), (*EAGER, "--seed", "1"), 1),
+        (("--fail-on", "error"), (*EAGER,), 0),
+        (("--fail-on", "error"), (*SERVE, "--such-a-flag", "1"), 1),
+        ((), (*SERVE, "--disable-log-stats"), 0),
+        (("--fail-on", "info"), (*SERVE, "--disable-log-stats"), 1),
+    ],
+)
+def test_exit_status_counts_findings_from_a_severity_on(
+    lint: Lint, fail_on: tuple[str, ...], command: tuple[str, ...], status: int
+) -> None:
+    assert lint(*fail_on, "--", *command)[0] == status
+
+
+def test_only_the_wanted_kind_of_change_is_made(lint: Lint) -> None:
+    command = (*SERVE, "--enforce-eager", "--max-sequence-length", "4096")
+    errors = lint_json(lint, "--only", "error", "--", *command)["command"]
+    free = lint_json(lint, "--only", "auto", "--", *EAGER)["command"]
+
+    assert errors == [*SERVE, "--enforce-eager", "--max-model-len", "4096"]
+    assert "--enforce-eager" not in free
 
 
 IMAGES = [

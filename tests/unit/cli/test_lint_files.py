@@ -227,3 +227,65 @@ def test_unrelated_files_are_passed_over_on_demand(lint: Lint, folder: Path) -> 
     (folder / "web.yaml").write_text("{{ a template }}\n")
 
     assert lint("--skip-unrelated", "web.yaml") == (0, "", "")
+
+
+FILES_AND_FIXES = [
+    pytest.param(
+        "run.sh",
+        "ARGS=(--max-num-seqs 64 --swap-space 4)\n# kept\nARGS+=(--max-sequence-length 8192)\n"
+        'vllm serve org/model "${ARGS[@]}" --port 8000\n',
+        "ARGS=(--max-num-seqs 64)\n# kept\nARGS+=()\n"
+        'vllm serve org/model "${ARGS[@]}" --port 8000 --max-model-len 8192\n',
+        id="arrays that grow",
+    ),
+    pytest.param(
+        "compose.yaml",
+        "services: {a: {image: 'vllm/vllm-openai:v0.32.0', ipc: host, command: [m, --swap-space, '4']}}\n",
+        "services: {a: {image: 'vllm/vllm-openai:v0.32.0', ipc: host, command: [m]}}\n",
+        id="a flow list",
+    ),
+    pytest.param(
+        "compose.yaml",
+        "services: {a: {image: 'vllm/vllm-openai:v0.10.2', ipc: host, command: [org/model]}}\n",
+        "services: {a: {image: 'vllm/vllm-openai:v0.10.2', ipc: host, command: [--model, org/model]}}\n",
+        id="the only word",
+    ),
+    pytest.param(
+        "values.yaml",
+        "servingEngineSpec:\n  modelSpec:\n    - tag: v0.32.0\n      repository: vllm/vllm-openai\n"
+        "      modelURL: org/model\n      vllmConfig:\n        extraArgs: [--swap-space, '4']\n",
+        "servingEngineSpec:\n  modelSpec:\n    - tag: v0.32.0\n      repository: vllm/vllm-openai\n"
+        "      modelURL: org/model\n      vllmConfig:\n        extraArgs: []\n",
+        id="beside a change that the file cannot hold",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "before", "after"), FILES_AND_FIXES)
+def test_each_change_that_the_file_can_hold_is_written(
+    lint: Lint, folder: Path, name: str, before: str, after: str
+) -> None:
+    (folder / name).write_text(before)
+
+    lint("--fix", "--vllm-version", "0.32.0", "-f", name) if name == "run.sh" else lint("--fix", "-f", name)
+
+    assert (folder / name).read_text() == after
+
+
+def test_a_file_that_cannot_be_read_does_not_hide_the_others(lint: Lint, folder: Path) -> None:
+    (folder / "broken.yaml").write_text("a: [")
+
+    status, out, err = lint("-f", "broken.yaml", "missing.yaml", "compose.yaml")
+
+    assert status == 2
+    assert "== compose.yaml" in out
+    assert "broken.yaml: line 1: not YAML" in err
+    assert "missing.yaml: cannot be read" in err
+
+
+def test_a_flag_that_a_condition_adds_is_unread(lint: Lint, folder: Path) -> None:
+    (folder / "if.sh").write_text(
+        'A=(--port 1)\nif [ -n "$X" ]; then\n  A+=(--seed 1)\nfi\nvllm serve org/model "${A[@]}"\n'
+    )
+
+    assert "line 3: whether --seed 1 is added is unknown" in lint("-f", "if.sh")[1]
