@@ -50,8 +50,8 @@ def lint_files(files: Sequence[str], args: argparse.Namespace) -> int:
             unreadable.append(error)
     if unreadable and not reports:
         raise unreadable[0]
-    for error in unreadable:
-        complain(str(error))
+    for problem in unreadable:
+        complain(str(problem))
     status = _finish(reports, texts, args)
     return USAGE if unreadable else status
 

@@ -27,6 +27,8 @@ class Edit:
 
 def edit_words(text: str, words: Sequence[Word], wanted: Sequence[str]) -> list[Edit]:
     """The edits that turn `words` into `wanted`. Raises FlagError if the file's form does not allow them."""
+    if any(word.form == "key" for word in words):
+        return _edit_entries(text, words, wanted)
     edits: list[Edit] = []
     same = SequenceMatcher(a=[word.text for word in words], b=wanted, autojunk=False)
     for kind, low, high, first, last in same.get_opcodes():
@@ -59,6 +61,85 @@ def _replace(word: Word, new: str, text: str) -> Edit:
     if "$" in text[word.start : word.end]:
         raise FlagError(f"{text[word.start : word.end]} comes from a variable")
     return Edit(word.start, word.end, _quote(new, word, text))
+
+
+def _edit_entries(text: str, words: Sequence[Word], wanted: Sequence[str]) -> list[Edit]:
+    """The edits of a mapping, in which the order of the flags says nothing."""
+    old, new = _group([word.text for word in words]), _group(wanted)
+    at, edits, gone = 0, list[Edit](), list[Word]()
+    for group in old:
+        own, at = words[at : at + len(group)], at + len(group)
+        if group in new:
+            new.remove(group)
+            continue
+        same = next((other for other in new if other[0] == group[0] and len(other) == len(group)), None)
+        if same is not None:
+            new.remove(same)
+            pairs = zip(own, same, strict=True)
+            edits += [_replace(word, value, text) for word, value in pairs if word.text != value]
+        elif own[0].form == "key":
+            gone += own
+        else:
+            raise FlagError(f"{group[0]} cannot be removed from this file")
+    added = [word for group in new for word in group]
+    edits += _remove_entries(text, gone)
+    return [*edits, _insert_entries(text, words, added)] if added else edits
+
+
+def _group(words: Sequence[str]) -> list[list[str]]:
+    """The flags, each with its values; the words before the first flag are one group each."""
+    groups: list[list[str]] = []
+    for word in words:
+        if word.startswith("--") or not groups or not groups[-1][0].startswith("--"):
+            groups.append([word])
+        else:
+            groups[-1].append(word)
+    return groups
+
+
+def _spell_key(flag: str, like: str) -> str:
+    """The flag as a key, with underscores where the other key has some."""
+    key = flag.removeprefix("--")
+    return key.replace("-", "_") if "_" in like else key
+
+
+def _remove_entries(text: str, words: Sequence[Word]) -> list[Edit]:
+    """The lines of keys with their values, where each line holds nothing else."""
+    edits = []
+    for at, word in enumerate(words):
+        if word.form != "key":
+            continue
+        value = words[at + 1] if at + 1 < len(words) else word
+        begin, stop = text.rfind("\n", 0, word.start) + 1, text.find("\n", value.end)
+        stop = len(text) if stop < 0 else stop
+        rest = text[value.end : stop].strip()
+        beside = text[begin : word.start].strip() or text[word.end : value.start].strip() != ":"
+        if value.form != "value" or beside or (rest and not rest.startswith("#")):
+            raise FlagError(f"{word.text} shares its line with something else")
+        edits.append(Edit(begin, min(stop + 1, len(text)), ""))
+    return edits
+
+
+def _insert_entries(text: str, placed: Sequence[Word], new: Sequence[str]) -> Edit:
+    """Keys with values in lines of their own before the first such line: its removal does not touch them."""
+    lines = (
+        (text.rfind("\n", 0, key.start) + 1, key, value)
+        for key, value in pairwise(placed)
+        if (key.form, value.form) == ("key", "value")
+    )
+    clean = next((line for line in lines if not text[line[0] : line[1].start].strip()), None)
+    if clean is None or len(new) % 2 or not all(flag.startswith("--") for flag in new[::2]):
+        raise FlagError(f"the file has no place to which {' '.join(new)} could be added")
+    begin, key, value = clean
+    indent, like = (
+        text[begin : key.start],
+        "".join(text[word.start : word.end] for word in placed if word.form == "key"),
+    )
+    added = [
+        f"{indent}{_spell_key(flag, like)}: {_quote(wanted, value, text)}\n"
+        for flag, wanted in zip(new[::2], new[1::2], strict=True)
+    ]
+    return Edit(begin, begin, "".join(added))
 
 
 def _quote(new: str, like: Word, text: str) -> str:
@@ -138,7 +219,7 @@ def _remove_items(text: str, run: Sequence[Word]) -> Edit:
     after = re.compile(r"\s*,[ \t]*").match(text, end)
     if after:
         return Edit(start, after.end(), "")
-    before = text[:start].rstrip()
+    before = text[:start].rstrip(" \t\r\n\\")  # with the end of a continued line of a Dockerfile
     return Edit(len(before) - before.endswith(","), end, "")
 
 

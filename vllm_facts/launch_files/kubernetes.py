@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from flettner.vllm_facts.launch_files.containers import command_words, read_container
 from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word, line_of
-from flettner.vllm_facts.launch_files.yaml_nodes import Node, entries, get, items, text_at
+from flettner.vllm_facts.launch_files.yaml_nodes import Node, entries, get, items, list_words, text_at
 
 _WORKLOADS = frozenset({"Pod", "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job"})
 """Resources whose controllers add no volume of their own; those of others, such as KServe's, do."""
@@ -77,13 +77,13 @@ def _read_container(text: str, container: Node) -> list[Launch]:
     env, remarks = read_env(text, container)
     values = {name: variable.value for name, variable in env.items()}
     if not entry and not image and _is_runtime(container):
-        return [_kserve_launch(container, start)]
+        return [_kserve_launch(text, container, start)]
     return [
         replace(
             launch,
             words=tuple(_expand(word, values) for word in launch.words),
             env={**env, **launch.env},
-            gpus=_count_gpus(container),
+            gpus=count_gpus(container),
             remarks=tuple(remarks),
         )
         for launch in read_container(text, image, entry, own, start)
@@ -96,8 +96,26 @@ def _is_runtime(container: Node) -> bool:
     return "vllm" in named or "huggingface" in named
 
 
-def _kserve_launch(container: Node, start: int) -> Launch:
+def _kserve_launch(text: str, container: Node, start: int) -> Launch:
     name = text_at(container, "modelFormat", "name")
+    if "vllm" in f"{name} {text_at(container, 'runtime')}".lower():
+        words = (
+            Word(text="vllm"),
+            Word(text="serve"),
+            Word(text="/mnt/models"),
+            *list_words(get(container, "args")),
+        )
+        env, remarks = read_env(text, container)
+        return Launch(
+            name="",
+            start=start,
+            words=words,
+            env=env,
+            gpus=count_gpus(container),
+            hosts=2 if get(container, "workerSpec") is not None else None,
+            unread=(f"line {line_of(text, start)}: the flags that KServe's runtime adds",),
+            remarks=tuple(remarks),
+        )
     return Launch(
         name="",
         start=start,
@@ -126,7 +144,8 @@ def read_env(text: str, container: Node) -> tuple[dict[str, Variable], list[str]
     return env, remarks
 
 
-def _count_gpus(container: Node) -> int | None:
+def count_gpus(container: Node) -> int | None:
+    """The GPUs of a container; None if it asks for none."""
     for kind in ("limits", "requests"):
         for device in _DEVICES:
             count = text_at(container, "resources", kind, device)

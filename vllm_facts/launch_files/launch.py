@@ -6,9 +6,9 @@ from typing import Literal
 
 from flettner.vllm_facts.serve_config import Launcher
 
-Form = Literal["shell", "block", "flow", "value", "none"]
-"""How a word is written: in a shell command, as an item of a YAML list (in lines or in brackets), as the
-value of a YAML key, or not at all (an image or a chart adds it)."""
+Form = Literal["shell", "block", "flow", "key", "value", "none"]
+"""How a word is written: in a shell command, as an item of a YAML list (in lines or in brackets), as a
+YAML key or its value, or not at all (an image or a chart adds it)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,17 +4,36 @@ import re
 
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.launch_files.compose import read_compose
+from flettner.vllm_facts.launch_files.dockerfile import is_dockerfile, read_dockerfile
+from flettner.vllm_facts.launch_files.flag_mappings import (
+    find_llm_configs,
+    is_config,
+    read_config,
+    read_ray_serve,
+)
 from flettner.vllm_facts.launch_files.helm_values import read_values
+from flettner.vllm_facts.launch_files.inference_services import read_llm_service, read_model_service
 from flettner.vllm_facts.launch_files.kubernetes import read_manifest
 from flettner.vllm_facts.launch_files.launch import Launch, Word
 from flettner.vllm_facts.launch_files.shell_script import read_script
 from flettner.vllm_facts.launch_files.shell_words import split_commands
-from flettner.vllm_facts.launch_files.systemd_unit import read_unit
-from flettner.vllm_facts.launch_files.yaml_nodes import MAPPING, Node, get, items, parse_documents
+from flettner.vllm_facts.launch_files.systemd_unit import read_quadlet, read_unit
+from flettner.vllm_facts.launch_files.yaml_nodes import (
+    MAPPING,
+    Node,
+    get,
+    items,
+    parse_documents,
+    text_at,
+)
 
-KINDS = "a compose file, Kubernetes manifest, chart's values, systemd unit, shell script or list of flags"
+KINDS = (
+    "a compose file, Kubernetes manifest, chart's values, systemd unit, podman quadlet, Dockerfile, file of "
+    "--config or Ray Serve, shell script or list of flags"
+)
 _YAML_NAME, _SCRIPT_NAME = re.compile(r"\.(ya?ml|json)$"), re.compile(r"\.(ba|z|k)?sh$")
 _UNIT = re.compile(r"^\[Service\][ \t]*$", re.MULTILINE)
+_QUADLET = re.compile(r"^\[Container\][ \t]*$", re.MULTILINE)
 _KEY = re.compile(r"^(---|[\w.-]+:(\s|$)|\{)", re.MULTILINE)
 _FLAG_LIST = re.compile(r"([^\S\n]*(#.*)?\n)*[^\S\n]*--?[A-Za-z]")
 
@@ -23,8 +42,12 @@ def read_launches(name: str, text: str) -> list[Launch]:
     """The servers that a file starts, in its order. Raises FlagError."""
     lines = [line for line in text.splitlines() if line.strip()]
     first = next((line for line in lines if not line.lstrip().startswith("#")), "")
+    if _QUADLET.search(text):
+        return read_quadlet(text)
     if name.endswith(".service") or _UNIT.search(text):
         return read_unit(text)
+    if is_dockerfile(name, text):
+        return read_dockerfile(text)
     if _SCRIPT_NAME.search(name) or text.lstrip().startswith("#!"):
         return read_script(text)
     if _FLAG_LIST.match(text) and not first.startswith("---"):
@@ -44,6 +67,14 @@ def _read_document(text: str, document: Node) -> list[Launch]:
         return read_compose(text, document)
     if get(document, "servingEngineSpec", "modelSpec") is not None:
         return read_values(text, document)
+    if text_at(document, "kind") == "LLMInferenceService":
+        return read_llm_service(text, document)
+    if get(document, "modelArtifacts") is not None:
+        return [*read_model_service(text, document), *read_manifest(text, document)]
+    if configs := find_llm_configs(document):
+        return read_ray_serve(configs)
+    if get(document, "kind") is None and is_config(document):
+        return read_config(document)
     if get(document, "kind") is not None and (parts := items(get(document, "items"))):
         return [launch for part in parts for launch in read_manifest(text, part)]
     return read_manifest(text, document)

@@ -1,11 +1,12 @@
-"""systemd units: the commands of `ExecStart=`, and the variables of `Environment=`."""
+"""systemd units and podman quadlets: their commands, and the variables of `Environment=`."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.launch_files.launch import Launch, Variable, line_of
+from flettner.vllm_facts.launch_files.containers import read_container
+from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word, line_of
 from flettner.vllm_facts.launch_files.shell_script import read_script
 from flettner.vllm_facts.launch_files.shell_words import entry_place, split_commands
 
@@ -58,14 +59,39 @@ def read_unit(text: str) -> list[Launch]:
     ]
 
 
-def _entries(text: str) -> Iterator[_Entry]:
+def read_quadlet(text: str) -> list[Launch]:
+    """The server of podman's `.container` unit. Raises FlagError."""
+    env: dict[str, Variable] = {}
+    remarks: list[str] = []
+    parts: dict[str, list[Word]] = {"Exec": [], "Entrypoint": []}
+    image, start = "", 0
+    for entry in _entries(text, "[Container]"):
+        if entry.key == "Environment":
+            env |= _read_environment(text, entry)
+        elif entry.key == "EnvironmentFile":
+            path = text[entry.start : entry.end].strip()
+            remarks.append(f"line {line_of(text, entry.start)}: the variables in {path} are not read")
+        elif entry.key == "Image":
+            image, start = text[entry.start : entry.end].strip(), start or entry.start
+        elif entry.key in parts:
+            commands = split_commands(text, entry.start, entry.end, lines=False)
+            parts[entry.key] = [word for command in commands for word in command]
+            start = entry.start
+    launches = read_container(text, image, parts["Entrypoint"], parts["Exec"], start)
+    return [
+        replace(launch, name="Exec", env={**env, **launch.env}, remarks=(*remarks, *launch.remarks))
+        for launch in launches
+    ]
+
+
+def _entries(text: str, wanted: str = "[Service]") -> Iterator[_Entry]:
     at, section = 0, ""
     while at < len(text):
         end = _line_end(text, at)
         line = text[at:end]
         if line.strip().startswith("["):
             section = line.strip()
-        elif section == "[Service]" and "=" in line and not line.lstrip().startswith(("#", ";")):
+        elif section == wanted and "=" in line and not line.lstrip().startswith(("#", ";")):
             key, _, value = line.partition("=")
             begin, start = at, at + len(key) + 1
             start += len(value) - len(value.lstrip())

@@ -251,6 +251,18 @@ FILES_AND_FIXES = [
         id="the only word",
     ),
     pytest.param(
+        "serve.yaml",
+        "# mine\nmodel: org/model\nmax-sequence-length: 8192\nmax-num-seqs: 64  # kept\n",
+        "# mine\nmax-model-len: 8192\nmodel: org/model\nmax-num-seqs: 64  # kept\n",
+        id="a --config file",
+    ),
+    pytest.param(
+        "Dockerfile",
+        'FROM vllm/vllm-openai:v0.32.0\nCMD ["org/model", \\\n  "--swap-space", "4"]\n',
+        'FROM vllm/vllm-openai:v0.32.0\nCMD ["org/model"]\n',
+        id="a Dockerfile",
+    ),
+    pytest.param(
         "values.yaml",
         "servingEngineSpec:\n  modelSpec:\n    - tag: v0.32.0\n      repository: vllm/vllm-openai\n"
         "      modelURL: org/model\n      vllmConfig:\n        extraArgs: [--swap-space, '4']\n",

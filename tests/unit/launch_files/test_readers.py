@@ -311,3 +311,90 @@ def test_shared_memory_of_a_container_is_read(name: str, text: str, little: str 
     (launch,) = read_launches(name, text)
 
     assert launch.little_shared_memory == little
+
+
+CONFIG = "# mine\nmodel: org/model\nmax-num-seqs: 64\nenable-prefix-caching: true\ncpu_offload: 4\n"
+RAY_SERVE = """\
+applications:
+- args:
+    llm_configs:
+    - model_loading_config: {model_id: m, model_source: org/model}
+      engine_kwargs: {max_num_seqs: 64, enforce_eager: false}
+"""
+LLM_SERVICE = """\
+kind: LLMInferenceService
+metadata: {name: q}
+spec:
+  model: {uri: "hf://org/model"}
+  parallelism: {tensor: 2}
+  template:
+    containers:
+    - name: main
+      image: vllm/vllm-openai:v0.12.0
+      env: [{name: VLLM_ADDITIONAL_ARGS, value: "--max-num-seqs 64"}]
+      resources: {limits: {nvidia.com/gpu: "2"}}
+"""
+MODEL_SERVICE = """\
+modelArtifacts: {uri: "hf://org/model"}
+decode:
+  parallelism: {tensor: 2}
+  containers:
+  - {name: vllm, image: 'ghcr.io/llm-d/llm-d:v0.3.0', modelCommand: vllmServe, args: [--max-num-seqs, '64']}
+"""
+SERVICE = """\
+kind: InferenceService
+spec: {predictor: {model: {modelFormat: {name: vLLM}, args: [--max-num-seqs=64]}}}
+"""
+QUADLET = (
+    "[Container]\nImage=vllm/vllm-openai:v0.12.0\nEnvironment=A=1\nExec=org/model \\\n --max-num-seqs 64\n"
+)
+DOCKERFILE = 'FROM vllm/vllm-openai:v0.12.0\nENV A=1\nCMD ["org/model", \\\n  "--max-num-seqs", "64"]\n'
+STAGES = "FROM python AS a\nFROM a\nENTRYPOINT exec vllm serve org/model --max-num-seqs 64\n"
+FORMS = [
+    pytest.param(
+        "serve.yaml",
+        CONFIG,
+        "--model org/model --max-num-seqs 64 --enable-prefix-caching --cpu_offload 4",
+        id="--config",
+    ),
+    pytest.param("ray.yaml", RAY_SERVE, "org/model --max-num-seqs 64 --no-enforce-eager", id="Ray Serve"),
+    pytest.param(
+        "llm.yaml",
+        LLM_SERVICE,
+        "org/model --tensor-parallel-size 2 --max-num-seqs 64",
+        id="LLMInferenceService",
+    ),
+    pytest.param(
+        "ms.yaml", MODEL_SERVICE, "org/model --tensor-parallel-size 2 --max-num-seqs 64", id="llm-d"
+    ),
+    pytest.param("isvc.yaml", SERVICE, "/mnt/models --max-num-seqs=64", id="InferenceService"),
+    pytest.param("q.container", QUADLET, "org/model --max-num-seqs 64", id="quadlet"),
+    pytest.param("Dockerfile", DOCKERFILE, "org/model --max-num-seqs 64", id="Dockerfile"),
+    pytest.param("Dockerfile.gpu", STAGES, "org/model --max-num-seqs 64", id="a shell's ENTRYPOINT"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "expected"), FORMS)
+def test_each_form_gives_the_words_of_its_server(name: str, text: str, expected: str) -> None:
+    (launch,) = read_launches(name, text)
+
+    assert words(launch).removeprefix("exec ") == f"vllm serve {expected}"
+    placed = [word for word in launch.words if word.form in ("shell", "flow", "block", "value")]
+    assert any("64" in text[word.start : word.end] for word in placed)
+
+
+def test_a_quadlet_and_a_dockerfile_give_variables_and_version() -> None:
+    for name, text in (("q.container", QUADLET), ("Dockerfile", DOCKERFILE)):
+        (launch,) = read_launches(name, text)
+        assert (env(launch), launch.version) == ({"A": "1"}, "0.12.0")
+
+
+def test_a_shells_words_for_an_image_that_starts_the_server_are_a_fault() -> None:
+    (launch,) = read_launches("Dockerfile", "FROM vllm/vllm-openai:v0.12.0\nCMD vllm serve org/model\n")
+
+    assert "takes '/bin/sh' as the model" in launch.entry_fault
+
+
+def test_yaml_that_only_resembles_a_config_is_no_server() -> None:
+    assert read_launches("app.yaml", "host: a\nport: 1\nname: b\n") == []
+    assert read_launches("app.yaml", "model: a\nlayers: 3\nlr: 0.1\n") == []

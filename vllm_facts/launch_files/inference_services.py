@@ -1,0 +1,115 @@
+"""Servers whose command another controller writes: KServe's and llm-d's resources.
+
+What they add of their own (port, name, probes) is left out; what it may hide is named.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.launch_files.kubernetes import count_gpus, read_env
+from flettner.vllm_facts.launch_files.launch import Launch, Word
+from flettner.vllm_facts.launch_files.shell_words import split_commands
+from flettner.vllm_facts.launch_files.yaml_nodes import (
+    Node,
+    get,
+    inner_place,
+    items,
+    list_words,
+    text_at,
+    word_of,
+)
+from flettner.vllm_facts.shell_command.docker_run import image_version
+
+_SERVE = (Word(text="vllm"), Word(text="serve"))
+_SIZES = {
+    "tensor": "--tensor-parallel-size",
+    "pipeline": "--pipeline-parallel-size",
+    "data": "--data-parallel-size",
+    "dataLocal": "--data-parallel-size-local",
+}
+MORE = "VLLM_ADDITIONAL_ARGS"
+"""The variable in which KServe's templates take further flags."""
+
+
+def read_llm_service(text: str, document: Node) -> list[Launch]:
+    """KServe's LLMInferenceService: its server, and the one that prefills."""
+    spec = get(document, "spec")
+    model = _model(get(spec, "model", "uri"))
+    name = f"LLMInferenceService/{text_at(document, 'metadata', 'name')}"
+    parts = [(name, spec), (f"{name}: prefill", get(spec, "prefill"))]
+    return [
+        launch for label, part in parts if part is not None for launch in _read_part(text, part, model, label)
+    ]
+
+
+def read_model_service(text: str, document: Node) -> list[Launch]:
+    """The values of llm-d's chart `modelservice`: the servers that decode and prefill."""
+    model = _model(get(document, "modelArtifacts", "uri"))
+    launches = []
+    for role in ("decode", "prefill"):
+        part = get(document, role)
+        if part is None or text_at(part, "create").lower() == "false":
+            continue
+        for container in items(get(part, "containers")):
+            if text_at(container, "modelCommand") == "vllmServe":
+                launches.append(_launch(text, part, container, model, role))  # noqa: PERF401 - three loops deep
+    return launches
+
+
+def _read_part(text: str, part: Node, model: Word | None, label: str) -> Iterable[Launch]:
+    containers = [
+        container
+        for container in items(get(part, "template", "containers"))
+        if text_at(container, "name") == "main" and get(container, "command") is None
+    ]
+    if containers:
+        yield _launch(text, part, containers[0], model, label)
+    elif not items(get(part, "template", "containers")):
+        yield _launch(text, part, part, model, label)
+
+
+def _launch(text: str, part: Node, container: Node, model: Word | None, name: str) -> Launch:
+    sizes = get(part, "parallelism")
+    words = [*_SERVE, *([model] if model else [])]
+    for key, flag in _SIZES.items():
+        if (size := get(sizes, key)) is not None:
+            words += [Word(text=flag), word_of(size, "value")]
+    if text_at(sizes, "expert").lower() == "true":
+        words.append(Word(text="--enable-expert-parallel"))
+    words += list_words(get(container, "args"))
+    env, remarks = read_env(text, container)
+    words += _more_words(text, container)
+    return Launch(
+        name=name,
+        start=container.start_mark.index,
+        words=tuple(words),
+        env={key: variable for key, variable in env.items() if key != MORE},
+        version=image_version(text_at(container, "image")),
+        gpus=count_gpus(container),
+        hosts=2 if get(part, "worker") is not None else None,
+        remarks=tuple(remarks),
+    )
+
+
+def _more_words(text: str, container: Node) -> list[Word]:
+    for entry in items(get(container, "env")):
+        value = get(entry, "value")
+        if text_at(entry, "name") == MORE and value is not None:
+            start, end, _ = inner_place(text, value.start_mark.index, value.end_mark.index)
+            plain = [word.text for words in split_commands(str(value.value), lines=False) for word in words]
+            try:
+                placed = [word for words in split_commands(text, start, end, lines=False) for word in words]
+            except FlagError:
+                placed = []
+            same = [word.text for word in placed] == plain
+            return placed if same else [Word(text=word) for word in plain]
+    return []
+
+
+def _model(uri: Node | None) -> Word | None:
+    """`org/model` of `hf://org/model`; a path of other storage stays."""
+    if uri is None:
+        return None
+    word = word_of(uri, "none")
+    return replace(word, text=word.text.removeprefix("hf://"))
