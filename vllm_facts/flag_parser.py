@@ -28,6 +28,9 @@ UNNAMED_MODEL = "model_tag"
 STRAY = "stray_words"
 """Stands in a setting for the words of a program where the server takes its model."""
 
+GLUED = "glued_words"
+"""Stands in a setting for a flag and its value in one word, `"--dtype auto"`, which vLLM refuses."""
+
 API_SERVER = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 
 SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
@@ -44,6 +47,7 @@ _SERVER_MODULE = re.compile(r"vllm\.entrypoints\.(openai|cli)\.\w+")
 _PROGRAM_WORDS = 8  # of a command line: a wrapper, options of Python, then the program
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _KNOB = re.compile(r"[a-z][a-z0-9_]*(\.[\w.-]+)?")
+_GLUED_WORD = re.compile(r"(--[A-Za-z][\w.-]*)[ \t]+(\S.*)", re.DOTALL)
 _NAMED = re.compile(r"--?[A-Za-z]")
 _NUMBER = re.compile(r"-\.?[0-9]")
 _INT = re.compile(r"-?(0|[1-9][0-9]{0,17})")
@@ -96,6 +100,9 @@ def edit_flags(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]:
         if knob in SECRETS or not _KNOB.fullmatch(knob):
             raise FlagError(f"{knob!r} is not the name of a flag")
         own = [flag for flag in flags if flag.knob == knob]
+        if knob == GLUED:
+            edits = {flag.start: (flag.stop, str(flag.value).split(None, 1)) for flag in own} | edits
+            continue
         if own and is_same(own[-1].value, value):
             continue
         edits |= {flag.start: (flag.stop, []) for flag in own}
@@ -173,6 +180,8 @@ def _flags(argv: Sequence[str]) -> list[_Flag]:
         at += stray
     while at < len(argv):
         if _is_flag(argv[at]):
+            if _GLUED_WORD.match(argv[at]):
+                flags.append(_Flag(knob=GLUED, spelled="", value=argv[at], start=at, stop=at + 1))
             flags.append(_flag(argv, at))
             at = flags[-1].stop
             continue
@@ -257,6 +266,8 @@ def _flag(argv: Sequence[str], at: int) -> _Flag:
     if not _NAMED.match(word):
         raise FlagError(f"{word.partition('=')[0]!r} among the flags cannot be read")
     name, equals, text = word.partition("=")
+    if glued := _GLUED_WORD.match(word):
+        name, equals, text = glued[1], "=", glued[2]
     if not name.startswith("--") and name[1] in "Onqr" and len(name) > len("-O") and name[1:] not in SHORT:
         name, equals, text = word[:2], "=", word[2:].removeprefix("=")
     knob = _knob(name)
@@ -267,7 +278,9 @@ def _flag(argv: Sequence[str], at: int) -> _Flag:
             raise FlagError(_no_value(knob, name, text, off=off))
         return _Flag(knob=knob, spelled=name, value=not off, start=at, stop=at + 1)
     if equals:
-        return _Flag(knob=knob, spelled=name, value=_typed(knob, text), start=at, stop=at + 1, joined=True)
+        return _Flag(
+            knob=knob, spelled=name, value=_typed(knob, text), start=at, stop=at + 1, joined=not glued
+        )
     stop = at + 1
     most = len(argv) if knob in SEVERAL else at + 2
     while stop < min(most, len(argv)) and not _is_flag(argv[stop]):

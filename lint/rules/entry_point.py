@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from flettner.vllm_facts.flag_parser import STRAY, UNNAMED_MODEL
+from flettner.vllm_facts.flag_parser import GLUED, STRAY, UNNAMED_MODEL
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -47,6 +47,18 @@ def _check_stray_words(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_glued_words(config: ServeConfig) -> Iterable[Finding]:
+    words = text_of(config, GLUED)
+    if not words:
+        return
+    yield invalid_flags_finding(
+        f"'{words}' is one word: vLLM looks for a flag of that whole name and refuses it",
+        {GLUED: None},
+        source="vllm/utils/argparse_utils.py: FlexibleArgumentParser (exit code 2)",
+        expects="it starts with flag and value as two items of the list, or as --flag=value",
+    )
+
+
 def _check_entry(config: ServeConfig) -> Iterable[Finding]:
     if config.entry_fault:
         yield invalid_flags_finding(
@@ -69,6 +81,12 @@ LINTS = (
         find=_check_stray_words,
         reports="`serve` or `vllm serve` after an image that starts the server by itself",
         source=ENTRYPOINT,
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_glued_words,
+        reports="a flag and its value in one word",
+        source="vllm/utils/argparse_utils.py: FlexibleArgumentParser (exit code 2)",
     ),
     DeploymentCheck(
         rules=("V1",),

@@ -89,7 +89,7 @@ def _check_too_new(config: ServeConfig) -> Iterable[Finding]:
     """Flags of later releases, and flags of earlier ones that nothing replaced."""
     for knob, value in config.setting.items():
         name = knob.partition(".")[0]
-        if name in RENAMED or not is_known_flag(name) or has_flag(name, config.version) is not False:
+        if name in RENAMED or has_flag(name, config.version) is not False or not is_known_flag(name):
             continue
         if not came_later(name, config.version):
             yield invalid_flags_finding(

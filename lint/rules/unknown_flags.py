@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 
 from flettner.lint.rules.flag_values import find_meant_value, find_misfit
 from flettner.vllm_facts.deprecated_flags import RENAMED
-from flettner.vllm_facts.flag_parser import STRAY, UNNAMED_MODEL
-from flettner.vllm_facts.flag_table import is_switch
+from flettner.vllm_facts.flag_parser import GLUED, STRAY, UNNAMED_MODEL
+from flettner.vllm_facts.flag_table import SHORT, is_switch
 from flettner.vllm_facts.knobs import FLAGS, KNOBS
 from flettner.vllm_facts.meant_flags import as_switch, find_misspelled, find_nearest, meant_flags
 from flettner.vllm_facts.releases.history import (
@@ -28,7 +28,7 @@ PARSER = "vllm/utils/argparse_utils.py: FlexibleArgumentParser (exit code 2)"
 
 def is_unknown(knob: Knob) -> bool:
     name = knob.partition(".")[0]
-    return name not in {STRAY, UNNAMED_MODEL} and not (
+    return name not in {GLUED, STRAY, UNNAMED_MODEL} and not (
         name in FLAGS or name in KNOBS or name in RENAMED or is_known_flag(name)
     )
 
@@ -64,7 +64,7 @@ def _find_meant(config: ServeConfig, knob: Knob) -> dict[Knob, Value] | None:
     name, dot, rest = knob.partition(".")
     value = config.setting[knob]
     table = meant_flags()
-    spelled = name if name in table else find_misspelled(name)
+    spelled = name if name in table else _find_spelled(name)
     if spelled is None or (dot and spelled in table):
         return None
     meant: Mapping[Knob, Value] | None
@@ -100,7 +100,7 @@ def _fit(config: ServeConfig, flag: Knob, value: Value) -> dict[Knob, Value] | N
 
 def _ask(config: ServeConfig, name: str) -> str:
     table = meant_flags()
-    spelled = name if name in table else find_misspelled(name)
+    spelled = name if name in table else _find_spelled(name)
     if spelled is not None:
         near = [table[spelled].by if spelled in table else spelled]
     else:
@@ -109,6 +109,11 @@ def _ask(config: ServeConfig, name: str) -> str:
     spelled_flags = list(map(spell_flag, near))
     listed = ", ".join(spelled_flags[:-1]) + " or " * (len(near) > 1) + "".join(spelled_flags[-1:])
     return f"; did you mean {listed}?" if near else ""
+
+
+def _find_spelled(name: str) -> Knob | None:
+    """The flag of which the name is the short form with a dash too many, or a misspelling."""
+    return SHORT.get(name) or find_misspelled(name)
 
 
 def _newest() -> str:

@@ -16,6 +16,7 @@ from flettner.vllm_facts.shell_command.docker_run import (
     image_version,
     implied_words,
     is_vllm_image,
+    script_place,
 )
 
 
@@ -64,9 +65,8 @@ def _complete(text: str, launch: Launch, image: str) -> Launch:
 
 def _read_shell(text: str, words: Sequence[Word]) -> list[Launch]:
     """`sh -c SCRIPT`, or a shell as the entrypoint of a script."""
-    script = next(
-        (word for at, word in enumerate(words[1:]) if words[at].text.endswith("c") and at), None
-    ) or (words[-1] if len(words) > 1 else None)
+    place = script_place([word.text for word in words])
+    script = words[place] if place is not None else words[-1] if len(words) > 1 else None
     if script is None or "vllm" not in script.text:
         return []
     inner = text[script.start : script.end]

@@ -16,7 +16,7 @@ from flettner.vllm_facts.launch_files.shell_variables import (
     name_of_variable,
 )
 from flettner.vllm_facts.launch_files.shell_words import split_commands
-from flettner.vllm_facts.shell_command.docker_run import CONTAINERS, is_vllm_image
+from flettner.vllm_facts.shell_command.docker_run import CONTAINERS, is_vllm_image, script_place
 from flettner.vllm_facts.shell_command.shell import ASSIGNMENT
 
 _OPENS, _CLOSES = frozenset({"if", "for", "while", "until", "case", "select"}), {"fi", "done", "esac"}
@@ -132,9 +132,8 @@ def _starts_vllm(texts: Sequence[str]) -> bool:
 
 def _read_inner(text: str, words: Sequence[Word], variables: Variables) -> Iterable[Launch]:
     """`bash -c "…"`: the commands inside, with their places if the quotes hold them unchanged."""
-    script = next(
-        (word for at, word in enumerate(words[1:]) if words[at].text.lstrip("-").endswith("c")), None
-    )
+    place = script_place([word.text for word in words])
+    script = words[place] if place is not None else None
     if script is None or "vllm" not in script.text:
         return
     values = variables.literals

@@ -100,12 +100,18 @@ def _options(words: Sequence[str]) -> tuple[int, list[tuple[str, str]]]:
     return at, options
 
 
+def script_place(words: Sequence[str]) -> int | None:
+    """The place of the script after `-c`, `-lc` or `-c -i`; None without one."""
+    option = next((at for at, word in enumerate(words) if _SCRIPT_OPTION.fullmatch(word)), len(words))
+    return next((at for at in range(option + 1, len(words)) if not words[at].startswith("-")), None)
+
+
 def _find_script(own: Sequence[str]) -> tuple[int, str, tuple[str, ...], tuple[str, ...]] | None:
     """The place of the script of `-c`, its text before the server's command, its words and redirections.
 
     None if it starts no vLLM. Raises FlagError if more commands follow.
     """
-    place = next((at for at, word in enumerate(own) if at and _SCRIPT_OPTION.fullmatch(own[at - 1])), None)
+    place = script_place(own)
     found = _SERVER_COMMAND.search(own[place]) if place is not None else None
     if place is None or found is None:
         return None

@@ -251,6 +251,14 @@ FILES_AND_FIXES = [
         id="the only word",
     ),
     pytest.param(
+        "compose.yaml",
+        "services:\n  a:\n    image: vllm/vllm-openai:v0.32.0\n    ipc: host\n    command:\n"
+        "    - serve\n    - org/model\n    - --dtype auto\n",
+        "services:\n  a:\n    image: vllm/vllm-openai:v0.32.0\n    ipc: host\n    command:\n"
+        "    - org/model\n    - --dtype\n    - auto\n",
+        id="a flag and its value in one item",
+    ),
+    pytest.param(
         "serve.yaml",
         "# mine\nmodel: org/model\nmax-sequence-length: 8192\nmax-num-seqs: 64  # kept\n",
         "# mine\nmax-model-len: 8192\nmodel: org/model\nmax-num-seqs: 64  # kept\n",

@@ -45,6 +45,9 @@ def test_compose_gives_each_service_that_starts_vllm() -> None:
         pytest.param("{image: vllm/vllm-openai, command: m --x 1}", id="vLLM's image"),
         pytest.param('{image: a, entrypoint: [sh, -c], command: ["vllm serve m --x 1"]}', id="a shell"),
         pytest.param("{image: a, command: bash -c 'cd /x && exec vllm serve m --x 1'}", id="a quoted script"),
+        pytest.param(
+            "{image: a, command: bash -c -i 'vllm serve m --x 1'}", id="an option before the script"
+        ),
     ],
 )
 def test_compose_service_starts_vllm_in_several_ways(service: str) -> None:
