@@ -58,6 +58,9 @@ def _check_capability(text: str) -> str:
     return text.upper().removeprefix("CAP_")
 
 
+LABELS = ("flettner.*", "org.opencontainers.*", "com.nvidia.*", "maintainer")
+"""Of flettner, and of images: no tool acts on these."""
+
 HostPath = Annotated[str, AfterValidator(_check_host_path)]
 Absolute = Annotated[str, AfterValidator(_check_absolute)]
 ContainerName = Annotated[str, AfterValidator(_check_name)]
@@ -92,7 +95,8 @@ class Containers(_Table):
 
 class Create(_Table):
     images: tuple[NonEmptyText, ...] = ()  # tags or digests the image must have, or its id
-    as_adopted: bool = True  # images and volumes that an adopted container uses are allowed as well
+    as_adopted: bool = True  # images, volumes and labels that an adopted container has are allowed as well
+    labels: tuple[NonEmptyText, ...] = LABELS  # names; other tools on the host act on theirs
     gpus: tuple[NonEmptyText, ...] = ("*",)  # device ids; `*` also allows a count or all
     runtimes: tuple[NonEmptyText, ...] = ()
     devices: tuple[NonEmptyText, ...] = ()

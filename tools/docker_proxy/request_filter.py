@@ -130,21 +130,32 @@ class RequestFilter:
         return _forward(ask, "/containers/create", body=encode(body))
 
     async def check_named_resources(self, body: Json) -> None:
-        """Check image, networks and volumes of a create body. Raises Refused, Absent, EngineSilent."""
+        """Check what a create body names and the engine knows. Raises Refused, Absent, EngineSilent."""
         for network in networks_named(body):
             await self._network(network)
         volumes = set(volumes_named(body.get("HostConfig") or {}))
         images = await self.engine.image(_check_image_name(body["Image"]))
         bad_image = not any(like_any(self.policy.create.images, image) for image in images)
         bad_volumes = {volume for volume in sorted(volumes) if not await self._is_volume_allowed(volume)}
-        if (bad_image or bad_volumes) and self.policy.create.as_adopted:
+        bad_labels = self._find_labels_of_others(body)
+        if (bad_image or bad_volumes or bad_labels) and self.policy.create.as_adopted:
             for adopted in await self._find_adopted():
                 bad_image &= adopted.image not in images
                 bad_volumes -= adopted.volumes
+                bad_labels -= adopted.labels.items()
         if bad_image:
             raise Refused(f"Image: {', '.join(images)}: none is in the policy's create.images")
         if bad_volumes:
             raise Refused(f"volumes not in the policy's mounts.volumes: {', '.join(sorted(bad_volumes))}")
+        if bad_labels:
+            names = ", ".join(sorted(shown(name) for name, _ in bad_labels))
+            raise Refused(f"labels not in the policy's create.labels: {names}")
+
+    def _find_labels_of_others(self, body: Json) -> set[tuple[str, object]]:
+        """Labels that are not flettner's own: a reverse proxy or a scheduler of the host may act on them."""
+        allowed = (self.policy.containers.label, *self.policy.create.labels)
+        labels = (body.get("Labels") or {}).items()
+        return {(name, value) for name, value in labels if not like_any(allowed, name)}
 
     async def _find_adopted(self) -> list[Container]:
         """Return existing containers with exactly this name (the engine would also match an id prefix)."""

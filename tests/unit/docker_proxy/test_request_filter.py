@@ -205,6 +205,29 @@ async def test_adopted_containers_grant_rights_only_if_the_policy_allows_it(rig:
     assert (await rig.create({**VLLM, "HostConfig": {"Binds": ["cache-of-vllm:/d"]}}))[0] == 403
 
 
+MARKED = {"flettner.target": "chat"}
+TRAEFIK = {"traefik.http.routers.x.rule": "Host(`bank`)"}
+
+
+@pytest.mark.parametrize("label", [*TRAEFIK, "ofelia.job-local.x.command", "com.centurylinklabs.watchtower"])
+async def test_labels_of_other_tools_are_refused(rig: Rig, label: str) -> None:
+    status, why = await rig.create({**VLLM, "Labels": {**MARKED, label: "sh"}})
+
+    assert status == 403
+    assert f"labels not in the policy's create.labels: '{label}'" in why
+
+
+async def test_labels_are_allowed_by_the_policy_or_where_the_adopted_container_has_them(rig: Rig) -> None:
+    labels = {**MARKED, **TRAEFIK}
+    rig.engine.containers[0]["Config"]["Labels"] = TRAEFIK
+    adopted = (await rig.create({**VLLM, "Labels": labels}))[0]
+    other_value = (await rig.create({**VLLM, "Labels": {**labels, **dict.fromkeys(TRAEFIK, "Host(`x`)")}}))[0]
+    rig.policy = policy(create={"as_adopted": False, "labels": ["traefik.*"]})
+    listed = (await rig.create({**VLLM, "Labels": labels}))[0]
+
+    assert (adopted, other_value, listed) == (201, 403, 201)
+
+
 async def test_a_missing_image_gets_the_error_of_the_engine(rig: Rig) -> None:
     answer = await rig.create({**VLLM, "Image": "vllm/vllm-openai:v9"})
 
