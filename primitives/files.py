@@ -3,6 +3,7 @@
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,13 @@ class _Readable(Protocol):
 
 
 def read_file(path: Path, at_most: int) -> bytes:
-    """Read the whole file. Raises OSError, also if it is larger than `at_most` bytes."""
-    with path.open("rb") as file:
+    """Read the whole file. Raises OSError, also if it is larger than `at_most` bytes, or no plain file.
+
+    A FIFO or a device may never end, and opening it may never return.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file")
         return read_bounded(file, at_most)
 
 

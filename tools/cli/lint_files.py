@@ -4,8 +4,10 @@ import argparse
 import json
 import os
 import re
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import unified_diff
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from flettner.vllm_facts.values import describe_changes
 STDIN = "-"
 _MAX_FILE = 2**20
 _HOST_FILES = (re.compile(r"\.service$"), re.compile(r"(^|/)(docker-)?compose[\w.-]*\.ya?ml$"))
+_MAX_CPU_S = 20.0  # of one file; a large one takes less than a second
 
 
 def lint_files(files: Sequence[str], args: argparse.Namespace) -> int:
@@ -86,7 +89,8 @@ def _lint_file(file: str, texts: Mapping[str, str], args: argparse.Namespace) ->
     text = texts[file]
     if args.skip_unrelated and "vllm" not in text.lower():
         return []
-    reports = lint_text(file, text, args, beside=_on_same_host(file, texts))
+    with _limited(file):
+        reports = lint_text(file, text, args, beside=_on_same_host(file, texts))
     if not reports and not args.skip_unrelated:
         raise ConfigError(f"{file}: starts no vLLM server that lint can read; give {KINDS}")
     return reports
@@ -103,6 +107,22 @@ def _on_same_host(file: str, texts: Mapping[str, str]) -> dict[str, str]:
         and kind.search(other)
         and Path(other).parent == Path(file).parent
     }
+
+
+@contextmanager
+def _limited(file: str) -> Iterator[None]:
+    """Raises ConfigError once the file has taken `_MAX_CPU_S` of CPU: a hook of CI must end."""
+
+    def stop(_number: int, _frame: object) -> None:
+        raise ConfigError(f"{file}: checking it takes more than {_MAX_CPU_S:g} s of CPU; give a smaller file")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, _MAX_CPU_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def _write_all(reports: Sequence[LaunchReport]) -> dict[str, WrittenFile]:
@@ -133,7 +153,8 @@ def _fix(
         if new.text != own[0].text:
             _replace_file(Path(file), new.text)
             after = {**texts, **{name: other.text for name, other in written.items()}}
-            own = lint_text(file, new.text, args, beside=_on_same_host(file, after))
+            with _limited(file):
+                own = lint_text(file, new.text, args, beside=_on_same_host(file, after))
         checked += own
         for title, changes in new.changed.items():
             sys.stderr.write(f"fixed {escape_text(title)}: {escape_text(changes)}\n")
@@ -141,8 +162,10 @@ def _fix(
 
 
 def _replace_file(file: Path, text: str) -> None:
-    """Write the whole file or nothing of it; links and permissions are kept."""
-    file = file.resolve()
+    """Write the whole file or nothing of it; links within its folder and permissions are kept."""
+    folder, file = file.parent.resolve(), file.resolve()
+    if not file.is_relative_to(folder):
+        raise ConfigError(f"--fix: a link leads to {file}, out of {folder}: give that file itself, or --diff")
     try:
         with replacing(file, mode=0o600, durable=True) as draft:
             draft.write(text.encode())

@@ -61,7 +61,8 @@ class _Lexer:
                 if char == "\n":
                     self._skip_here_documents()
                 if char != "\n" or self._lines:
-                    commands, words = [*commands, tuple(words)], []
+                    commands.append(tuple(words))
+                    words = []
             else:
                 words.append(self._word())
         return [command for command in [*commands, tuple(words)] if command]

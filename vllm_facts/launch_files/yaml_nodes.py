@@ -53,15 +53,19 @@ def parse_documents(text: str) -> list[Node]:
 
 def entries(node: Node | None) -> Iterator[tuple[str, Node, Node]]:
     """Each key of a mapping with the nodes of key and value; own keys before merged keys (`<<`)."""
-    if node is None or node.id != MAPPING:
-        return
-    for key, value in node.value:
-        if key.id == SCALAR and key.tag != _MERGE:
-            yield key.value, key, value
-    for key, value in node.value:
-        if key.id == SCALAR and key.tag == _MERGE:
-            for merged in value.value if value.id == SEQUENCE else [value]:
-                yield from entries(merged)
+    left, seen = [node], set[int]()
+    while left:
+        mapping = left.pop()
+        if mapping is None or mapping.id != MAPPING or id(mapping) in seen:
+            continue  # a mapping that is merged again adds nothing: aliases could name it a billion times
+        seen.add(id(mapping))
+        merged: list[Node] = []
+        for key, value in mapping.value:
+            if key.id == SCALAR and key.tag != _MERGE:
+                yield key.value, key, value
+            elif key.id == SCALAR:
+                merged += value.value if value.id == SEQUENCE else [value]
+        left += reversed(merged)
 
 
 def get(node: Node | None, *path: str) -> Node | None:

@@ -123,6 +123,17 @@ def _one_dash(argv: Sequence[str]) -> str:
     return ""
 
 
+MOST_WORDS = 2000  # of a command; vLLM 0.32 has 290 flags
+
+
+def _check_length(words: Sequence[str]) -> None:
+    """Raises FlagError."""
+    if not words:
+        raise FlagError(f"no command is given; {HOW}")
+    if len(words) > MOST_WORDS:
+        raise FlagError(f"the command has {len(words)} words, lint reads {MOST_WORDS}")
+
+
 def parse_command(words: Sequence[str], *, elsewhere: bool = False) -> ServeCommand:
     """Parse the words of a command. `elsewhere`: its --config file is not on this host. Raises FlagError."""
     given, aside = list(words), list[str]()
@@ -131,8 +142,7 @@ def parse_command(words: Sequence[str], *, elsewhere: bool = False) -> ServeComm
     live = len(given) == 1 and len(given[0].split()) > 1
     if live:
         given, aside = shell.split_command(given[0])
-    if not given:
-        raise FlagError(f"no command is given; {HOW}")
+    _check_length(given)
     env: dict[str, str] = {}
     if given[0] == "env" and len(given) > 1 and ASSIGNMENT.match(given[1]):
         del given[0]
