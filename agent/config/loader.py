@@ -120,12 +120,9 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
     builder = PluginBuilder(build)
     policies = _build_policies(document, here, builder)
     api = document.get("api")
-    authenticators = builder.build_all(
-        "authenticators",
-        api.get("authenticators") if isinstance(api, dict) else None,
-        "api.authenticators",
-        (),
-    )
+    by_token = api.get("authenticators") if isinstance(api, dict) else None
+    builder.refuse_unknown_switches(by_token, "api.authenticators", loader.list_plugins("authenticators"))
+    authenticators = builder.build_all("authenticators", by_token, "api.authenticators", ())
     raw_targets = document.get("targets")
     plugins = [
         _build_parts(builder, target, target_suffix(document, index))
@@ -192,6 +189,7 @@ def _build_policies(
 ) -> tuple[ConfiguredPlugin, ...]:
     """Build the shipped policies, then those of `policies_dir`; both are enabled by default."""
     folder = _find_policies_dir(document, here)
+    table = document.get("policies")
     own: tuple[str, ...] = ()
     try:
         own = tuple(third_party.policies_in_folder(folder))
@@ -201,7 +199,8 @@ def _build_policies(
         return ()
     if folder:
         builder = replace(builder, build=partial(builder.build, folder=folder))
-    return builder.build_all("policies", document.get("policies"), "policies", (*POLICIES, *own))
+    builder.refuse_unknown_switches(table, "policies", loader.list_plugins("policies", folder=folder))
+    return builder.build_all("policies", table, "policies", (*POLICIES, *own))
 
 
 def _find_policies_dir(document: Mapping[str, Any], here: Path) -> Path | None:
@@ -217,11 +216,10 @@ def _build_parts(builder: PluginBuilder, target: dict[str, Any], of: str) -> Tar
         target.get("engine"), f"targets.engine{of}", {}, ("kind", "strategy", "restart_after")
     )
     proxy = builder.build_actuator(target.get("traffic"), f"targets.traffic{of}", traffic, ("kind",))
-    return (
-        engine,
-        proxy,
-        builder.build_sensors(target.get("sensors"), f"targets.sensors{of}", engine, proxy),
-    )
+    sensors = target.get("sensors")
+    known = (*loader.list_plugins("sensors"), *getattr(engine.plugin if engine else None, "sensors", ()))
+    builder.refuse_unknown_switches(sensors, f"targets.sensors{of}", known)
+    return engine, proxy, builder.build_sensors(sensors, f"targets.sensors{of}", engine, proxy)
 
 
 def _find_contradictions(

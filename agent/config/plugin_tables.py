@@ -1,10 +1,11 @@
 """Builds the configured plugins from raw tables, so that their errors appear together with all others."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from flettner.agent.domain.errors import ConfigError
+from flettner.agent.plugins.option_errors import suggest_name
 
 SENSORS = ("vllm_metrics", "proxy_requests")
 """On by default; the second one where the proxy counts requests."""
@@ -90,6 +91,13 @@ class PluginBuilder:
             if options is True or isinstance(options, dict)
         )
         return tuple(plugin for plugin in built if plugin is not None)
+
+    def refuse_unknown_switches(self, table: object, name: str, known: Sequence[str]) -> None:
+        """Collect each `NAME = false` without a plugin of that name: the one that was meant would stay on."""
+        for plugin, options in (table if isinstance(table, dict) else {}).items():
+            if options is False and plugin not in known:
+                why = f"false turns nothing off: there is no such plugin{suggest_name(plugin, known)}"
+                self.problems.append(f"[{name}] {plugin}: {why}")
 
     def _build_plugin(
         self, kind: str, name: str, options: dict[str, Any], table: str

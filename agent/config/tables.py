@@ -22,7 +22,7 @@ from flettner.agent.config.types import (
 )
 from flettner.agent.domain.model import Approvers, Mode
 from flettner.agent.notify.rules import NoticeSeverity
-from flettner.primitives.address import Address
+from flettner.primitives.address import Address, UnixSocket
 from flettner.vllm_facts.values import Knob
 
 DEFAULT_TRAFFIC = "envoy"
@@ -113,6 +113,14 @@ class ApiTable(ConfigTable):
                     f"{listen} is not a loopback address, and without TLS tokens are readable on the "
                     f"network: give tls_cert and tls_key, or use a proxy with TLS",
                 )
+        if not any(isinstance(listen, UnixSocket) for listen in self.listen):
+            for key in ("users", "groups"):
+                if getattr(self, key):
+                    raise key_error(
+                        key,
+                        "has no effect: the kernel names the account at a unix socket only; "
+                        "add one to listen",
+                    )
         return self
 
 

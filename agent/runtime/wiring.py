@@ -40,6 +40,7 @@ from flettner.agent.observe.aggregator import Aggregator
 from flettner.agent.prediction.worker import Worker, WorkerProcess
 from flettner.agent.retrying import ReasonLog, retry, stop_before
 from flettner.agent.runtime.anchor_schedule import AnchorSchedule
+from flettner.agent.runtime.api_check import find_api_problems
 from flettner.agent.runtime.command_check import CommandCheck
 from flettner.agent.runtime.daemon import Daemon, utc_now
 from flettner.agent.runtime.learner import Learner
@@ -378,6 +379,7 @@ async def find_problems(config: Config) -> list[str]:
         ApiCredentials.of(config.api, utc_now)
     except ConfigError as error:
         problems.append(str(error))
+    problems += find_api_problems(config, utc_now)
     for target in config.targets:
         engine, traffic = bind_actuators(config, target, epoch=0, acts=config.mode != "advise")
         of_engine, of_traffic = await asyncio.gather(engine.problems(), _list_problems(traffic))

@@ -279,7 +279,7 @@ async def test_a_port_of_another_process_is_a_problem_and_envoy_is_not_started(
         other.listen()
 
         problems = await traffic.problems()
-        with pytest.raises(ActError, match="another process listens"):
+        with pytest.raises(ActError, match=r"process \d+ \(.+\) of user \d+ listens on"):
             await traffic.route(alone(blue))
 
     assert [problem for problem in problems if traffic.listen in problem]
