@@ -18,7 +18,7 @@ from flettner.policies.shared.causes import (
     recomputed_share,
 )
 from flettner.policies.shared.flags_in_force import BATCHED, SCHEDULED, find_step_budget
-from flettner.policies.shared.sequence_demand import can_decode_in_time
+from flettner.policies.shared.sequence_demand import can_decode_in_time, can_lift_costly_flag
 from flettner.policies.shared.signals import (
     Measured,
     build_evidence,
@@ -94,7 +94,7 @@ class PrefillBudget:
         itl_fine, ttft_fine = self._meets_objective(itl, slo.itl), self._meets_objective(ttft, slo.ttft)
         misses = find_misses(reading, slo, self.requests_at_least)
         answer: Proposal | None = None
-        if misses and itl_fine:
+        if misses and (itl_fine or can_lift_costly_flag(context)):  # that flag makes tokens late too
             answer = self._serve_prompts(reading, context, misses)
         elif itl and slo.itl and misses_objective(itl, slo.itl, self.requests_at_least) and ttft_fine:
             answer = self._shorten_steps(reading, context, itl, slo.itl)

@@ -22,6 +22,7 @@ def queue(early: float, late: float, *, ended: float = 60, now: float = 0.5, las
     [
         pytest.param(queue(500, 480), 320, id="a peak is over"),
         pytest.param(queue(500, 480, lasting=4), 320, id="the last minutes hold the peak"),
+        pytest.param(queue(500, 480, lasting=1.8), 320, id="they hold its end"),
         pytest.param(queue(30, 0), 0, id="it has just emptied"),
         pytest.param(queue(480, 500, now=2.5), inf, id="it grows"),
         pytest.param(queue(500, 480, now=1.8, lasting=1.9), inf, id="as much arrives as ends"),
@@ -41,3 +42,12 @@ def test_a_queue_that_is_soon_empty_needs_no_change() -> None:
     )
     assert not why_not_now(queue(5000, 4980))
     assert not why_not_now(queue(480, 500, now=2.5))
+
+
+def test_a_window_in_which_the_load_fell_is_no_evidence_of_a_queue() -> None:
+    why = "the load fell from 5 to 2.5 requests/s: its queue may empty by itself"
+
+    assert why_not_now(queue(500, 495, now=2.5, lasting=5)) == why
+    assert not why_not_now(queue(400, 500, now=2.5, lasting=5))
+    assert not why_not_now(queue(500, 495, now=2.6, lasting=5))
+    assert not why_not_now(queue(0, 0, now=2.5, lasting=5))

@@ -61,6 +61,15 @@ def test_prompts_in_small_pieces_raise_the_token_budget() -> None:
     )
 
 
+def test_late_tokens_keep_the_budget_unless_another_flag_costs_time_in_each_step() -> None:
+    both_late = replace(SLOW_START, itl=LATE_TOKENS)
+
+    assert not changes_of(both_late, {"max_num_batched_tokens": 256})
+    assert changes_of(both_late, {"max_num_batched_tokens": 256, "enforce_eager": True}) == [
+        ("P1", {"max_num_batched_tokens": 1024})
+    ]
+
+
 QUEUED = a_reading(
     running=6,
     waiting=20,
