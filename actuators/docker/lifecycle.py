@@ -161,7 +161,7 @@ class Lifecycle:
             while True:
                 healthy = container is not None and not await _why_unhealthy(container)
                 if healthy and container is not None and (why := await find_foreign(self.client, container)):
-                    raise ActError(f"{why}, in place of {server}: end that process")
+                    raise ActError(f"{why}, in place of {server}: end that process", external=True)
                 try:
                     container = await self.client.inspect(container_id)
                 except ActError:  # the Docker daemon is away: the server may get ready meanwhile

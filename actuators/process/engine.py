@@ -331,9 +331,8 @@ class ProcessEngine(VllmEngine):
                 external = self._logs.was_ended_from_outside(server.name, server.process, oom_kills)
                 raise ActError(how, self._logs.tail(server.name), external=external)
             if not health.why and (foreign := await asyncio.to_thread(find_foreign)):
-                raise ActError(
-                    f"{foreign}, in place of {server.name}: end that process, or give other `ports`"
-                )
+                why = f"{foreign}, in place of {server.name}: end that process, or give other `ports`"
+                raise ActError(why, external=True)
             return not health.why
 
         def find_foreign() -> str:
