@@ -211,7 +211,7 @@ def test_flags_alone_are_those_of_vllm_serve(lint: Lint) -> None:
         pytest.param(("-f", "run.sh", "--", "vllm", "serve", "m"), "not both", id="file and command"),
         pytest.param(("-f", "-", "--fix"), "standard input cannot be written", id="--fix of standard input"),
         pytest.param(("--fix", "--", "vllm", "serve", "m"), "needs a file", id="--fix of a command"),
-        pytest.param(("--gpu", "Voodoo 2", "-f", "run.sh"), "--gpu Voodoo 2", id="an option"),
+        pytest.param(("--gpu-memory", "lots", "-f", "run.sh"), "--gpu-memory lots", id="an option"),
     ],
 )
 def test_usage_error_names_what_to_do(lint: Lint, folder: Path, argv: tuple[str, ...], expected: str) -> None:
