@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from flettner.agent.domain.errors import ConfigError
-from flettner.lint.rules.flags import LINTS
+from flettner.lint.rules import flags, unknown_flags
 from flettner.performance_model.band import Band
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.engine_settings import limits_of, veto, with_changes
@@ -233,7 +233,8 @@ def _search_row(result: SearchResult) -> dict[str, Any]:
 
 def check_flags(config: ServeConfig) -> list[str]:
     """Return why some release may refuse the flags. Raises ConfigError if every release does."""
-    findings = [finding for lint in LINTS for finding in lint.check(config) if not finding.env]
+    lints = (*flags.LINTS, *unknown_flags.LINTS)
+    findings = [finding for lint in lints for finding in lint.check(config) if not finding.env]
     certain = [finding.why for finding in findings if finding.severity == "error"]
     refused = list(dict.fromkeys([*certain, *(finding.why for finding in find_problems(config))]))
     if refused:

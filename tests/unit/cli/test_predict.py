@@ -204,7 +204,8 @@ def test_a_command_that_vllm_refuses_is_not_predicted(
 
 def test_what_vllm_may_refuse_is_a_warning(predict: Predict, trace: str, law: str) -> None:
     argv = ("--trace", trace, "--law", law, "--gpu", "RTX 4090", "--kv-tokens", "9000", "--", *SERVE, "8")
-    _, out, _ = predict(*argv, "--max-num-sequences-of-a-later-release", "3")
+    later = ("--vllm-version", "0.40.0", *argv, "--max-num-sequences-of-a-later-release", "3")
+    _, out, _ = predict(*later)
     long = predict_json(predict, *argv, "--max-model-len", "131072")["warnings"]
     well = predict_json(predict, *argv)["warnings"]
 
