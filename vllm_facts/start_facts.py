@@ -36,7 +36,7 @@ class StartFacts:
 
 
 OUT_OF_MEMORY = (
-    r"(?:torch\.|CUDA)\w*\.?OutOfMemoryError.*|CUDA (?:out of memory\. Tried|error: out of memory).*"
+    r"(?:torch\.|CUDA)\w{0,40}\.?OutOfMemoryError.*|CUDA (?:out of memory\. Tried|error: out of memory).*"
 )
 
 _SIZE = r"(-?\d[\d,]*\.?\d*) ?([KMGT]i?)?B"

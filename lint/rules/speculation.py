@@ -45,8 +45,8 @@ def _rejected_drafts(match: re.Match[str], config: ServeConfig) -> Finding | Non
 LINTS = (
     recogniser(
         "SD1",
-        r"SpecDecoding metrics: .*?Drafted: (?P<drafted>\d+) tokens"
-        r".*?acceptance rate: (?P<accepted>\d+\.?\d*)%",
+        r"SpecDecoding metrics: .{0,300}?Drafted: (?P<drafted>\d{1,12}) tokens"
+        r".{0,300}?acceptance rate: (?P<accepted>\d{1,3}(?:\.\d{1,6})?)%",
         _rejected_drafts,
         reports="drafts of which nearly none is accepted",
         source=f"vllm/v1/spec_decode/metrics.py: 'SpecDecoding metrics'; {DOCS}/features/spec_decode/",

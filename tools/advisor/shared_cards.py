@@ -13,8 +13,8 @@ from flettner.vllm_facts.sizing.effective_flags import layout, memory_share
 
 CUDA, NVIDIA = "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"
 PINNED = "kv_cache_memory_bytes"  # then the share says nothing
-_REDIRECTION = re.compile(r"\d*[<>]{1,2}\s*&?\s*[^\s&|;]+")
-_ENDS = re.compile(r"^\s*(?:wait|kill|pkill|killall|docker (?:stop|kill|rm))\b", re.MULTILINE)
+_REDIRECTION = re.compile(r"\d{0,3}[<>]{1,2}\s{0,8}&?\s{0,8}[^\s&|;]+")
+_ENDS = re.compile(r"^[ \t]*(?:wait|kill|pkill|killall|docker (?:stop|kill|rm))\b", re.MULTILINE)
 _DETACHED = frozenset({"-d", "--detach", "-itd", "-dit", "-td", "-id"})
 
 

@@ -47,7 +47,7 @@ def read_container(
     return [_complete(text, launch, image) for launch in launches]
 
 
-_JOINED = re.compile(r"\S*multi-node-serving\.sh")
+_JOINED = re.compile(r"(?<!\S)\S{0,300}multi-node-serving\.sh")
 _JOINS = re.compile(r"\bray\s+start\b|multi-node-serving\.sh\s+(worker|leader)\b")
 
 

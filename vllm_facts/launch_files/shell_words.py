@@ -13,7 +13,7 @@ from flettner.vllm_facts.launch_files.launch import Word, line_of
 _BLANK = " \t\r"
 _ENDS = ";|&()"
 _HERE = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
-_REDIRECTION = re.compile(r"(\d*|&)(>>|>\||>&|<&|<>|<<<|>|<)[ \t]*")
+_REDIRECTION = re.compile(r"(\d{0,3}|&)(>>|>\||>&|<&|<>|<<<|>|<)[ \t]*")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=\(")
 
 

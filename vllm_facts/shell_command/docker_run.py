@@ -32,7 +32,7 @@ _SHORT_ALONE = re.compile(r"-[ditPq]+")
 _ENV = ("-e", "--env")
 _SCRIPT_OPTION = re.compile(r"-[a-z]*c")
 _SERVER_COMMAND = re.compile(
-    r"(?:^|&&|;|\n)\s*((?:exec\s+)?(?:\w+=\S*\s+)*(?:vllm\s+serve|python[\d.]*\s+-m\s+vllm\.)\b)"
+    r"(?:^|&&|;|\n)[ \t]*((?:exec\s+)?(?:\w{1,80}=\S*[ \t]+)*(?:vllm\s+serve|python[\d.]*\s+-m\s+vllm\.)\b)"
 )
 _SERVE = ("vllm", "serve")
 _OWN_IMAGE = re.compile(r"(.*/)?vllm-openai(-[\w.-]+)?([:@].*)?")  # its entrypoint starts the server

@@ -8,7 +8,6 @@ from flettner.vllm_facts.errors import FlagError
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
 _CONTINUED = re.compile(r"\\[ \t]*\r?\n")
-_JOINS = re.compile(r"&&|\|\|?|;|.*[^\\];")
 _ASIDE = re.compile(r"&|&?\d*>>?.*|\d*<.*")  # `> log 2>&1 &`
 _VARIABLE = re.compile(r"\$[A-Za-z_({]")
 
@@ -22,7 +21,7 @@ def split_command(text: str) -> tuple[list[str], list[str]]:
     if words[:1] == ["$"]:  # a guide's prompt
         del words[0]
     for at, word in enumerate(words):
-        if _JOINS.fullmatch(word) and not (word == "|" and words[at + 1 : at + 2] == ["tee"]):
+        if _joins_commands(word) and not (word == "|" and words[at + 1 : at + 2] == ["tee"]):
             raise FlagError(
                 f"{word!r} joins several commands: give only the command that starts the server, with what "
                 "an `export` sets in front of it: `NAME=VALUE vllm serve MODEL …`"
@@ -32,6 +31,10 @@ def split_command(text: str) -> tuple[list[str], list[str]]:
         if word.endswith("&") and at == len(words) - 1 and ASSIGNMENT.match(word) is None:
             return [*words[:at], word[:-1]], ["&"]
     return words, []
+
+
+def _joins_commands(word: str) -> bool:
+    return word in {"&&", "|", "||", ";"} or (word.endswith(";") and not word.endswith("\\;"))
 
 
 def quote_word(word: str, *, live: bool = False) -> str:

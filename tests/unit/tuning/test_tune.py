@@ -130,8 +130,8 @@ def test_a_server_that_runs_already_is_left_alone(
             "--out /proc/x: cannot be made",
         ),
         (
-            ("--request-rate", "2", "--ttft", "1s", "--auto-tune", "/dev/null"),
-            "/dev/null: sets none of MODEL",
+            ("--request-rate", "2", "--ttft", "1s", "--auto-tune", __file__),
+            f"{__file__}: sets none of MODEL",
         ),
     ],
 )
