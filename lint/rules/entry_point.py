@@ -74,7 +74,7 @@ LINTS = (
         rules=("V1",),
         find=_check_unnamed_model,
         reports="a model without `--model` where the server does not read it",
-        source="vllm/entrypoints/openai/cli_args.py: model_tag; vllm/entrypoints/cli/serve.py",
+        source="vllm/entrypoints/launchers/cli_args.py: model_tag; vllm/entrypoints/cli/serve.py",
     ),
     DeploymentCheck(
         rules=("V1",),
