@@ -46,6 +46,6 @@ def _why_not_yet(reading: Reading) -> str:
     now, lasting = reading.work.arrivals_per_s, reading.work.lasting_arrivals_per_s
     waiting, running = reading.waiting, reading.running
     grows = waiting.late + running.late > HARDLY * (waiting.early + running.early)
-    if now is None or lasting is None or grows or waiting.low <= 0 or TWICE * now > lasting:
+    if now is None or not lasting or grows or waiting.low <= 0 or TWICE * now > lasting:
         return ""
     return f"the load fell from {lasting:.2g} to {now:.2g} requests/s: its queue may empty by itself"

@@ -30,7 +30,7 @@ async def test_routes_no_request_to_a_green_that_cannot_start(site: Start) -> No
     blue = rig.pid("chat-r1")
     bad: tuple[tuple[dict[str, Value], str, str], ...] = (
         ({"scheduling_policy": "priority"}, "exited with code 2", "invalid choice: 'priority'"),
-        ({"max_num_active_seqs": 4096}, "exited with code 1", "must be <= max_num_seqs"),
+        ({"max_num_active_seqs": 1024}, "exited with code 1", "must be <= max_num_seqs"),
         ({"max_num_seqs": 9}, "exited with code 1", "the simulated fault of this setting"),
     )
 

@@ -184,7 +184,7 @@ async def test_routes_no_request_to_a_container_that_cannot_start(
     rig = await docker_site(DockerSiteConfig(start_s=60.0), blue)
     bad: tuple[tuple[dict[str, Value], str, str], ...] = (
         ({"scheduling_policy": "priority"}, "exited with code 2", "invalid choice: 'priority'"),
-        ({"max_num_active_seqs": 4096}, "exited with code 1", "must be <= max_num_seqs"),
+        ({"max_num_active_seqs": 1024}, "exited with code 1", "must be <= max_num_seqs"),
         ({"gpu_memory_utilization": 0.9}, "CUDA out of memory", "Engine core initialization failed"),
     )
 

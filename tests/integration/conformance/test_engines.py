@@ -33,6 +33,7 @@ from tests.support.kubernetes.manifests import container, deployment
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.process_rig import STUB, free_ports
 
+ADAPTERS = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
 SETTING = {"max_num_seqs": 8, "enforce_eager": True}
 
 
@@ -169,7 +170,7 @@ class DockerRig:
 @asynccontextmanager
 async def containers(state_dir: Path) -> AsyncIterator[Rig]:
     async with place(state_dir) as here:
-        await here.keep("--sim-start-s=0.2")
+        await here.keep("--sim-start-s=0.2", env=[f"{name}={value}" for name, value in ADAPTERS.items()])
         rig = DockerRig(here)
         yield rig
         rig.close()
@@ -220,10 +221,11 @@ class KubernetesRig:
 
 @asynccontextmanager
 async def deployments(cluster: Cluster, state_dir: Path) -> AsyncIterator[Rig]:
+    env = [{"name": name, "value": value} for name, value in ADAPTERS.items()]
     patterns = {"vllm": "--sim-start-s=0.2", "slow": "--sim-start-s=3600", "failing": "--no-such-flag"}
     async with Namespace(cluster) as here:
         for name, flag in patterns.items():
-            await here.create("deployments", deployment(name, container(flag), replicas=0))
+            await here.create("deployments", deployment(name, container(flag, env=env), replicas=0))
         yield KubernetesRig(here, state_dir)
 
 
@@ -397,8 +399,8 @@ async def test_warms_up_a_server_and_reports_its_open_requests(rig: Rig) -> None
 
 async def test_loads_adapters_as_clients_do_and_says_which_a_server_refuses(rig: Rig) -> None:
     server = await rig.engine.launch(Server(name="chat-r1", setting=SETTING), 60)
-    sql, legal = Adapter(name="sql", path="/adapters/sql"), Adapter(name="legal", path="/adapters/legal")
-    newer = Adapter(name="sql", path="/adapters/newer")
+    sql, legal = Adapter(name="sql", path="/usr"), Adapter(name="legal", path="/etc")  # folders that all have
+    newer = Adapter(name="sql", path="/var")
     missing = Adapter(name="tax", path="/adapters/missing")
 
     assert await rig.engine.adapters(server) == ()

@@ -17,6 +17,7 @@ from flettner.tools.cli.dispatch import main
 from flettner.tools.cli.init import config_text, write_config
 from flettner.vllm_facts.flag_parser import is_vllm_server
 from tests.e2e.test_adopting import _answers
+from tests.support.api_tokens import store_roles
 from tests.support.docker_site import Bench
 from tests.support.ports import free_port
 from tests.support.rig import until
@@ -52,7 +53,7 @@ async def test_finds_a_process_and_writes_a_working_config(url: str, tmp_path: P
     path = tmp_path / "flettner.toml"
 
     write_config(path, config_text(path, mine))
-    (tmp_path / "tokens").touch()
+    store_roles(tmp_path / "tokens", principal="alice")
     config = load_config(path)
 
     assert [target.name for target in config.targets] == ["tiny-1b"]
