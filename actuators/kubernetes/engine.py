@@ -335,9 +335,7 @@ class KubernetesEngine(VllmEngine):
     async def _pods_of(self, server: Server, reader: Reader) -> tuple[ServerEntry, list[Pod]]:
         """Return the server with its running pods. Raises ActError if there is none."""
         entry = (await find_servers(reader, self._site, self._options.adopted)).get(server.name)
-        pods = (
-            [pod for pod in await find_pods(reader, entry.workload) if pod.ip and pod.active] if entry else []
-        )
+        pods = await _find_running(reader, entry) if entry else []
         if entry is None or not pods:
             raise ActError(f"{server.name} has no running pod")
         return entry, pods
@@ -348,8 +346,7 @@ class KubernetesEngine(VllmEngine):
 
     async def _adapters_of(self, entry: ServerEntry) -> Sequence[Adapter]:
         """What the pods of green serve. Raises ActError if one of them does not answer."""
-        pods = [pod for pod in await find_pods(self._client, entry.workload) if pod.ip and pod.active]
-        adapters = await list_adapters(_probes_of(entry, pods))
+        adapters = await list_adapters(_probes_of(entry, await _find_running(self._client, entry)))
         if adapters is None:
             raise ActError(f"{entry.server} does not say which adapters it serves")
         return adapters
@@ -372,6 +369,10 @@ class KubernetesEngine(VllmEngine):
             warm_up=warm_up,
         )
         return await handover.perform()
+
+
+async def _find_running(reader: Reader, entry: ServerEntry) -> list[Pod]:
+    return [pod for pod in await find_pods(reader, entry.workload) if pod.ip and pod.active]
 
 
 def _probes_of(entry: ServerEntry, pods: Sequence[Pod]) -> list[OpenAiProbe]:

@@ -134,7 +134,7 @@ class ServerLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptersRead:
-    """A server serves other adapters than when it was last asked: somebody has loaded or unloaded some."""
+    """A server serves other adapters than when it was last asked: clients have loaded or unloaded some."""
 
     at: datetime
     server: str

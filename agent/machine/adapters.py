@@ -6,13 +6,12 @@ vLLM keeps them in memory only, so a new server has none but those of its flags.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from flettner.agent.domain.effects import Effect, KeepAdapters
+from flettner.agent.domain.effects import KeepAdapters
 from flettner.agent.domain.events import AdaptersRead, Event, Launched, Observed
 from flettner.agent.domain.model import Adapter, Server
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import State
-
-Transition = tuple[State, tuple[Effect, ...]]
+from flettner.agent.machine.transitions import Transition
 
 
 def record_adapters(state: State, event: Event) -> State:
