@@ -251,11 +251,18 @@ class SimEngine:
     async def put_adapters(
         self, server: Server, load: Sequence[Adapter], unload: Sequence[str] = ()
     ) -> Sequence[str]:
-        await wait(self.host, 0.05)
-        process = self.host.world.servers.get(server.name)
-        if process is None or not process.answers:
-            raise ActError(f"{server.name}: the adapters cannot be changed")
-        process.adapters = (process.adapters | {adapter.name for adapter in load}) - {*unload}
+        refused = list[str]()
+
+        def put() -> None:
+            process = self.host.world.servers.get(server.name)
+            if process is None or not process.answers:
+                refused.append(f"{server.name}: the adapters cannot be changed")
+            else:
+                process.adapters = (process.adapters | {adapter.name for adapter in load}) - {*unload}
+
+        wrong = await call(self.host, "keep_adapters", server.name, put, (0.01, 0.1))
+        if wrong or refused:
+            raise ActError(*(refused or [f"{server.name}: the answer cannot be read"]))
         return ()
 
     async def answers(

@@ -241,7 +241,10 @@ CAUGHT: dict[str, tuple[Scenario, str]] = {
     "weight written as a delta": (PLAIN, "weights: "),
     "journal after effect": (PLAIN, "journal: "),
     "lease not renewed": (PLAIN, "4: "),
-    "lease without end": (replace(PLAIN, acts=(Act(what="daemon dead for long", at_s=17.0),)), "4: "),
+    "lease without end": (
+        replace(PLAIN, acts=(Act(what="daemon dead for long", on="phase canary"),)),
+        "4: ",
+    ),
     "epoch not checked": (replace(PLAIN, acts=(Act(what="daemon paused and replaced", at_s=12.0),)), "5: "),
     "approval not checked": (
         replace(PLAIN, acts=(Act(what="operator approves what was not shown", on="phase proposed"),)),

@@ -28,8 +28,20 @@ POINTS: dict[str, tuple[str, ...]] = {
     "retire": (*REPLIES, "wrong"),
     "set_knobs": (*REPLIES, "wrong"),
     "keep_knobs": (*REPLIES, "wrong"),
+    "keep_adapters": (*REPLIES, "wrong"),
 }
 """The faults of each kind of effect. tests/simulation/test_points.py asserts that each kind has some."""
+
+MOST = {
+    "keep_alive": 30,
+    "keep_knobs": 30,
+    "set_knobs": 4,
+    "route": 4,
+    "drain": 4,
+    "keep_adapters": 3,
+    "examine": 2,
+}
+"""The last call of a kind that a drawn fault may affect; the first where none is named."""
 
 JOURNAL = ("crash before", "crash after", "torn", "disk full", "fsync fails", "bit flipped")
 NEW = ("new server exits", "new server hangs", "new server wedges", "new server errs")
@@ -219,9 +231,7 @@ def _act(random: Random, what: str) -> Act:
     if head == "journal":
         return Act(what=how, on="journal", nth=random.randint(1, 22), start=start, lasts_s=lasts_s)
     if head in POINTS:
-        most = {"keep_alive": 30, "keep_knobs": 30, "set_knobs": 4, "route": 4, "drain": 4, "examine": 2}.get(
-            head, 1
-        )
+        most = MOST.get(head, 1)
         return Act(what=how, on=head, nth=random.randint(1, most), start=start, lasts_s=lasts_s)
     if head in OLD and random.random() < 0.5:
         return Act(what=head, on=f"phase {random.choice(PHASES)}", lasts_s=3 * lasts_s)
