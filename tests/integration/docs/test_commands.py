@@ -36,7 +36,7 @@ NOT_RUN: Mapping[str, str] = {
     r"kubectl|helm|flettner init --engine": "needs a cluster; tests/integration/kubernetes has one",
     r"groupadd|useradd|install |ln ": "changes this machine; see tests/integration/packaging",
     r"iptables": "changes this machine's network",
-    r"flettner tune": "needs a GPU and an hour; tests/unit/tuning runs it with simulated servers",
+    r"flettner tune": "needs a GPU and an hour; see tests/integration/process/test_tune.py",
     r"docker (build|run)": "tests/integration/packaging/test_image.py builds the image",
     r"flettner (check|run -c) docker\.toml|flettner-docker-proxy check": (
         "needs a container; tests/integration/docker creates some"
