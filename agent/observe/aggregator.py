@@ -315,7 +315,8 @@ class Aggregator:
             return None
         since = at - timedelta(seconds=span_s)
         lately = at - timedelta(seconds=self.span_s)
-        records = [record for record in measured.requests if since < record.at <= at]
+        since_s, at_s = since.timestamp(), at.timestamp()
+        records = [record for record in measured.requests if since_s < record.at_s <= at_s]
         queries = sum(sample.prefix_queries for sample in samples)
         usages = [sample.kv_usage for sample in samples]
         kv_known = [usage for usage in usages if usage is not None]
@@ -389,7 +390,7 @@ class Aggregator:
             server.pending.append(request)
             if len(server.pending) >= PENDING:
                 server.count_pending(self.slo, sample.at)
-            while server.requests[0].at < old:
+            while server.requests[0].at_s < old.timestamp():
                 server.requests.popleft()
 
     def _goodput(
@@ -398,8 +399,9 @@ class Aggregator:
         """None without request records: vLLM's histograms do not show which request met all objectives."""
         if not records:
             return None
-        since = server.requests[0].at if len(server.requests) == self.most else server.first
-        seconds = max(1.0, min(span_s, (at - since).total_seconds()))
+        full = len(server.requests) == self.most
+        since_s = server.requests[0].at_s if full else server.first.timestamp()
+        seconds = max(1.0, min(span_s, at.timestamp() - since_s))
         return sum(record.met for record in records) / seconds
 
     def _fresh_gpus(self, since: datetime, at: datetime) -> tuple[Gpu, ...]:

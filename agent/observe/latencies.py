@@ -27,7 +27,7 @@ from flettner.primitives.quantiles import mean
 class Record(NamedTuple):
     """A request in the window; its latencies are derived once, as each second summarizes all of them."""
 
-    at: datetime  # when it ended
+    at_s: float  # when it ended, as a timestamp
     request: Request
     first_s: float | None  # its TTFT
     gap_s: float | None  # mean time between its tokens; both None where they do not count
@@ -39,7 +39,7 @@ def record_request(at: datetime, request: Request, slo: Slo) -> Record:
     first_s = request.duration_s if request.outcome == "stalled" else request.ttft_s
     counts = request.outcome not in ("gave_up", "refused") and not request.stalled
     gap_s = token_gap_s(request) if request.outcome == "ok" else None
-    return Record(at, request, first_s if counts else None, gap_s, meets_slo(request, slo))
+    return Record(at.timestamp(), request, first_s if counts else None, gap_s, meets_slo(request, slo))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class _Measured:
         if not self.values:
             return summarize_histograms(self.histograms, self.objective)
         latency = summarize_latency([value for _, value in self.values], self.objective)
-        if latency is None or self.objective is None:
+        if latency is None or self.objective is None or latency.over_slo in (0.0, 1.0):
             return latency
         late = [(at_s, value > self.objective.under_s) for at_s, value in self.values]
         return replace(latency, clumping=clumping(late, span_s))
@@ -81,10 +81,14 @@ def add_latencies(
     reading: Reading, samples: Sequence[EngineSample], records: Sequence[Record], slo: Slo
 ) -> Reading:
     """The reading with its latencies and the shares of the late requests' time."""
-    seen = [(reading.span_s - (reading.at - record.at).total_seconds(), record) for record in records]
-    firsts = [(at_s, record.first_s) for at_s, record in seen if record.first_s is not None]
-    gaps = [(at_s, record.gap_s) for at_s, record in seen if record.gap_s is not None]
-    ends = [(at_s, record.request.duration_s) for at_s, record in seen if record.request.outcome == "ok"]
+    since_s = reading.at.timestamp() - reading.span_s
+    firsts = [(record.at_s - since_s, record.first_s) for record in records if record.first_s is not None]
+    gaps = [(record.at_s - since_s, record.gap_s) for record in records if record.gap_s is not None]
+    ends = [
+        (record.at_s - since_s, record.request.duration_s)
+        for record in records
+        if record.request.outcome == "ok"
+    ]
     ttft = _Measured(firsts, _present(sample.ttft for sample in samples), slo.ttft)
     itl = _Measured(gaps, _present(sample.itl for sample in samples), slo.itl)
     e2e = _Measured(ends, _present(sample.e2e for sample in samples), slo.e2e)
