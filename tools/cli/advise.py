@@ -107,6 +107,8 @@ def _run(args: argparse.Namespace) -> int:
     current = {**reported, **policies.assumed}
     policies = replace(policies, findings=_drop_unchanged(policies.findings, {**assumed, **current}))
     lints = all_lints() if command or config.log else ()
+    if whose:  # the server runs with these flags
+        lints = tuple(lint for lint in lints if "V1" not in lint.rules)
     if not seen.idle and not _has_load_problem(reading, slo):
         lints = tuple(lint for lint in lints if not set(lint.rules) <= BY_LOAD)
     fixes = find_fixes(config, lints, policies.findings)

@@ -103,7 +103,18 @@ def test_reads_the_flags_of_a_server_on_this_host(advise: Advise, tmp_path: Path
     script.chmod(0o700)
     (tmp_path / "page").write_bytes(with_values(PAGE, **QUEUE))
     (tmp_path / "later").write_bytes(with_values(LATER, **QUEUE))
-    command = (script, "serve", "tiny", "--port", str(port), "--max-num-seqs", "2", "--api-key", "secret")
+    command = (
+        script,
+        "serve",
+        "tiny",
+        "--port",
+        str(port),
+        "--max-num-seqs",
+        "2",
+        "--of-a-fork",
+        "--api-key",
+        "secret",
+    )
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == b"listens\n"
@@ -113,9 +124,9 @@ def test_reads_the_flags_of_a_server_on_this_host(advise: Advise, tmp_path: Path
             server.kill()
 
     assert err == ""
-    assert f"its flags, from process {server.pid}: tiny --max-num-seqs 2\n" in out
+    assert f"its flags, from process {server.pid}: tiny --max-num-seqs 2 --of-a-fork\n" in out
     assert "max_num_seqs is 2" in " ".join(out.split())
-    assert "vllm serve tiny --max-num-seqs 16" in out
+    assert "vllm serve tiny --max-num-seqs 16 --of-a-fork" in out
 
 
 def test_infers_the_cap_without_the_flags(advise: Advise, queued: Options) -> None:
