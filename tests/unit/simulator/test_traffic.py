@@ -125,7 +125,7 @@ async def test_a_cap_of_4_queues_where_16_does_not() -> None:
     shape = Shape(prompt=lengths("64"), output=lengths("40"))
 
     async def ttft_s(cap: int) -> float:
-        async with running("--max-num-seqs", str(cap), "--sim-speed", "1") as server:
+        async with running("--max-num-seqs", str(cap), "--sim-speed", "4") as server:
             traffic = TrafficGenerator(server.url, "tiny", Load(streams=12), shape=shape)
             await traffic.start()
             await until(lambda: traffic.tally.outcomes["ok"] >= 36)
