@@ -11,7 +11,7 @@ QUICK_PARITY = Step(weight=50, requests=20, at_least_s=20.0, at_most_s=0.0)
 """Beside a blue that fails its SLO by far waiting costs more than a bad green, which a hard limit rolls back
 after about ten requests. `at_most_s` stays as configured."""
 
-DIVIDED_S = 60.0
+SLOW_S = 60.0  # a share that needs longer for its requests is left out: green is exposed to as many in parity
 
 
 def plan_for(
@@ -32,7 +32,7 @@ def plan_for(
     Running servers that take new values have one step, in which both values have half of the time, with the
     time limit of all shares.
     """
-    plan = quick_plan(plan, servers) if failing else plan
+    plan = quick_plan(plan, servers, rate_rps) if failing else plan
     shares_card = preflight.strategy == "surge" and preflight.shares_card
     plan = replace(plan, start_s=preflight.deadline_s or plan.start_s, shares_card=shares_card)
     *steps, hold = plan.steps
@@ -64,7 +64,7 @@ def follow_evidence(
     """The approved plan with the shares of the present evidence, none of them larger than approved.
 
     Beside a blue that fails on the same card a share only divides the hardware. So one that would need longer
-    than DIVIDED_S for its requests is left out, unless an operator wrote it, and load parity is as short.
+    than SLOW_S for its requests is left out, unless an operator wrote it, and load parity is as short.
     """
     fresh = plan_for(configured, preflight, servers, rate_rps, failing=failing)
     most = max((step.weight for step in plan.steps if step.weight < step.parity), default=0)
@@ -81,7 +81,7 @@ def _shorten_divided(steps: tuple[Step, ...], rate_rps: float) -> Iterator[Step]
     for step in steps:
         if step.weight >= step.parity:
             yield step if step is steps[-1] else _quickened(step, QUICK)
-        elif 100 * step.requests <= step.weight * rate_rps * DIVIDED_S:
+        elif not _is_slow(step, rate_rps):
             yield step
 
 
@@ -102,10 +102,11 @@ def parity_of(strategy: Strategy, servers: int) -> int:
     return round(100 / (servers + (strategy == "surge")))
 
 
-def quick_plan(plan: Plan, servers: int) -> Plan:
+def quick_plan(plan: Plan, servers: int, rate_rps: float | None = None) -> Plan:
     """One share below parity, of a quarter or half of a server's, then parity, then the hold step.
 
-    Shares that an operator wrote stay as large as they are.
+    At a low rate parity is the first share: a bad green is rolled back after as many requests, and a smaller
+    share takes minutes to get them. Shares that an operator wrote stay as large as they are.
     """
     *steps, hold = plan.steps
     if not steps or not plan.quick:
@@ -116,8 +117,13 @@ def quick_plan(plan: Plan, servers: int) -> Plan:
     first = _quickened(steps[0], QUICK)
     weight = max(steps[0].weight, min(QUICK.weight, parity_of("surge", servers) // 2))
     last = _quickened(steps[-1], QUICK_PARITY)
-    quick = [replace(first, weight=weight)] if weight < last.weight else []
+    first = replace(first, weight=weight)
+    quick = [first] if weight < last.weight and not _is_slow(first, rate_rps) else []
     return replace(plan, steps=(*quick, last, hold))
+
+
+def _is_slow(step: Step, rate_rps: float | None) -> bool:
+    return rate_rps is not None and 100 * step.requests > step.weight * rate_rps * SLOW_S
 
 
 def _quickened(step: Step, to: Step) -> Step:

@@ -97,6 +97,14 @@ def test_shares_that_an_operator_wrote_are_an_upper_bound() -> None:
     assert plan_for(own, surge, 1, 0.5).steps == own.steps
 
 
+def test_beside_a_failing_blue_a_share_that_a_low_rate_makes_long_is_left_out() -> None:
+    surge = PreflightResult(strategy="surge")
+    slow, quick = (plan_for(PLAN, surge, 1, rate, failing=True).steps for rate in (0.3, 0.7))
+
+    assert [step.weight for step in slow] == [50, 100]
+    assert [step.weight for step in quick] == [25, 50, 100]
+
+
 def test_without_quick_shares_a_failing_blue_changes_nothing() -> None:
     surge = PreflightResult(strategy="surge")
     assert plan_for(replace(PLAN, quick=False), surge, 1, 5.0, failing=True).steps == PLAN.steps
