@@ -261,8 +261,10 @@ class SimEngine:
                 process.adapters = (process.adapters | {adapter.name for adapter in load}) - {*unload}
 
         wrong = await call(self.host, "keep_adapters", server.name, put, (0.01, 0.1))
-        if wrong or refused:
-            raise ActError(*(refused or [f"{server.name}: the answer cannot be read"]))
+        if refused:
+            raise ActError(refused[0])
+        if wrong:
+            raise ActError(f"{server.name}: the answer cannot be read")
         return ()
 
     async def answers(
