@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Protocol
 
 from flettner.agent.audit.history import Accepted, Point
+from flettner.agent.config.changes import ReloadReport
 from flettner.agent.domain.events import Event
 from flettner.agent.domain.model import Server, Slo
 from flettner.agent.domain.reading import Reading, SourceState
@@ -82,7 +83,7 @@ class TargetView(Protocol):
 
 
 class DaemonView(Protocol):
-    """The daemon as seen by the API. All methods but `follow` answer from memory."""
+    """The daemon as seen by the API. All methods but `follow` and `reload` answer from memory."""
 
     def targets(self) -> Mapping[str, TargetView]:
         """By name."""
@@ -127,6 +128,13 @@ class DaemonView(Protocol):
         """Seconds until the journal has room for what this actor asks of the target; 0: it has."""
         ...
 
+    async def reload(self, actor: str) -> ReloadReport:
+        """Put the changed config file into force.
+
+        Raises ConfigError, RestartNeededError or JournalError; then nothing changed.
+        """
+        ...
+
     def ready(self) -> bool:
         """The lock is held, recovery is done, the loop makes progress."""
         ...
@@ -152,3 +160,5 @@ def find_warnings(counters: Mapping[str, float]) -> Iterator[str]:
         yield "the audit journal cannot be written: nothing new starts, rollbacks still run"
     if counters.get("audit_full"):
         yield "the audit journal is full: operators' proposals are refused; raise keep_mb or shorten keep"
+    if not counters.get("config_last_reload_successful", 1):
+        yield "the config file was not reloaded, the earlier one is in force: `flettner reload` says why"

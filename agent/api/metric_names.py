@@ -48,6 +48,11 @@ METRICS: tuple[Metric, ...] = (
         "1 while the audit journal is full, so that operators' proposals are refused; no entry is removed.",
     ),
     Metric(
+        "config_last_reload_successful",
+        "gauge",
+        "0 while the config in force is an earlier one, as the last reload of the file was refused.",
+    ),
+    Metric(
         "audit_pin_info",
         "gauge",
         "Always 1; the labels are the latest audit entry whose number is a multiple of 100, and its hash.",

@@ -18,6 +18,16 @@ from flettner.agent.domain.state import State
 OperationRequest = TypeVar("OperationRequest", bound=BaseModel)
 
 
+def audit_unwritable(error: JournalError) -> RequestRefusedError:
+    return RequestRefusedError(
+        503,
+        f"Nothing was changed: the audit journal cannot be written ({error}). Free disk space or"
+        " correct its permissions, then try again.",
+        kind="audit-unwritable",
+        headers={"Retry-After": "10"},
+    )
+
+
 class NoQuery(BaseModel):
     """An operation that takes no query parameters."""
 
@@ -70,13 +80,7 @@ class Call:
         try:
             return await target.submit(replace(event, request=self.request_name))
         except JournalError as error:
-            raise RequestRefusedError(
-                503,
-                f"Nothing was changed: the audit journal cannot be written ({error}). Free disk space or"
-                " correct its permissions, then try again.",
-                kind="audit-unwritable",
-                headers={"Retry-After": "10"},
-            ) from error
+            raise audit_unwritable(error) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from flettner.agent.api.daemon_view import DaemonView, TargetView
+from flettner.agent.api.problems import RequestRefusedError
 from flettner.agent.api.tokens import Holder
 from flettner.agent.audit.history import Accepted, Point
+from flettner.agent.config.changes import ReloadReport
 from flettner.agent.domain.rollout import Rollout
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.notify.delivery import DeliveryCounts
@@ -56,6 +58,14 @@ class ScopedView:
 
     def report_failed_auth(self, attempts: Mapping[str, int]) -> None:
         self.whole.report_failed_auth(attempts)
+
+    async def reload(self, actor: str) -> ReloadReport:
+        """The config is that of all targets."""
+        raise RequestRefusedError(
+            403,
+            f"This reloads the config of all targets, and {actor} may see some of them only.",
+            kind="role-too-low",
+        )
 
     def ready(self) -> bool:
         return self.whole.ready()

@@ -56,6 +56,7 @@ HAPPENED: dict[type[e.Event], str] = {
     e.Paused: "target.paused",
     e.Resumed: "target.resumed",
     e.PredictionChecked: "prediction.checked",
+    e.Reconfigured: "target.reconfigured",
 }
 
 
@@ -99,6 +100,8 @@ def actor_of(before: State, after: State, event: e.Event) -> Actor:
             | e.ChangeAsked(actor=actor)
         ):
             return Actor(kind="person", id=actor)
+        case e.Reconfigured(actor=actor) if actor:
+            return Actor(kind="person", id=actor)
         case e.Observed() | e.Preflighted():
             return _own_actor(before, after)
         case _:
@@ -130,6 +133,8 @@ def _carried_out_or_pending(state: State) -> tuple[Suggestion, ...]:
 def action_of(before: State, after: State, event: e.Event) -> str:
     if isinstance(event, e.AgentStarted):
         return "daemon.started" if after.epoch != before.epoch else "target.looked_at_again"
+    if isinstance(event, e.Reconfigured):
+        return HAPPENED[type(event)]
     if starts_rollout(before, after):
         return "suggestion.approved"
     if after.phase in WAITING and (action := _suggestion_action(before, after)):
@@ -264,6 +269,8 @@ def _why(before: State, event: e.Event, after: State) -> str:
     """The note of the state, and the operator's reason, which the note does not repeat in later entries."""
     if isinstance(event, e.ServerLost) and event.server == before.effects.ending:
         return event.why
+    if isinstance(event, e.Reconfigured):
+        return "the rules of the reloaded config are in force"
     if isinstance(event, e.PredictionChecked):
         why, drop = describe_check(event.check), after.law_drop
         return f"{why}; law dropped: {drop.why}" if drop and drop.at == event.check.at else why

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from flettner.agent.audit.anchors import AnchorOptions
 from flettner.agent.audit.segments import RetentionLimits
+from flettner.agent.config.changes import flatten
 from flettner.agent.config.convert import BOUNDS, bound, limits, plan, quality, slo
 from flettner.agent.config.cross_checks import (
     describe_errors,
@@ -72,6 +73,7 @@ class Config:
     notify: tuple[Receiver, ...] = ()
     authenticators: tuple[ConfiguredPlugin, ...] = ()
     public_url: str = ""  # of the console, for links in notices; empty: no links
+    values: Mapping[str, object] = field(default_factory=dict)  # of each key, to compare with another file
 
 
 def load_config(path: Path, *, build: BuildPlugin = loader.build_plugin) -> Config:
@@ -161,6 +163,7 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
         notify=receivers,
         authenticators=authenticators,
         public_url=tables.api.public_url or "",
+        values=flatten(tables),
     )
 
 

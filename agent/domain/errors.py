@@ -2,6 +2,7 @@
 
 FlettnerError
 ├── ConfigError      the configuration is invalid; the message names the key
+│   └── RestartNeededError  it is valid, but a running daemon does not take it
 ├── ActError         an actuator could not perform an effect
 │   ├── FencedError  a newer daemon has written since: this one must not act
 │   └── DriftError   a third party has changed the server since
@@ -20,6 +21,10 @@ class FlettnerError(Exception):
 
 class ConfigError(FlettnerError):
     """The configuration is invalid; the message names the key and a valid value."""
+
+
+class RestartNeededError(ConfigError):
+    """The changed configuration is valid, but needs a restart; the message names the keys."""
 
 
 class ActError(FlettnerError):

@@ -197,6 +197,17 @@ class Resumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reconfigured:
+    """The rules of a reloaded config are in force from this step on."""
+
+    at: datetime
+    actor: str  # who asked for it; empty: nobody known, as by a signal
+    mode: Mode
+    approval: Approvers
+    new_slo: bool = False  # what was counted under other objectives does not count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionChecked:
     """What the performance model predicted of a rollout was compared with what it did."""
 
@@ -222,5 +233,12 @@ EffectOutcome = (
 """Outcomes of the effect with this `number`."""
 
 Event = (
-    AgentStarted | Observed | EffectOutcome | ServerLost | AdaptersRead | PersonDecision | PredictionChecked
+    AgentStarted
+    | Observed
+    | EffectOutcome
+    | ServerLost
+    | AdaptersRead
+    | PersonDecision
+    | PredictionChecked
+    | Reconfigured
 )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from flettner.agent.domain.error_budget import Budget
 from flettner.agent.domain.events import (
     Approved,
     ChangeAsked,
@@ -9,17 +10,19 @@ from flettner.agent.domain.events import (
     Observed,
     Paused,
     PredictionChecked,
+    Reconfigured,
     Resumed,
     ServerLost,
 )
 from flettner.agent.domain.model import Proposal
 from flettner.agent.domain.prediction_check import KEPT, drop_law
-from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.state import Phase, RecentTraffic, State
 from flettner.agent.machine.checking import check_suggestion
 from flettner.agent.machine.guard import PERSON, ProposalRefusal
 from flettner.agent.machine.lease import keep_alive
 from flettner.agent.machine.open_suggestions import (
     barred_approver,
+    end_all,
     end_check,
     end_suggestion,
     enter_fitting_phase,
@@ -98,6 +101,17 @@ def pause(_: Rules, state: State, event: Paused) -> Transition:
 
 def resume(_: Rules, state: State, event: Resumed) -> Transition:
     return without_effects(replace(state, paused=False, note=f"resumed by {event.actor}"))
+
+
+def reconfigure(_: Rules, state: State, event: Reconfigured) -> Transition:
+    """End what was suggested under the earlier rules: an approval of it would carry out those."""
+    state = replace(state, mode=event.mode, approval=event.approval)
+    if event.new_slo:
+        state = replace(state, traffic=RecentTraffic(), budget=Budget())
+    if not state.suggestions.pending:
+        return without_effects(state)
+    why = "the config was reloaded; what is still useful is suggested again"
+    return without_effects(enter_fitting_phase(end_all(state, "superseded", why), event.at, why))
 
 
 def record_prediction(_: Rules, state: State, event: PredictionChecked) -> Transition:

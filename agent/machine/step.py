@@ -43,7 +43,7 @@ from flettner.agent.machine import (
     suggesting,
     traffic,
 )
-from flettner.agent.machine.transitions import IDLE, Rules, Transition
+from flettner.agent.machine.transitions import IDLE, WITHOUT_ROLLOUT, Rules, Transition
 
 Handler = Callable[[Rules, State, Any], Transition]
 
@@ -68,6 +68,7 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     **{(phase, e.Paused): proposing.pause for phase in Phase},
     **{(phase, e.Resumed): proposing.resume for phase in Phase},
     **{(phase, e.PredictionChecked): proposing.record_prediction for phase in Phase},
+    **{(phase, e.Reconfigured): proposing.reconfigure for phase in WITHOUT_ROLLOUT},
     **{(phase, e.ChangeAsked): proposing.request_change for phase in IDLE},
     **{(phase, e.ServerLost): proposing.on_server_lost for phase in IDLE},
     **{(phase, e.Routed): lease.on_routed for phase in RESTING},

@@ -25,6 +25,7 @@ from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Setting
 
 IDLE = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN)
+WITHOUT_ROLLOUT = (*IDLE, Phase.RESTORING, Phase.HALTED)  # nothing that was approved is carried out
 Transition = tuple[State, tuple[Effect, ...]]
 LONGEST_PAUSE = timedelta(seconds=30)
 REMEMBERED = 200  # outcomes kept in the state; the journal has them all
@@ -34,7 +35,7 @@ DENIALS = 50  # denials and aborts kept at most, so that they leave room for the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The configuration of the machine: fixed for the life of the process."""
+    """The configuration of the machine: the same for as long as a rollout runs."""
 
     plan: Plan
     judge: Judge

@@ -14,11 +14,14 @@ from flettner.agent.audit.history import Accepted, History, Point
 from flettner.agent.audit.journal import Journal
 from flettner.agent.audit.offsets import SLICE_BYTES
 from flettner.agent.audit.records import DAEMON, JournalEntry, parse_state
+from flettner.agent.config.changes import ReloadReport
+from flettner.agent.domain.errors import ConfigError, JournalError
 from flettner.agent.domain.rollout import Rollout
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.notify.delivery import DeliveryCounts, NoticeDelivery
 from flettner.agent.prediction.worker import InlineWorker, Worker
 from flettner.agent.runtime.anchor_schedule import AnchorSchedule
+from flettner.agent.runtime.config_reload import ConfigReload
 from flettner.agent.runtime.loop import TargetLoop
 from flettner.agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
 
@@ -42,31 +45,60 @@ class Daemon:
     anchors: AnchorSchedule | None = None
     worker: Worker = field(default_factory=InlineWorker)
     systemd: SystemdNotifier = field(default_factory=find_notifier)
+    config: ConfigReload | None = None  # None: there is no file to reload
+    reload_credentials: Callable[[], None] = lambda: None
+    _delivering: list[tuple[NoticeDelivery, asyncio.Task[None]]] = field(default_factory=list)
+    _tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
     _started: set[str] = field(default_factory=set)
 
-    async def run(self, epoch: int, ready: Callable[[], None], reload: Callable[[], None]) -> None:
+    async def run(self, epoch: int, ready: Callable[[], None]) -> None:
         """Run until SIGTERM or SIGINT; unfinished rollouts are in the journal."""
         root = asyncio.current_task()
         running = asyncio.get_running_loop()
         for stop in (signal.SIGTERM, signal.SIGINT):
             running.add_signal_handler(stop, lambda: root and root.cancel())
-        running.add_signal_handler(signal.SIGHUP, partial(self._reload, reload))
         with suppress(asyncio.CancelledError):
-            async with asyncio.TaskGroup() as tasks:
+            async with self._tasks as tasks:
+                running.add_signal_handler(
+                    signal.SIGHUP, lambda: tasks.create_task(self._reload_for_signal(), name="reload")
+                )
                 for name, loop in self.loops.items():
                     tasks.create_task(loop.run(epoch, partial(self._started.add, name)), name=name)
                 tasks.create_task(self._feed_watchdog(ready), name="watchdog")
                 if self.anchors is not None:
                     tasks.create_task(self.anchors.run(), name="anchors")
-                for delivery in self.deliveries:
-                    tasks.create_task(delivery.run(), name=f"notify {delivery.name}")
+                self.deliver(self.deliveries)
         self.systemd.stopping("unfinished rollouts are in the journal")
         await self.worker.close()
 
-    def _reload(self, reload: Callable[[], None]) -> None:
+    def deliver(self, deliveries: Sequence[NoticeDelivery]) -> None:
+        """Run exactly these deliveries: end those that are not listed, start those that do not run."""
+        for delivery, task in self._delivering:
+            if not any(delivery is listed for listed in deliveries):
+                task.cancel()
+        going = [(delivery, task) for delivery, task in self._delivering if not task.cancelling()]
+        new = [delivery for delivery in deliveries if not any(delivery is old for old, _ in going)]
+        self._delivering = [
+            *going,
+            *((one, self._tasks.create_task(one.run(), name=f"notify {one.name}")) for one in new),
+        ]
+        self.deliveries = deliveries
+
+    async def reload(self, actor: str) -> ReloadReport:
+        """Reload credentials and config; an invalid config keeps no revoked token in force.
+
+        Raises ConfigError or JournalError; then the config in force is the earlier one.
+        """
         self.systemd.reloading()
-        reload()
-        self.systemd.ready()
+        try:
+            self.reload_credentials()
+            return await self.config.take_file(actor, self) if self.config is not None else ReloadReport()
+        finally:
+            self.systemd.ready(self._summary())
+
+    async def _reload_for_signal(self) -> None:
+        with suppress(ConfigError, JournalError):  # logged, and part of the status
+            await self.reload("")
 
     async def _feed_watchdog(self, ready: Callable[[], None]) -> None:
         """Report READY once every loop has recovered, then feed systemd's watchdog from their progress."""
@@ -84,7 +116,10 @@ class Daemon:
 
     def _summary(self) -> str:
         phases = (f"{name} {loop.state.phase.value}" for name, loop in self.loops.items())
-        return ", ".join((*phases, *(["the audit journal is full"] if self.journal.full else [])))
+        faults = ["the audit journal is full"] if self.journal.full else []
+        if self.config is not None and self.config.failure:
+            faults.append(f"config not reloaded: {self.config.failure}")
+        return ", ".join((*phases, *faults))
 
     def targets(self) -> Mapping[str, TargetLoop]:
         return self.loops
@@ -156,4 +191,5 @@ class Daemon:
             "audit_bytes": self.journal.size,
             "audit_keep_bytes": self.journal.limits.keep_bytes,
             "audit_full": self.journal.full,
+            "config_last_reload_successful": self.config is None or not self.config.failure,
         }

@@ -91,6 +91,10 @@ class EffectRunner:
     def __post_init__(self) -> None:
         self._examiner = Examiner(engine=self.engine, exam=self.exam)
 
+    def use(self, exam: GoldenPromptOptions) -> None:
+        """Examine the servers of later rollouts so."""
+        self.exam, self._examiner = exam, Examiner(engine=self.engine, exam=exam)
+
     def start(self, effect: Effect, tasks: asyncio.TaskGroup) -> None:
         """Perform the effect in a task of its own. A renewal is left out while the earlier one still runs."""
         if not isinstance(effect, Renewal):

@@ -18,12 +18,13 @@ from flettner.agent.audit.journal import Journal
 from flettner.agent.audit.records import JournalEntry
 from flettner.agent.domain.effects import Effect
 from flettner.agent.domain.errors import ActError, JournalError
-from flettner.agent.domain.events import AgentStarted, EffectFailed, Event, Observed
-from flettner.agent.domain.model import Server, Slo
+from flettner.agent.domain.events import AgentStarted, EffectFailed, Event, Observed, Reconfigured
+from flettner.agent.domain.model import Approvers, Mode, Server, Slo
 from flettner.agent.domain.ports import Engine, Now, Sensor, Traffic
 from flettner.agent.domain.reading import EngineSample, Reading, Sample, SourceState
 from flettner.agent.domain.state import State
 from flettner.agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
+from flettner.agent.machine.transitions import WITHOUT_ROLLOUT, Rules
 from flettner.agent.observe.aggregator import TRAFFIC, Aggregator
 from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.agent.prediction.learned import LearnedModel
@@ -62,6 +63,16 @@ async def each_second(offset_s: float = 0.0) -> AsyncIterator[float]:
         yield clock() - due_s
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextRules:
+    """What a reloaded config asks for, until no rollout runs."""
+
+    rules: Rules
+    mode: Mode
+    approval: Approvers
+    actor: str = ""  # who asked for the reload; empty: not known
+
+
 @dataclass(slots=True, kw_only=True)
 class TargetLoop:
     """Passes one target's events to its machine, and the effects to its actuators. `state` is in force.
@@ -95,6 +106,7 @@ class TargetLoop:
     _watched: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _backlog: Backlog = field(default_factory=Backlog)
     _deferred: list[Event] = field(default_factory=list)  # outcomes that wait for a writable journal
+    _next: NextRules | None = None
     _logs: ServerLogs = field(init=False)
 
     def __post_init__(self) -> None:
@@ -143,6 +155,15 @@ class TargetLoop:
         self._inbox.put_nowait((event, done))
         return await done
 
+    def reconfigure(self, wanted: NextRules) -> None:
+        """Take these rules before the next event; while a rollout runs, after its end."""
+        self._next = wanted
+
+    @property
+    def awaits_rules(self) -> bool:
+        """Whether a rollout goes on under the rules from before a reload."""
+        return self._next is not None and self.state.phase not in WITHOUT_ROLLOUT
+
     async def log(self, server: Server) -> tuple[str, ...]:
         return await self._logs.read(server)
 
@@ -185,7 +206,31 @@ class TargetLoop:
                     runner.start(effect, tasks)
                 self._watch_servers(tasks, epoch)
                 event, done = await self._inbox.get()
-                effects = self._step(event, done) or ()
+                effects = (*self._adopt_rules(runner), *(self._step(event, done) or ()))
+
+    def _adopt_rules(self, runner: EffectRunner) -> tuple[Effect, ...]:
+        """Replace the rules between two steps, for all who use them; none while that cannot be recorded."""
+        if self._next is None or self.awaits_rules:
+            return ()
+        before, wanted = self.machine, self._next
+        event = Reconfigured(
+            at=self.now(),
+            actor=wanted.actor,
+            mode=wanted.mode,
+            approval=wanted.approval,
+            new_slo=wanted.rules.slo != before.rules.slo,
+        )
+        self.machine = Machine(wanted.rules)
+        effects = self._step(event, None)
+        if effects is None:
+            self.machine = before
+            return ()
+        self._next = None
+        runner.use(wanted.rules.exam)
+        self.aggregator.slo = wanted.rules.slo
+        if self.model_search is not None:
+            self.model_search.use(wanted.rules)
+        return effects
 
     async def _recover(self, epoch: int) -> tuple[Effect, ...]:
         """Recover before any event of the API is processed; wait while the disk is full."""
@@ -353,10 +398,10 @@ class TargetLoop:
         return True
 
     def _reject(self, event: Event, done: asyncio.Future[State] | None, error: JournalError) -> None:
-        """Report the error to the caller; defer outcomes; drop observations, which repeat every second."""
+        """Report the error to the caller; defer outcomes; drop what is tried again with the next event."""
         if done is not None and not done.done():
             done.set_exception(error)
-        elif done is None and not isinstance(event, Observed):
+        elif done is None and not isinstance(event, Observed | Reconfigured):
             self._deferred.append(event)
 
     def _retry_deferred(self) -> None:
@@ -367,6 +412,7 @@ class TargetLoop:
     def _must_record(self, after: State, effects: tuple[Effect, ...], event: Event) -> bool:
         if (
             self._recorded is None
+            or isinstance(event, Reconfigured)
             or numbered_effects(effects)
             or state_without_counts(after) != state_without_counts(self._recorded)
         ):

@@ -14,7 +14,7 @@ from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.ports import Now
 from flettner.agent.domain.state import State
 from flettner.agent.machine.open_suggestions import is_from_person
-from flettner.agent.machine.transitions import IDLE
+from flettner.agent.machine.transitions import IDLE, Rules
 from flettner.agent.prediction.check import check_prediction
 from flettner.agent.prediction.learned import LearnedModel, without_dropped
 from flettner.agent.prediction.model_search import ModelSearchRequest, search_settings
@@ -48,6 +48,11 @@ class ModelSearch:
     _is_predicting: bool = False
     _asked_at: datetime | None = None
     _asked: tuple[Setting, Suggested] | None = field(default=None)
+
+    def use(self, rules: Rules) -> None:
+        """Search within these rules from now on."""
+        self.slo, self.bounds, self.result = rules.slo, rules.guard.bounds, None
+        self.searches = any(getattr(policy, "uses_model_search", False) for _, policy in rules.policies)
 
     async def run(self, target: Observable) -> None:
         while True:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +25,7 @@ from flettner.agent.audit.journal import Journal
 from flettner.agent.audit.records import DAEMON, JournalEntry
 from flettner.agent.config.loader import Config, Target
 from flettner.agent.config.notify import Receiver
-from flettner.agent.domain.errors import ActError, ConfigError, NoticeError
+from flettner.agent.domain.errors import ActError, ConfigError
 from flettner.agent.domain.model import Approvers, Mode
 from flettner.agent.domain.ports import Engine, Now, Sensor, Site, Traffic
 from flettner.agent.domain.request_counts import RequestSource
@@ -40,16 +41,15 @@ from flettner.agent.observe.aggregator import Aggregator
 from flettner.agent.prediction.worker import Worker, WorkerProcess
 from flettner.agent.retrying import ReasonLog, retry, stop_before
 from flettner.agent.runtime.anchor_schedule import AnchorSchedule
-from flettner.agent.runtime.api_check import find_api_problems
 from flettner.agent.runtime.command_check import CommandCheck
+from flettner.agent.runtime.config_reload import ConfigReload
 from flettner.agent.runtime.daemon import Daemon, utc_now
 from flettner.agent.runtime.learner import Learner
-from flettner.agent.runtime.lock import find_lock_problems, hold_engine_locks, hold_lock
-from flettner.agent.runtime.loop import TargetLoop
+from flettner.agent.runtime.lock import hold_engine_locks, hold_lock
+from flettner.agent.runtime.loop import NextRules, TargetLoop
 from flettner.agent.runtime.model_file import ModelFile
 from flettner.agent.runtime.model_search import ModelSearch
 from flettner.agent.runtime.time_series import HistorySource, TimeSeries
-from flettner.primitives.address import UnixSocket
 
 COLLECT_AFTER = 50_000  # new objects, some MiB; Python's default: 700
 log = structlog.get_logger()
@@ -143,11 +143,58 @@ def build_loop(
     )
 
 
+def build_target_loop(
+    config: Config,
+    target: Target,
+    recorded: State,
+    *,
+    mode: Mode,
+    epoch: int,
+    journal: Journal,
+    on_state: Callable[[State], None],
+    worker: Worker,
+    offset_s: float,
+) -> TargetLoop:
+    """Assemble the loop of a configured target with its adapters."""
+    directory = config.state_dir / target.name
+    directory.mkdir(mode=0o700, exist_ok=True)
+    engine, traffic = bind_actuators(config, target, epoch, acts=mode != "advise")
+    learner = build_learner(worker, engine, directory) if config.learn else None
+    rules = build_rules(config, target)
+    return build_loop(
+        rules,
+        recorded,
+        mode=mode,
+        approval=config.approval,
+        journal=journal,
+        engine=engine,
+        traffic=traffic,
+        sensors=tuple(sensor.plugin for sensor in target.sensors),
+        state_dir=directory,
+        now=utc_now,
+        on_state=on_state,
+        series=TimeSeries.load(directory / "series.jsonl"),
+        history=find_history_source(target),
+        counted_by=find_request_source(target, traffic),
+        check=CommandCheck(),
+        learner=learner,
+        model_search=build_model_search(rules, learner) if learner is not None else None,
+        offset_s=offset_s,
+    )
+
+
 @contextmanager
 def assemble(
-    config: Config, mode: Mode, above: int, *, accept_new_journal: bool = False
+    config: Config,
+    mode: Mode,
+    above: int,
+    *,
+    accept_new_journal: bool = False,
+    load: Callable[[], Config] | None = None,
 ) -> Iterator[tuple[Daemon, int]]:
     """Build the daemon and its epoch, larger than `above`, holding the lock and the open journal.
+
+    `load` reads the config file again; None: it cannot be reloaded.
 
     Raises JournalError if another daemon uses the state directory, or the journal was changed or removed.
     """
@@ -156,47 +203,78 @@ def assemble(
         epoch, history, states = max(journal.epoch(), above) + 1, History.of(journal), journal.states()
         for name in find_removed(config, states):
             log.warning("target.removed", target=name, why="not in the config; its servers and proxy go on")
-        loops, worker = {}, WorkerProcess()
-        for number, target in enumerate(config.targets):
-            directory = config.state_dir / target.name
-            directory.mkdir(mode=0o700, exist_ok=True)
-            engine, traffic = bind_actuators(config, target, epoch, acts=mode != "advise")
-            learner = build_learner(worker, engine, directory) if config.learn else None
-            loops[target.name] = build_loop(
-                build_rules(config, target),
+        worker = WorkerProcess()
+        loops = {
+            target.name: build_target_loop(
+                config,
+                target,
                 states.get(target.name, State(target=target.name)),
                 mode=mode,
-                approval=config.approval,
+                epoch=epoch,
                 journal=journal,
-                engine=engine,
-                traffic=traffic,
-                sensors=tuple(sensor.plugin for sensor in target.sensors),
-                state_dir=directory,
-                now=utc_now,
                 on_state=history.add_state,
-                series=TimeSeries.load(directory / "series.jsonl"),
-                history=find_history_source(target),
-                counted_by=find_request_source(target, traffic),
-                check=CommandCheck(),
-                learner=learner,
-                model_search=build_model_search(config, target, learner) if learner is not None else None,
+                worker=worker,
                 offset_s=number / len(config.targets),
             )
+            for number, target in enumerate(config.targets)
+        }
         anchors = AnchorSchedule(head=lambda: journal.head, options=config.anchor)
+        deliver = partial(build_delivery, journal=journal, loops=loops, anchors=anchors)
         daemon = Daemon(
             loops=loops,
             journal=journal,
             history=history,
-            deliveries=tuple(
-                build_delivery(config, receiver, journal, loops, anchors) for receiver in config.notify
-            ),
+            deliveries=tuple(deliver(config, receiver) for receiver in config.notify),
             anchors=anchors,
             worker=worker,
+            config=build_reload(config, mode, load, journal, deliver) if load is not None else None,
         )
         try:
             yield daemon, epoch
         finally:
             journal.close()
+
+
+def build_reload(
+    config: Config,
+    mode: Mode,
+    load: Callable[[], Config],
+    journal: Journal,
+    deliver: Callable[[Config, Receiver], NoticeDelivery],
+) -> ConfigReload:
+    return ConfigReload(
+        config=config,
+        load=load,
+        rules=partial(build_next_rules, mode),
+        deliveries=partial(build_changed_deliveries, deliver),
+        journal=journal,
+        now=utc_now,
+    )
+
+
+def build_next_rules(started: Mode, config: Config, actor: str) -> Mapping[str, NextRules]:
+    """What the loops get of a reloaded config. A daemon that was started in advise mode stays in it."""
+    mode = "advise" if started == "advise" else config.mode
+    return {
+        target.name: NextRules(
+            rules=build_rules(config, target), mode=mode, approval=config.approval, actor=actor
+        )
+        for target in config.targets
+    }
+
+
+def build_changed_deliveries(
+    build: Callable[[Config, Receiver], NoticeDelivery],
+    before: Config,
+    after: Config,
+    running: Sequence[NoticeDelivery],
+) -> tuple[NoticeDelivery, ...]:
+    """Build the deliveries of changed receivers; keep the others, which go on."""
+    same = before.notify if before.public_url == after.public_url else ()
+    by_name = {delivery.name: delivery for delivery in running}
+    return tuple(
+        by_name[receiver.name] if receiver in same else build(after, receiver) for receiver in after.notify
+    )
 
 
 def _open_journal(config: Config, above: int, *, accept_new_journal: bool) -> Journal:
@@ -244,15 +322,16 @@ def build_learner(worker: Worker, engine: Engine, directory: Path) -> Learner:
     return Learner(worker=worker, engine=engine, now=utc_now, file=file)
 
 
-def build_model_search(config: Config, target: Target, learner: Learner) -> ModelSearch:
-    return ModelSearch(
+def build_model_search(rules: Rules, learner: Learner) -> ModelSearch:
+    search = ModelSearch(
         worker=learner.worker,
         learned=lambda: learner.model,
-        slo=target.slo,
-        bounds=target.bounds,
+        slo=rules.slo,
+        bounds=rules.guard.bounds,
         now=utc_now,
-        searches=any(getattr(policy.plugin, "uses_model_search", False) for policy in config.policies),
     )
+    search.use(rules)
+    return search
 
 
 def find_removed(config: Config, states: Mapping[str, State]) -> list[str]:
@@ -263,8 +342,17 @@ def find_removed(config: Config, states: Mapping[str, State]) -> list[str]:
     return sorted(left - {target.name for target in config.targets})
 
 
-async def run(config: Config, mode: Mode, *, accept_new_journal: bool = False) -> None:
-    """Run the daemon until a signal ends it, after checking what every rollout needs."""
+async def run(
+    config: Config,
+    mode: Mode,
+    *,
+    accept_new_journal: bool = False,
+    load: Callable[[], Config] | None = None,
+) -> None:
+    """Run the daemon until a signal ends it, after checking what every rollout needs.
+
+    `load` reads the config file again.
+    """
     health = HealthProbes()
     entry = ApiCredentials.of(config.api, utc_now)
     end_on_signals()
@@ -274,7 +362,10 @@ async def run(config: Config, mode: Mode, *, accept_new_journal: bool = False) -
             await check_traffic(config)
             await held.enter_async_context(hold_engine_locks(config, utc_now))
         above = await read_newest_epoch(config)
-        with assemble(config, mode, above, accept_new_journal=accept_new_journal) as (daemon, epoch):
+        with assemble(config, mode, above, accept_new_journal=accept_new_journal, load=load) as (
+            daemon,
+            epoch,
+        ):
             health.daemon = daemon
             api = [str(listener) for listener in config.api.listen]
             log.info("daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=api)
@@ -293,10 +384,11 @@ async def _serve(daemon: Daemon, epoch: int, config: Config, entry: ApiCredentia
     app = build_app(
         daemon, entry.tokens, entry.hosts, pages(), peers=entry.peers, authenticators=authenticators
     )
+    daemon.reload_credentials = entry.reload
     runner = await serve(app, *config.api.listen, tls=entry.tls, socket_mode=entry.socket_mode)
     collect_seldom()
     try:
-        await daemon.run(epoch, ready=lambda: log.info("daemon.ready"), reload=entry.reload)
+        await daemon.run(epoch, ready=lambda: log.info("daemon.ready"))
     finally:
         await runner.cleanup()
         log.info("daemon.stopped", **daemon.journal.head.log_fields())
@@ -370,49 +462,3 @@ async def check_traffic(config: Config) -> None:
             problems = [error.why]
         if problems:
             raise ConfigError("\n".join(f"[targets.traffic] {target.name}: {what}" for what in problems))
-
-
-async def find_problems(config: Config) -> list[str]:
-    """List why this config cannot work on this host, one line each with its key; empty if it can."""
-    problems = []
-    try:
-        ApiCredentials.of(config.api, utc_now)
-    except ConfigError as error:
-        problems.append(str(error))
-    problems += find_api_problems(config, utc_now)
-    for target in config.targets:
-        engine, traffic = bind_actuators(config, target, epoch=0, acts=config.mode != "advise")
-        of_engine, of_traffic = await asyncio.gather(engine.problems(), _list_problems(traffic))
-        problems += [f"[targets.engine] {target.name}: {what}" for what in of_engine]
-        problems += [f"[targets.traffic] {target.name}: {what}" for what in of_traffic]
-    if config.mode != "advise":
-        problems += await find_lock_problems(config)
-    sockets = [listener for listener in config.api.listen if isinstance(listener, UnixSocket)]
-    needed = [
-        ("[agent] state_dir", config.state_dir),
-        *(("[api] listen", listener.path.parent) for listener in sockets),
-    ]
-    for receiver in config.notify:
-        try:
-            build_delivery(config, receiver, None, {}).check()
-        except NoticeError as error:
-            problems.append(f"[[notify]] {receiver.name}: {error}")
-    return problems + [why for why in (find_write_error(key, folder) for key, folder in needed) if why]
-
-
-async def _list_problems(traffic: Traffic) -> Sequence[str]:
-    try:
-        return await traffic.problems()
-    except ActError as error:
-        return [error.why]
-
-
-def find_write_error(key: str, folder: Path) -> str:
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    try:
-        probe = nearest / ".flettner-check"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        return f"{key}: {nearest} is not writable: {error.strerror}; choose a directory that you own"
-    return ""

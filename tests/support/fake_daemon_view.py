@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from flettner.agent.audit.history import Accepted, Point
 from flettner.agent.audit.offsets import SLICE_BYTES
+from flettner.agent.config.changes import ReloadReport
 from flettner.agent.domain.digest import digest
 from flettner.agent.domain.errors import ActError, FlettnerError
 from flettner.agent.domain.events import Aborted, Approved, ChangeAsked, Denied, Event, Paused, Resumed
@@ -101,6 +102,7 @@ class FakeDaemonView:
     waits: dict[tuple[str, str], float] = field(default_factory=dict)  # by actor and target
     full: bool = False  # the journal
     at: datetime = NOON
+    reloaded: ReloadReport = field(default_factory=ReloadReport)
 
     def __post_init__(self) -> None:
         blue = Server(name="chat-r0", address="127.0.0.1:8101", setting={"max_num_seqs": 64})
@@ -108,6 +110,7 @@ class FakeDaemonView:
         self._suggestions: dict[str, Suggestion] = {}
         self._rollouts: dict[str, tuple[str, Rollout]] = {}
         self._records: list[Mapping[str, object]] = []
+        self.reloads: list[str] = []  # who asked for one
         self.attempts: list[Mapping[str, int]] = []  # failed authentications
         self.reads: list[int] = []  # how many records each read gave
         self._accepted: dict[str, Accepted] = {}
@@ -174,6 +177,11 @@ class FakeDaemonView:
     def wait_s(self, actor: str, target: str) -> float:
         return self.waits.get((actor, target), 0.0)
 
+    async def reload(self, actor: str) -> ReloadReport:
+        self.fail_once()
+        self.reloads.append(actor)
+        return self.reloaded
+
     def ready(self) -> bool:
         return self.is_ready
 
@@ -182,6 +190,7 @@ class FakeDaemonView:
 
     def counters(self) -> Mapping[str, float]:
         audit = {"audit_bytes": 5e6, "audit_keep_bytes": 8e9, "audit_full": self.full, "audit_writable": 1}
+        audit["config_last_reload_successful"] = 1
         return {"audit_head_seq": len(self._records), "audit_anchor_seq": 1, "events_total": 7, **audit}
 
     def clock(self) -> float:

@@ -1,6 +1,7 @@
 """The commands that show a running daemon's state and send it an operator's decisions."""
 
 import argparse
+import json
 import re
 import sys
 import time
@@ -107,6 +108,17 @@ def add_pause(subparsers: Subparsers) -> None:
 
 def add_resume(subparsers: Subparsers) -> None:
     _add_pause_or_resume(subparsers, "resume", "end the pause of a target")
+
+
+def add_reload(subparsers: Subparsers) -> None:
+    add_remote_command(
+        subparsers,
+        "reload",
+        _reload,
+        "put the changed config file into force without a restart",
+        "All of the change is taken, or nothing: what needs a restart is named. A running rollout goes on as"
+        " it was approved.",
+    )
 
 
 def _add_pause_or_resume(subparsers: Subparsers, name: str, summary: str) -> None:
@@ -262,3 +274,22 @@ def _pause_or_resume(args: argparse.Namespace, daemon: ApiClient) -> int:
     answer = daemon.post(path("targets", args.target, args.command))
     state = "paused" if answer["paused"] else "not paused"
     return print_answer(args, answer, f"{escape_text(answer['name'])} is {state}")
+
+
+def _reload(args: argparse.Namespace, daemon: ApiClient) -> int:
+    answer = daemon.post("/v1/reload")
+    return print_answer(args, answer, describe_reload(answer))
+
+
+def describe_reload(answer: Json) -> str:
+    """A line for each changed key and for each target whose rollout goes on."""
+    lines = [f"{c['key']}: {_value(c['before'])} -> {_value(c['after'])}" for c in answer["changes"]]
+    lines += [
+        f"{name}: comes into force after the running rollout, which goes on as it was approved"
+        for name in answer["waiting"]
+    ]
+    return "\n".join(map(escape_text, lines)) or "nothing has changed"
+
+
+def _value(value: object) -> str:
+    return "unset" if value is None else json.dumps(value, ensure_ascii=False)

@@ -49,6 +49,7 @@ COMMANDS: Mapping[str, str] = {
     "policies": "knobs",
     "predict": "predict",
     "propose": "decide",
+    "reload": "decide",
     "resume": "decide",
     "revert": "revert",
     "rollouts": "rollouts",

@@ -9,6 +9,7 @@ import asyncio
 import json
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from flettner.agent.config.loader import Target, load_config
@@ -79,12 +80,13 @@ def _run(args: argparse.Namespace) -> int:
     config = load_config(args.config)
     mode = "advise" if args.dry_run else config.mode
     with suppress(asyncio.CancelledError):  # stopped while it waited for its start
-        asyncio.run(run(config, mode, accept_new_journal=args.accept_new_journal))
+        load = partial(load_config, args.config)
+        asyncio.run(run(config, mode, accept_new_journal=args.accept_new_journal, load=load))
     return 0
 
 
 def _check(args: argparse.Namespace) -> int:
-    from flettner.agent.runtime.wiring import find_problems  # noqa: PLC0415 - as above
+    from flettner.agent.runtime.host_check import find_problems  # noqa: PLC0415 - as above
 
     by_hand: dict[str, str] = {}
     try:

@@ -11,7 +11,7 @@ import pytest
 from flettner.agent.config.loader import load_config
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.model import Server
-from flettner.agent.runtime.wiring import find_problems
+from flettner.agent.runtime.host_check import find_problems
 from flettner.tools.advisor.local_servers import find_servers
 from flettner.tools.cli.dispatch import main
 from flettner.tools.cli.init import config_text, write_config

@@ -16,7 +16,7 @@ from flettner.agent.api.server import serve
 from flettner.agent.api.tokens import Tokens
 from flettner.agent.config.listen import Role
 from flettner.agent.domain.errors import ConfigError
-from flettner.agent.runtime.wiring import find_write_error
+from flettner.agent.runtime.host_check import find_write_error
 from flettner.primitives.address import Address, UnixSocket
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client

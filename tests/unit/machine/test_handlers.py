@@ -9,6 +9,7 @@ from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.model import PreflightResult
 from flettner.agent.domain.state import Phase
 from flettner.agent.machine.step import HANDLERS
+from flettner.agent.machine.transitions import WITHOUT_ROLLOUT
 from tests.support.machine_stories import BLUE, World
 
 IDLE = {Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN}
@@ -17,6 +18,7 @@ IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
     ("nothing is open that could be decided", e.Approved): set(Phase) - {Phase.CHECKING, Phase.PROPOSED},
     ("nothing is open that could be denied", e.Denied): set(Phase) - {Phase.CHECKING, Phase.PROPOSED},
     ("one rollout at a time: ask again when it has ended", e.ChangeAsked): set(Phase) - IDLE,
+    ("the loop waits for the end of the rollout", e.Reconfigured): set(Phase) - set(WITHOUT_ROLLOUT),
     ("there is no rollout, or it is already on its way back", e.Aborted): {
         *IDLE,
         Phase.ROLLING_BACK,
