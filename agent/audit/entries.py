@@ -137,7 +137,7 @@ def action_of(before: State, after: State, event: e.Event) -> str:
         return HAPPENED[type(event)]
     if starts_rollout(before, after):
         return "suggestion.approved"
-    if after.phase in WAITING and (action := _suggestion_action(before, after)):
+    if after.phase in WAITING and (action := _suggestion_action(before, after, event)):
         return action
     if after.phase is before.phase:
         if _step_of(after) > _step_of(before):
@@ -176,7 +176,7 @@ def _failure_why(before: State, after: State) -> str:
     return f"{back} does not fail any more" if action == "server.recovered" else ""
 
 
-def _suggestion_action(before: State, after: State) -> str:
+def _suggestion_action(before: State, after: State, event: e.Event) -> str:
     """What happened to a suggestion while further ones may be open; empty: nothing."""
     changed = changed_suggestion(before, after)
     if changed is None:
@@ -184,6 +184,8 @@ def _suggestion_action(before: State, after: State) -> str:
     if changed.status == "checking":
         return "suggestion.checked"
     if changed.status == "open":
+        if isinstance(event, e.Approved):
+            return HAPPENED[type(event)]
         open_before = {suggestion.id for suggestion in before.suggestions.open}
         return "suggestion.refreshed" if changed.id in open_before else "suggestion.made"
     return f"suggestion.{changed.status}"

@@ -20,12 +20,14 @@ from flettner.vllm_facts.knobs import FLAGS, KNOBS, tunable
 _DEPTHS = {
     "agent": 1,
     "api": 1,
+    "windows": 1,
     "policies": 2,
     "targets.slo": 1,
     "targets.engine": 1,
     "targets.traffic": 1,
     "targets.sensors": 2,
     "targets.bounds": 2,
+    "targets.windows": 1,
     "targets.rollout": 1,
     "targets.quality": 1,
 }

@@ -26,8 +26,10 @@ from flettner.agent.config.listen import Certificate, ListenOptions
 from flettner.agent.config.notify import Receiver, build_receivers
 from flettner.agent.config.plugin_tables import POLICIES, BuildPlugin, ConfiguredPlugin, PluginBuilder
 from flettner.agent.config.tables import DEFAULT_TRAFFIC, ApiTable, FileTable, TargetTable
+from flettner.agent.config.windows import build_schedule, build_windows
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.model import Approvers, Bound, Mode, Plan, Slo
+from flettner.agent.domain.windows import Windows
 from flettner.agent.plugins import loader, third_party
 from flettner.agent.quality.golden_prompts import GoldenPromptOptions
 from flettner.primitives.address import Address
@@ -57,6 +59,7 @@ class Target:
     changes_per_day: int
     hot_changes_per_day: int
     quality: GoldenPromptOptions
+    windows: Windows = field(default_factory=Windows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +143,7 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
     except ConfigError as error:
         problems += str(error).splitlines()
     problems += find_unknown_anchors(tables) if tables else ()
+    problems += _find_window_problems(tables, document) if tables else ()
     if problems or tables is None:
         raise ConfigError("\n".join(problems))
     proxies = [(table.name, traffic) for table, (_, traffic, _) in zip(tables.targets, plugins, strict=True)]
@@ -154,7 +158,7 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
         approval=tables.agent.approval,
         api=_listen_options(tables.api, here),
         targets=tuple(
-            _build_target(target, options, *built)
+            _build_target(target, options, build_windows(tables.windows, target.windows), *built)
             for target, options, built in zip(tables.targets, qualities, plugins, strict=True)
         ),
         policies=policies,
@@ -247,9 +251,22 @@ def _quality_options(
             problems.append(f"[targets.quality{target_suffix(document, index)}] prompts: {error}")
 
 
+def _find_window_problems(tables: FileTable, document: Mapping[str, Any]) -> Iterator[str]:
+    heads = [
+        "[windows]",
+        *(f"[targets.windows{target_suffix(document, i)}]" for i in range(len(tables.targets))),
+    ]
+    for head, table in zip(heads, (tables.windows, *(t.windows for t in tables.targets)), strict=True):
+        try:
+            build_schedule(table)
+        except ValueError as error:
+            yield f"{head} {error}"
+
+
 def _build_target(
     table: TargetTable,
     options: GoldenPromptOptions,
+    windows: Windows,
     engine: ConfiguredPlugin | None,
     traffic: ConfiguredPlugin | None,
     sensors: tuple[ConfiguredPlugin, ...],
@@ -273,6 +290,7 @@ def _build_target(
         changes_per_day=table.rollout.changes_per_day,
         hot_changes_per_day=table.rollout.hot_changes_per_day,
         quality=options,
+        windows=windows,
     )
 
 

@@ -1,5 +1,6 @@
 """The tables of the config file: keys, types, defaults, and constraints within one table."""
 
+from datetime import date
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -251,6 +252,17 @@ class QualityTable(ConfigTable):
         return self
 
 
+class WindowsTable(ConfigTable):
+    """When rollouts may start; see `parse_period` for the form of a period."""
+
+    timezone: str = "UTC"
+    allowed: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
+    holidays: tuple[date, ...] = ()
+    outside: Literal["wait", "refuse"] = "wait"
+    edge: Literal["finish", "roll_back"] = "finish"
+
+
 class TargetTable(ConfigTable):
     name: TargetName
     profile: Annotated[str, Field(min_length=1)] = "chat"
@@ -260,6 +272,7 @@ class TargetTable(ConfigTable):
     sensors: dict[str, Switch] = {}
     bounds: dict[Knob, BoundTable] = {}
     rollout: RolloutTable = RolloutTable()
+    windows: WindowsTable = WindowsTable()
     quality: QualityTable = QualityTable()
 
 
@@ -278,6 +291,7 @@ class NotifyTable(PluginTable):
 
 
 class FileTable(ConfigTable):
+    windows: WindowsTable = WindowsTable()
     agent: AgentTable = AgentTable()
     api: ApiTable = ApiTable()
     targets: Annotated[tuple[TargetTable, ...], AfterValidator(_check_targets)]

@@ -29,6 +29,8 @@ class Suggestion:
     rate_rps: float | None = None  # requests per second that the plan and the forecast were made for
     refreshed_at: datetime | None = None  # the latest refresh of its numbers; None: as it was made
     changed: str = ""  # what that refresh changed
+    window: str = ""  # why it cannot start at once, or may not end in time; empty: it can, and will
+    approved_by: str = ""  # waits for the windows to open
     status: SuggestionStatus = "checking"
     decided_by: str = ""
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from flettner.agent.domain.effects import Preflight
 from flettner.agent.domain.events import EffectFailed, Preflighted
-from flettner.agent.domain.model import OutcomeResult, Plan, PreflightResult, Proposal
+from flettner.agent.domain.model import Forecast, OutcomeResult, Plan, PreflightResult, Proposal
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.judge.attainment import fails_badly
@@ -102,8 +102,19 @@ def seal_suggestion(
             state, plan, preflight, forecast, recent.asked / recent_s if recent_s else 0.0
         )
     return rules.guard.seal(
-        suggestion, preflight, expires_at=expires_at, plan=plan, forecast=forecast, rate_rps=rate_rps
+        suggestion,
+        preflight,
+        expires_at=expires_at,
+        plan=plan,
+        forecast=forecast,
+        rate_rps=rate_rps,
+        window=rules.windows.foresee(at, likely_s(plan, forecast)),
     )
+
+
+def likely_s(plan: Plan, forecast: Forecast | None) -> float:
+    """How long nine of ten such rollouts take at most; without a forecast, the least that one takes."""
+    return forecast.whole_s[1] if forecast is not None else sum(step.at_least_s for step in plan.steps)
 
 
 def plan_at(
@@ -178,9 +189,11 @@ def start_by_itself(
     A gated one before it does not stand in its way; it is suggested again afterwards. One whose values an
     operator aborted lately needs an approval.
     """
-    if state.mode != "auto" or state.paused:
+    if state.mode != "auto" or state.paused or not rules.windows.is_open(at):
         return None
     for suggestion in still:
+        if suggestion.plan is None or _will_be_cut_off(rules, suggestion.plan, suggestion.forecast, at):
+            continue
         proposal = suggestion.proposal
         bounds = {knob: rules.guard.bounds.get(knob) for knob in proposal.to}
         aborted = was_aborted(state.outcomes, proposal.to, at)
@@ -189,6 +202,12 @@ def start_by_itself(
             allowed = "; ".join(f"{knob} in {b.min}..{b.max}" for knob, b in bounds.items() if b)
             return start_rollout(rules, state, suggestion, at, f"auto mode, inside the bounds {allowed}")
     return None
+
+
+def _will_be_cut_off(rules: Rules, plan: Plan, forecast: Forecast | None, at: datetime) -> bool:
+    """Whether more than one of ten such rollouts would be rolled back because the window closes."""
+    closes = rules.windows.closes_at(at, within_s=likely_s(plan, forecast))
+    return closes is not None and rules.windows.rolls_back(closes)
 
 
 def refuse_suggestion(

@@ -167,6 +167,7 @@ class Guard:
         plan: Plan,
         forecast: Forecast | None,
         rate_rps: float | None = None,
+        window: str = "",
     ) -> Suggestion:
         """Open the suggestion with the preflight result, plan, forecast and digest of everything shown.
 
@@ -177,6 +178,7 @@ class Guard:
         if preflight.strategy == "swap" or altering_knobs(proposal):
             proposal = replace(proposal, klass="gated")
         planned = replace(suggestion, proposal=proposal, preflight=preflight, plan=plan, forecast=forecast)
+        planned = replace(planned, window=window)
         return _with_digest(
             replace(
                 planned,
@@ -293,7 +295,7 @@ def _limits(suggestion: Suggestion) -> tuple[str, ...]:
 def _with_digest(suggestion: Suggestion) -> Suggestion:
     """Add the digest of everything that an operator is shown."""
     shown = asdict(suggestion)
-    for late in ("digest", "status", "decided_by"):
+    for late in ("digest", "status", "decided_by", "approved_by"):
         del shown[late]
     for name in ("made_at", "expires_at", "refreshed_at"):
         shown[name] = shown[name] and shown[name].isoformat()

@@ -37,6 +37,7 @@ from flettner.agent.machine.transitions import (
     remember_outcome,
     without_effects,
 )
+from flettner.agent.machine.windows import keep_approval
 
 
 def request_change(rules: Rules, state: State, event: ChangeAsked) -> Transition:
@@ -60,8 +61,8 @@ def request_change(rules: Rules, state: State, event: ChangeAsked) -> Transition
 def approve(rules: Rules, state: State, event: Approved) -> Transition:
     """Start exactly what was shown: same digest, still open, not expired, and never in advise mode.
 
-    A change that is to be committed is not started. With `approval = "other"` an operator cannot approve
-    their own proposal.
+    Outside of the windows it waits, or is refused. A change that is to be committed is not started. With
+    `approval = "other"` an operator cannot approve their own proposal.
     """
     suggestion = state.suggestions.find_pending(event.suggestion)
     if (
@@ -74,6 +75,8 @@ def approve(rules: Rules, state: State, event: Approved) -> Transition:
         or suggestion.held
     ):
         return without_effects(state)
+    if not rules.windows.is_open(event.at):
+        return without_effects(keep_approval(rules, state, suggestion, event))
     return start_rollout(rules, state, suggestion, event.at, event.actor)
 
 

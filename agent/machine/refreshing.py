@@ -45,7 +45,7 @@ def refresh(rules: Rules, state: State, shown: Suggestion, now: Proposal | None,
     """
     every_s = rules.guard.refresh_s
     is_time = at.timestamp() % every_s < 1  # a forecast each second would cost too much
-    if shown.plan is None or not is_time or is_younger(shown, at, every_s):
+    if shown.plan is None or shown.approved_by or not is_time or is_younger(shown, at, every_s):
         return shown
     same: dict[Knob, Value] = dict(shown.proposal.to)
     proposal = now if now is not None and dict(now.to) == same else shown.proposal
@@ -66,6 +66,8 @@ def _differences(old: Suggestion, new: Suggestion, *, reconfigured: bool) -> Ite
     """What differs materially, as phrases."""
     if reconfigured or _shares_differ(old.plan, new.plan):
         yield "the plan of the rollout"
+    if (old.window and old.window[:20]) != (new.window and new.window[:20]):
+        yield new.window or "it fits into the window now"
     if (old.forecast is None) is not (new.forecast is None):
         yield "there is traffic now" if new.forecast else "there is no traffic for a forecast now"
     if old.forecast is not None and new.forecast is not None and _lasts_otherwise(old.forecast, new.forecast):

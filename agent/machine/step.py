@@ -42,6 +42,7 @@ from flettner.agent.machine import (
     rolling_back,
     suggesting,
     traffic,
+    windows,
 )
 from flettner.agent.machine.transitions import IDLE, WITHOUT_ROLLOUT, Rules, Transition
 
@@ -179,6 +180,8 @@ class Machine:
             return state, ()
         handler = None if _is_outdated(state, event) else HANDLERS.get((state.phase, type(event)))
         moved = handler(self.rules, state, event) if handler else (state, ())
+        if isinstance(event, e.Observed) and moved[0].phase is state.phase:
+            moved = windows.leave_at_edge(self.rules, moved[0], event.at) or moved
         for complete in AFTER:
             moved = complete(moved, event)
         return failover.leave_failing_servers(before, moved)

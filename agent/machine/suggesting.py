@@ -39,6 +39,7 @@ from flettner.agent.machine.transitions import (
     enter_phase,
     without_effects,
 )
+from flettner.agent.machine.windows import start_approved
 from flettner.rules.table import name_of
 
 NOTED_AT_MOST = 3  # refused and outranked rules in a note, which is one line
@@ -54,6 +55,8 @@ def observe(rules: Rules, state: State, event: Observed) -> Transition:
     settled = _end_outdated(state, event.at)
     if settled is not state:
         return without_effects(settled)
+    if (waited := start_approved(rules, state, event.at)) is not None:
+        return waited
     context, reading = rules.context(state, event), event.reading
     if state.paused or reading is None or context is None:
         return keep_alive(state, event.at)
@@ -89,7 +92,9 @@ def _end_outdated(state: State, at: datetime) -> State:
         ended,
         "expired",
         lambda suggestion: (
-            f"{suggestion.id} expired without a decision" if at >= suggestion.expires_at else ""
+            f"{suggestion.id} expired without a decision"
+            if at >= suggestion.expires_at and not suggestion.approved_by
+            else ""
         ),
         at,
     )
@@ -120,7 +125,7 @@ def _revise(rules: Rules, state: State, answers: Answers, reading: Reading, at: 
     ]
 
     def outranked(suggestion: Suggestion) -> str:
-        if is_from_person(suggestion) or any(directions_of(suggestion) <= does for does in changes):
+        if _is_wanted(suggestion) or any(directions_of(suggestion) <= does for does in changes):
             return ""
         for lost in answers.outranked:
             does = knob_directions(lost.what.to, setting, lost.what.proposal.assumed)
@@ -132,7 +137,7 @@ def _revise(rules: Rules, state: State, answers: Answers, reading: Reading, at: 
         return ""
 
     def gone(suggestion: Suggestion) -> str:
-        if is_from_person(suggestion) or not is_gone(state, suggestion, reading):
+        if _is_wanted(suggestion) or not is_gone(state, suggestion, reading):
             return ""
         return f"{suggestion.id} is withdrawn: no policy has proposed it for {missing_s(state, suggestion)} s"
 
@@ -146,6 +151,11 @@ def _revise(rules: Rules, state: State, answers: Answers, reading: Reading, at: 
         for suggestion in shown
     ]
     return state if all(map(is_, fresh, shown)) else replace_open(state, fresh)
+
+
+def _is_wanted(suggestion: Suggestion) -> bool:
+    """Whether a person asked for it, or approved it: it needs no policy that goes on proposing it."""
+    return is_from_person(suggestion) or bool(suggestion.approved_by)
 
 
 def _choose(
@@ -182,7 +192,7 @@ def _is_new(rules: Rules, state: State, made: Suggestion, reading: Reading, at: 
         if not share_a_knob(shown, made):
             continue
         shown_does = directions_of(shown)
-        if is_from_person(shown) or does < shown_does:
+        if _is_wanted(shown) or does < shown_does:
             return False
         if shown_does < does:
             continue

@@ -19,7 +19,8 @@ def notes_of_plan(suggestion: Suggestion, hold: Hold | None) -> tuple[str, ...]:
         return ()
     outage = _describe_outage(suggestion.preflight.outage_s, plan.drain_s, hold)
     rollout = _describe_rollout(suggestion, plan, outage)
-    return (*rollout, *_describe_examination(plan, altering_knobs(suggestion.proposal)))
+    window = (suggestion.window,) if suggestion.window else ()
+    return (*rollout, *_describe_examination(plan, altering_knobs(suggestion.proposal)), *window)
 
 
 def _describe_rollout(suggestion: Suggestion, plan: Plan, outage: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.domain.verdict import Judge
+from flettner.agent.domain.windows import Windows
 from flettner.agent.machine.earlier_outcomes import DENIED_FOR
 from flettner.agent.machine.guard import Guard
 from flettner.agent.quality.golden_prompts import GoldenPromptOptions
@@ -45,6 +46,7 @@ class Rules:
     strategy: Strategy | Literal["auto"] = "auto"
     restart_after_s: float | None = None  # a server of ours that hangs is started again; None: never
     exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
+    windows: Windows = field(default_factory=Windows)  # when rollouts may start
 
     def context(self, state: State, event: Observed) -> Context | None:
         """The policies' input besides the reading; None while no server is known."""

@@ -93,6 +93,7 @@ def build_rules(config: Config, target: Target) -> Rules:
         strategy=target.strategy,
         restart_after_s=target.restart_after_s,
         exam=target.quality,
+        windows=target.windows,
     )
 
 

@@ -197,7 +197,9 @@ def _approve(args: argparse.Namespace, daemon: ApiClient) -> int:
     answer = daemon.post(path("suggestions", args.id, "approve"), body)
     if args.wait:
         return wait_for_rollout(args, daemon, _find_rollout(daemon, answer), "promoted")
-    return print_answer(args, answer, f"{escape_text(answer['id'])} is approved: {format_change(answer)}")
+    when = " when the windows open" if answer.get("approved_by") else ""
+    text = f"{escape_text(answer['id'])} is approved{when}: {format_change(answer)}"
+    return print_answer(args, answer, text)
 
 
 def _find_rollout(daemon: ApiClient, suggestion: Json) -> str:

@@ -111,7 +111,7 @@ async def _approve(call: Call) -> OperationResult:
     send it back without anyone reviewing the change."""
     body, suggestion = call.parsed_as(ApprovalBody), _suggestion(call)
     same = hmac.compare_digest(body.digest, suggestion.digest)
-    if same and suggestion.status == "approved":
+    if same and (suggestion.status == "approved" or suggestion.approved_by):
         return _shown(call, suggestion)
     _refuse_ended(call, suggestion)
     if suggestion.status == "checking":
@@ -157,7 +157,8 @@ async def _approve(call: Call) -> OperationResult:
     )
     state = await call.submit(target, event)
     now = _latest(call, state, suggestion)
-    if now.status != "approved" or now.digest != body.digest:
+    waits = now.status == "open" and bool(now.approved_by)
+    if not (now.status == "approved" or waits) or now.digest != body.digest:
         raise RequestRefusedError(
             409, f"The approval was not accepted: {state.note or now.status}", kind="not-taken"
         )

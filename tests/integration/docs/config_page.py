@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import date
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -74,7 +75,8 @@ def shape(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:  # noqa: ANN4
         return f"table: {shape(inner[1])}"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "table"
-    word = {bool: "`true` or `false`", int: "whole number", float: "number", str: "text"}[annotation]
+    words = {bool: "`true` or `false`", int: "whole number", float: "number", str: "text", date: "date"}
+    word = words[annotation]
     return ", ".join((word, *_bounds(metadata)))
 
 
