@@ -1,5 +1,6 @@
 """The JSON documents of the API: the part of the domain values that operators need."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -10,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from flettner.agent.api.daemon_view import DaemonView, TargetView, find_warnings
 from flettner.agent.audit.history import Point
 from flettner.agent.domain.answers import AnswerComparison
+from flettner.agent.domain.canary_evidence import GainNeeded
 from flettner.agent.domain.error_budget import Burn
 from flettner.agent.domain.model import Evidence, Forecast, Mode, Outcome, Plan, Slo, Strategy
 from flettner.agent.domain.reading import Reading
@@ -18,11 +20,18 @@ from flettner.agent.domain.rollout import Canary, Rollout
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.statuses import SuggestionStatus
 from flettner.agent.domain.suggestion import Suggestion
-from flettner.agent.judge.canary.report import EvidenceReport, report_evidence
+from flettner.agent.judge.canary.report import (
+    EvidenceReport,
+    GoodputReport,
+    report_evidence,
+    report_goodput,
+)
 from flettner.agent.machine.failover import describe_failover
 from flettner.agent.machine.open_suggestions import barred_approver
+from flettner.agent.machine.starting import gain_needed
 from flettner.redaction import mask, masked
 from flettner.rules.table import slug_of
+from flettner.vllm_facts.flag_parser import FlagError, edit_flags
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity
 from flettner.vllm_facts.values import ChangeClass, Value
 
@@ -131,15 +140,22 @@ class SuggestionDocument(Document):
     evidence: list[Evidence]
     mitigation: bool
     notes: list[DocumentText] = Field(
-        description="changes by the guard, and details of the plan; the last one of a refused, superseded "
-        "or withdrawn suggestion is the reason"
+        description="changes by the guard, and details of the plan and the preflight; the last one of a "
+        "refused, superseded or withdrawn suggestion is the reason"
     )
     plan: Plan | None = Field(description="plan of the rollout; null before the preflight check has ended")
+    gain_needed: GainNeeded = Field(
+        description="whether it is rolled back without a measurable gain; if_missed: where the SLO is missed"
+    )
     forecast: Forecast | None = Field(
         description="time to a verdict at the latest steady rate; null: unknown"
     )
     preflight: PreflightDocument | None = Field(
         description="result of the engine's preflight check; null before its end, or if it refused"
+    )
+    command: DocumentText = Field(
+        description="command line of the server with the change, without its address, secrets and "
+        "environment; empty: it is not open, or no server is known"
     )
     base: str = Field(description="digest of the full setting in force")
     made_at: datetime
@@ -202,6 +218,9 @@ class RolloutDocument(Document):
         "refusals"
     )
     judged: list[EvidenceReport] = Field(description="the evidence of this step, for each stream of requests")
+    goodput: GoodputReport | None = Field(
+        description="the evidence of this step on requests that fail or miss an objective; null: none yet"
+    )
     over_time: list[Point] = Field(description="the evidence over time; not in lists")
     valid_s: float = Field(description="admissible seconds of this step; seconds on hold are excluded")
     waits: DocumentText = Field(description="what the step still lacks, each with its evidence")
@@ -314,7 +333,9 @@ def suggestion_of(suggestion: Suggestion, state: State | None = None) -> Suggest
         notes=list(suggestion.notes),
         preflight=preflight_of(suggestion),
         plan=suggestion.plan,
+        gain_needed=gain_needed(proposal, suggestion.plan) if suggestion.plan else "never",
         forecast=suggestion.forecast,
+        command=_command_with(suggestion, state) if state else "",
         base=suggestion.base,
         made_at=suggestion.made_at,
         expires_at=suggestion.expires_at,
@@ -327,6 +348,19 @@ def suggestion_of(suggestion: Suggestion, state: State | None = None) -> Suggest
         approved_by=suggestion.approved_by,
         barred=barred_approver(state, suggestion) if state else "",
     )
+
+
+def _command_with(suggestion: Suggestion, state: State) -> str:
+    """The command line to start by hand; empty where the suggestion is over."""
+    blue = state.fleet.blue
+    if blue is None or suggestion not in state.suggestions.open:
+        return ""
+    setting = masked({**blue.setting, **suggestion.proposal.to})
+    model = setting.pop("model", None)
+    try:
+        return shlex.join(edit_flags(["vllm", "serve", *([str(model)] if model else [])], setting))
+    except FlagError:
+        return ""
 
 
 def preflight_of(suggestion: Suggestion) -> PreflightDocument | None:
@@ -376,6 +410,7 @@ def rollout_of(
         exposed=_arm(rollout.exposed),
         bad_exposed=rollout.bad_exposed,
         judged=list(report_evidence(canary.evidence)) if canary else [],
+        goodput=report_goodput(canary.evidence) if canary else None,
         over_time=list(points),
         valid_s=canary.evidence.valid_s if canary else 0.0,
         waits=rollout.waits if rollout.outcome == "running" else "",

@@ -4,6 +4,9 @@ from math import exp
 
 from flettner.agent.domain.canary_evidence import EvidenceStream
 
+SHORT_S = 120.0  # longer times are told in minutes, and as many minutes in hours
+ROUND = 10  # no decimals from here on
+MOST_ODDS = 10_000
 BAD_ONES = {
     "errors": "failed or cut",
     "stalled": "stalled before the first token",
@@ -48,9 +51,18 @@ def describe_points(share: float) -> str:
 
 
 def describe_duration(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    """As in "500 ms", "45 s", "32 min", "2.5 h"."""
+    if 0 < seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    if seconds < SHORT_S:
+        return f"{seconds:.3g} s"
+    value, unit = (seconds / 60, "min") if seconds < 60 * SHORT_S else (seconds / 3600, "h")
+    return f"{value:.0f} {unit}" if value >= ROUND else f"{value:.2g} {unit}"
 
 
 def describe_odds(log_e: float, needed: float) -> str:
-    """As in "12 of 100"."""
-    return f"{exp(min(max(log_e, -4.6), 20.0)):.2g} of {exp(needed):.0f}"
+    """As in "12 of 100"; how far it is above any threshold says nothing to a reader."""
+    odds = exp(min(max(log_e, -4.6), 20.0))
+    if odds >= MOST_ODDS:
+        return f"over {MOST_ODDS:,} of {exp(needed):.0f}"
+    return f"{odds:,.0f} of {exp(needed):.0f}" if odds >= ROUND else f"{odds:.2g} of {exp(needed):.0f}"

@@ -15,6 +15,7 @@ from flettner.agent.domain.state import State
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.judge.canary.clients import chosen_by_clients
 from flettner.agent.judge.canary.evidence import FULL_WEIGHT
+from flettner.agent.judge.wording import describe_duration
 from flettner.agent.machine.adapters import describe_missing
 from flettner.agent.machine.failing import blue_fails_more, carries, failing_green
 from flettner.agent.machine.guard import PERSON
@@ -82,7 +83,8 @@ def apply_verdict(rules: Rules, state: State, event: Observed, verdict: Verdict)
         verdict = replace(verdict, kind="wait", why=f"green has answered no request for {FRESH_S:.0f} s")
     ill = verdict.kind == "hold" and not event.blind and blue_fails_more(state)
     if at - (canary.step_since or at) > timedelta(seconds=step.at_most_s) and not ill:
-        why = f"no verdict at {step.weight} % within {step.at_most_s:.0f} s: {verdict.waits or verdict.why}"
+        within = f"no verdict at {step.weight} % within {describe_duration(step.at_most_s)}"
+        why = f"{within}: {verdict.waits or verdict.why}"
         return roll_back(state, at, why, result="no_gain" if verdict.lacks_gain else "undecided")
     if verdict.kind == "hold":
         return hold_step(state, event, verdict.why)

@@ -18,6 +18,7 @@ from flettner.agent.domain.rollout import HotChange
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.judge.blocks.verdict import update_blocks
+from flettner.agent.judge.wording import describe_duration
 from flettner.agent.machine.hot_knobs import hot_values
 from flettner.agent.machine.lease import keep_alive
 from flettner.agent.machine.restoring import TRIES, missing_server, restore
@@ -86,7 +87,7 @@ def _apply_verdict(state: State, at: datetime, verdict: Verdict) -> Transition:
         passed = replace(state, note=verdict.why, rollout=replace(change, passed=True, why=verdict.why))
         return _set_arm(passed, "candidate", lease_s=None)
     if at - change.started_at > timedelta(seconds=limit_s):
-        why = f"no verdict within {limit_s:.0f} s: {verdict.waits or verdict.why}"
+        why = f"no verdict within {describe_duration(limit_s)}: {verdict.waits or verdict.why}"
         shown = change.trial.results >= ENOUGH_BLOCKS
         return take_back(state, at, why, result="no_gain" if verdict.lacks_gain and shown else "undecided")
     if (verdict.kind == "hold") is not state.note.startswith(HELD):

@@ -12,6 +12,7 @@ from flettner.agent.domain.model import OutcomeResult
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.judge.attainment import fails_badly
+from flettner.agent.judge.wording import describe_duration
 from flettner.agent.machine.adapters import refusal
 from flettner.agent.machine.default_plan import follow_evidence
 from flettner.agent.machine.promoting import promote
@@ -54,7 +55,9 @@ def observe_start(_: Rules, state: State, event: Observed) -> Transition:
     awaited = state.effects.awaited
     limit_s = awaited.deadline_s if isinstance(awaited, Launch | WarmUp | Examine) else 0.0
     if event.at > canary.phase_since + timedelta(seconds=limit_s + GRACE_S):
-        return roll_back(state, event.at, f"{state.phase.value} took longer than {limit_s:.0f} s")
+        return roll_back(
+            state, event.at, f"{state.phase.value} took longer than {describe_duration(limit_s)}"
+        )
     if state.split.route is None:
         return without_effects(state)
     return state, (KeepAlive(route=state.split.route),)

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from flettner.agent.domain.model import Forecast, Plan, Proposal
 from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
+from flettner.agent.judge.wording import describe_duration
 from flettner.agent.machine.checking import plan_at, seal_suggestion
 from flettner.agent.machine.transitions import Rules
 from flettner.vllm_facts.values import Knob, Setting, Value, as_number
@@ -71,7 +72,8 @@ def _differences(old: Suggestion, new: Suggestion, *, reconfigured: bool) -> Ite
     if (old.forecast is None) is not (new.forecast is None):
         yield "there is traffic now" if new.forecast else "there is no traffic for a forecast now"
     if old.forecast is not None and new.forecast is not None and _lasts_otherwise(old.forecast, new.forecast):
-        yield f"a canary of about {new.forecast.usual_s:.0f} s instead of {old.forecast.usual_s:.0f} s"
+        usual, before_it = (describe_duration(each.usual_s) for each in (new.forecast, old.forecast))
+        yield f"a canary of about {usual} instead of {before_it}"
     before = {evidence.metric: evidence.value for evidence in old.proposal.evidence}
     for evidence in new.proposal.evidence:
         was = before.get(evidence.metric, evidence.value)

@@ -2,6 +2,7 @@
 
 from flettner.agent.domain.model import Forecast, Hold, Plan, Proposal, StartForecast
 from flettner.agent.domain.suggestion import Suggestion
+from flettner.agent.judge.wording import describe_duration
 from flettner.vllm_facts.knobs import alters_outputs
 from flettner.vllm_facts.values import Knob
 
@@ -28,7 +29,9 @@ def _describe_rollout(suggestion: Suggestion, plan: Plan, outage: str) -> tuple[
     preflight, forecast, servers = suggestion.preflight, suggestion.forecast, len(suggestion.servers)
     if preflight.strategy == "hot":
         return (f"hot: {preflight.why}", _describe_trial(plan), *preflight.notes)
-    start = "" if preflight.start_s is None else f"a start takes about {preflight.start_s:.0f} s; "
+    start = (
+        "" if preflight.start_s is None else f"a start takes about {describe_duration(preflight.start_s)}; "
+    )
     if forecast is not None and forecast.start is not None:
         start = _describe_whole(forecast, forecast.start)
     notes = [f"{preflight.strategy}: {preflight.why}"] if preflight.why else []
@@ -43,8 +46,8 @@ def _describe_rollout(suggestion: Suggestion, plan: Plan, outage: str) -> tuple[
 
 
 def _describe_outage(outage_s: float, drain_s: float, hold: Hold | None) -> str:
-    planned = f"a planned outage of about {outage_s:.0f} s"
-    drained = f"after at most {drain_s:.0f} s in which open requests end"
+    planned = f"a planned outage of about {describe_duration(outage_s)}"
+    drained = f"after at most {describe_duration(drain_s)} in which open requests end"
     return f"{planned}, {drained}; {_clients_see(outage_s, hold)}"
 
 
@@ -53,27 +56,29 @@ def _clients_see(outage_s: float, hold: Hold | None) -> str:
         return "clients get 503 with Retry-After meanwhile"
     each = f" in each {hold.each}" if hold.each else ""
     waiting = (
-        f"new requests wait in the proxy, at most {hold.wait_s:.0f} s each and {hold.requests} in that time"
-        f"{each}"
+        f"new requests wait in the proxy, at most {describe_duration(hold.wait_s)} each and {hold.requests} "
+        f"in that time{each}"
     )
     if outage_s <= hold.wait_s:
         spare_s = hold.wait_s - outage_s
-        return f"{waiting}; more get 503 with Retry-After, or all if open ones take {spare_s:.0f} s"
+        return (
+            f"{waiting}; more get 503 with Retry-After, or all if open ones take {describe_duration(spare_s)}"
+        )
     late_s = outage_s - hold.wait_s
-    return f"{waiting}; those of about the first {late_s:.0f} s get 503 with Retry-After"
+    return f"{waiting}; those of about the first {describe_duration(late_s)} get 503 with Retry-After"
 
 
 def _describe_trial(plan: Plan) -> str:
     limit_s = plan.steps[-1].at_most_s
     return (
         "the present and the new values take turns on the servers that run, in blocks of 10 to 60 s; a "
-        f"verdict needs traffic, and without one within {limit_s:.0f} s it is rolled back"
+        f"verdict needs traffic, and without one within {describe_duration(limit_s)} it is rolled back"
     )
 
 
 def _describe_minimum(plan: Plan) -> str:
-    least_s = sum(step.at_least_s for step in plan.steps)
-    return f"a rollout takes at least {least_s:.0f} s after green is up, and needs traffic for a verdict"
+    least = describe_duration(sum(step.at_least_s for step in plan.steps))
+    return f"a rollout takes at least {least} after green is up, and needs traffic for a verdict"
 
 
 IF = {
@@ -88,9 +93,9 @@ def _describe_forecast(forecast: Forecast, plan: Plan) -> str:
     held = plan.steps[-1].weight
     share = "all traffic" if held >= ALL else f"{held} % of the traffic, one old server the rest,"
     expected = (
-        f"at {forecast.rate_rps:.3g} requests/s the canary takes about {forecast.usual_s:.0f} s (nine of ten "
-        f"take less than {forecast.likely_s:.0f} s) {IF[forecast.decided_by]}; green then holds {share} for "
-        f"{forecast.hold_s:.0f} s"
+        f"at {forecast.rate_rps:.3g} requests/s the canary takes about {describe_duration(forecast.usual_s)} "
+        f"(nine of ten take less than {describe_duration(forecast.likely_s)}) {IF[forecast.decided_by]}; "
+        f"green then holds {share} for {describe_duration(forecast.hold_s)}"
     )
     if not forecast.too_long:
         return expected
@@ -101,10 +106,10 @@ def _describe_forecast(forecast: Forecast, plan: Plan) -> str:
 
 
 def _describe_whole(forecast: Forecast, start: StartForecast) -> str:
-    usual_s, likely_s = forecast.whole_s
+    usual, likely = map(describe_duration, forecast.whole_s)
     return (
-        f"start, canary and hold step take about {usual_s:.0f} s (nine of ten less than {likely_s:.0f} s): "
-        f"green is up after about {start.usual_s:.0f} s; "
+        f"start, canary and hold step take about {usual} (nine of ten less than {likely}): "
+        f"green is up after about {describe_duration(start.usual_s)}; "
     )
 
 

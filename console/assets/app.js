@@ -71,7 +71,8 @@ function signIn(why = "") {
     el("h1", { tabindex: "-1" }, "Sign in"),
     el("label", { for: "token" }, "Token"), field, problem,
     el("button", { type: "submit", class: "primary" }, "Sign in"),
-    el("p", { class: "muted" }, "An admin creates one: ", el("code", "flettner token new --role operator --name you"), ". It is kept in this tab only, until the tab is closed."));
+    el("p", { class: "muted" }, "An admin creates one on the daemon's host: ", el("code", "flettner token new --tokens-file FILE --role operator --name YOU"),
+      ", where FILE is tokens_file of [api] in the config (of the service: /etc/flettner/tokens), and lets the running daemon read it: ", el("code", "systemctl reload flettner"), ", or SIGHUP. It is kept in this tab only, until the tab is closed."));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     token.set(field.value.trim());

@@ -8,6 +8,8 @@ import { notice, table } from "./parts.js";
 
 const FIRST = 60;
 const MORE = 200;
+/** What is no decision, nor its effect: folded until it is asked for. */
+const OBSERVED = ["target.observed", "traffic.routed", "prediction.checked", "adapters.read", "server.warmed", "server.drained"];
 const TONES = [[/rolled_back|rolling_back|lost|failed|halted|aborted/, "warn"], [/promoted|approved/, "good"], [/made|asked/, "ask"]];
 
 export function auditPage(context, root, _, query) {
@@ -20,6 +22,7 @@ export function auditPage(context, root, _, query) {
     text: el("input", { type: "search", id: "f-text", value: query.get("text") ?? "", oninput: sift }),
     target: el("select", { id: "f-target", onchange: sift }, el("option", { value: "" }, "all")),
     action: el("select", { id: "f-action", onchange: sift }, el("option", { value: "" }, "all")),
+    observed: el("input", { type: "checkbox", id: "f-observed", onchange: sift }),
     actor: el("select", { id: "f-actor", onchange: sift }, el("option", { value: "" }, "all actors"), ["person", "policy", "auto", "daemon"].map((kind) => el("option", { value: kind }, kind))),
   };
   const labelled = (name, text) => el("div", el("label", { for: `f-${name}` }, text), filters[name]);
@@ -33,7 +36,7 @@ export function auditPage(context, root, _, query) {
   let closed = false;
   root.append(
     el("div", { class: "between" }, el("h1", { tabindex: "-1" }, "Audit"), el("div", { class: "buttons" }, verify, all, some)),
-    el("search", { class: "filters" }, labelled("text", "Text"), labelled("target", "Target"), labelled("action", "Action"), labelled("actor", "Who")),
+    el("search", { class: "filters" }, labelled("text", "Text"), labelled("target", "Target"), labelled("action", "Action"), labelled("actor", "Who"), labelled("observed", "Observations")),
     slot, count, timeline, older);
 
   async function refresh() {
@@ -88,16 +91,20 @@ export function auditPage(context, root, _, query) {
 
   function sift() {
     const text = filters.text.value.trim().toLowerCase();
+    const narrowed = filters.observed.checked || filters.action.value || text;
     let shown = 0;
+    let folded = 0;
     for (const { record, node } of entries.values()) {
       const matches = (!filters.target.value || record.target === filters.target.value)
         && (!filters.action.value || record.action === filters.action.value)
         && (!filters.actor.value || record.actor?.kind === filters.actor.value)
         && (!text || JSON.stringify(record).toLowerCase().includes(text));
-      node.hidden = !matches;
-      shown += matches;
+      const fold = matches && !narrowed && OBSERVED.includes(record.action);
+      node.hidden = !matches || fold;
+      folded += fold;
+      shown += matches && !fold;
     }
-    count.textContent = `${number(shown, 9)} of the latest ${number(entries.size, 9)} entries; the audit has ${number(head, 9)}.`;
+    count.textContent = `${folded ? `${number(folded, 9)} observations are folded. ` : ""}${number(shown, 9)} of the latest ${number(entries.size, 9)} entries; the audit has ${number(head, 9)}.`;
     older.hidden = oldest <= 1;
   }
 

@@ -1,7 +1,7 @@
 // Charts of a target's hours: uPlot, with a table of the same numbers for readers who cannot see them.
 
 import { el, fill } from "./dom.js";
-import { latency, moment, number, percent } from "./format.js";
+import { latency, latest, moment, number, percent, words } from "./format.js";
 
 const GREY = "--muted";
 const charts = new Set();
@@ -13,8 +13,8 @@ const rate = (value) => (value === null || value === undefined ? "–" : `${numb
 export const CHARTS = [
   { id: "rate", title: "Requests", unit: rate, lines: [["requests_rps", "all", GREY], ["goodput_rps", "within the SLO", "--accent"]] },
   { id: "attainment", title: "SLO attainment", unit: (v) => percent(v, 2), range: share, lines: [["attainment", "within every objective", "--accent"]], bound: (slo) => strictest(slo) },
-  { id: "ttft", title: "Time to first token, p95", unit: latency, lines: [["ttft_p95_s", "p95", "--accent"]], bound: (slo) => slo?.ttft?.under_s },
-  { id: "itl", title: "Between tokens, p95", unit: latency, lines: [["itl_p95_s", "p95", "--accent"]], bound: (slo) => slo?.itl?.under_s },
+  { id: "ttft", title: "Time to first token, p95", unit: latency, log: true, lines: [["ttft_p95_s", "p95", "--accent"]], bound: (slo) => slo?.ttft?.under_s },
+  { id: "itl", title: "Between tokens, p95", unit: latency, log: true, lines: [["itl_p95_s", "p95", "--accent"]], bound: (slo) => slo?.itl?.under_s },
   { id: "queue", title: "Sequences", unit: (v) => number(v), lines: [["running", "running", GREY], ["waiting", "waiting", "--warn"]] },
   { id: "kv", title: "KV cache in use", unit: (v) => percent(v, 0), range: whole, lines: [["kv_usage", "used", "--accent"]] },
   { id: "preemptions", title: "Preemptions", unit: rate, lines: [["preemptions_per_s", "preempted", "--warn"]] },
@@ -42,7 +42,7 @@ const SPLITS = [1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720].map((minutes) 
 
 /** Lines over time in a figure. `lines`: [values, name, color variable]; `bounds`: [value, name]. */
 export class Chart {
-  constructor({ title, unit, range = fromZero, log = false, height = 130, sync = "day" }) {
+  constructor({ title, unit, log = false, range = log ? decades : fromZero, height = 130, sync = "day" }) {
     Object.assign(this, { title, unit, range, log, height, sync });
     this.canvas = el("div", { class: "canvas", "aria-hidden": "true" });
     this.legend = el("div", { class: "legend" });
@@ -60,7 +60,7 @@ export class Chart {
   show(times, lines, { bounds = [], marks = [] } = {}) {
     this.data = { times, lines, bounds, marks };
     this.point(null);
-    fill(this.legend, lines.map(([, name, color], place) => key(name, color, place > 0 && lines.length > 1)), bounds.map(([value, name]) => key(`${name} ${this.unit(value)}`, "--bound", true)));
+    fill(this.legend, lines.map(([, name, color], place) => key(name, color, place > 0 && lines.length > 1)), bounds.map(([value, name]) => key(`${name} ${this.unit(value)}`, "--bound", true)), legendOf(marks, times));
     const shape = JSON.stringify([lines.map((line) => line.slice(1)), bounds, marks]);
     if (!this.plot || shape !== this.shape) this.draw(shape);
     else this.plot.setData(this.columns());
@@ -81,13 +81,13 @@ export class Chart {
     const options = {
       width: Math.max(this.canvas.clientWidth, 120),
       height: this.height,
-      padding: [8, 8, 0, 0],
+      padding: [8, 20, 0, 0],  // half of the last label of the axis of time
       legend: { show: false },
       cursor: { sync: { key: this.sync }, y: false, points: { size: 6 }, drag: { x: false, y: false } },
-      scales: { x: { time: true }, y: this.log ? { distr: 3, range: logarithmic } : { range: this.range } },
+      scales: { x: { time: true }, y: { range: this.range, ...(this.log ? { distr: 3 } : {}) } },
       axes: [
         { ...axis, size: 24, gap: 4, incrs: SPLITS, values: (_, splits, __, ___, step) => splits.map((at) => clock(at, step)) },
-        { ...axis, size: 54, gap: 4, space: 30, values: (_, splits) => splits.map((value) => (value === null ? "" : this.unit(value))) },
+        { ...axis, size: 54, gap: 4, space: 30, ...(this.log ? { splits: (_, __, low, high) => logTicks(low, high), filter: (_, splits) => splits } : {}), values: (_, splits) => splits.map((value) => (value === null ? "" : this.unit(value))) },
       ],
       series: [
         {},
@@ -114,7 +114,7 @@ export class Chart {
       pen.save();
       pen.strokeStyle = pen.fillStyle = colorOf(color);
       pen.lineWidth = devicePixelRatio;
-      pen.setLineDash(name === "started" ? [3 * devicePixelRatio, 3 * devicePixelRatio] : []);
+      pen.setLineDash(DASHED.includes(name) ? [3 * devicePixelRatio, 3 * devicePixelRatio] : []);
       pen.beginPath();
       pen.moveTo(x, box.top);
       pen.lineTo(x, box.top + box.height);
@@ -125,12 +125,12 @@ export class Chart {
 
   point(place) {
     const { times, lines } = this.data;
-    const latest = place === null || place === undefined;
+    const now = place === null || place === undefined;
     const values = lines.map(([column, name]) => {
-      const value = latest ? column.findLast((entry) => entry !== null) : column[place];
+      const value = now ? latest(column) : column[place];
       return `${lines.length > 1 ? `${name} ` : ""}${this.unit(value ?? null)}`;
     });
-    this.now.textContent = `${latest ? "" : `${moment(new Date(times[place] * 1000).toISOString(), false)}  `}${values.join(" · ")}`;
+    this.now.textContent = `${now ? "" : `${moment(new Date(times[place] * 1000).toISOString(), false)}  `}${values.join(" · ")}`;
   }
 
   /** At most 48 rows, only while they are looked at. */
@@ -169,11 +169,31 @@ function clock(at, step) {
   return `${String(when.getHours()).padStart(2, "0")}:${String(when.getMinutes()).padStart(2, "0")}`;
 }
 
-function logarithmic(_, low, high) {
-  return [10 ** Math.floor(Math.log10(Math.min(low ?? 1, 0.1))), 10 ** Math.ceil(Math.log10(Math.max(high ?? 1, 200)))];
+function decades(_, low, high) {
+  return [10 ** Math.floor(Math.log10(low ?? 0.1)), 10 ** Math.ceil(Math.log10((high ?? 1) * 1.01))];
+}
+
+/** Ticks of a logarithmic axis: 1, 2 and 5 of each decade where there are few, else at most seven decades. */
+export function logTicks(low, high) {
+  const span = Math.log10(high / low);
+  const of = span > 2.5 ? [1] : [1, 2, 5];
+  const step = Math.ceil(span / 6);
+  const ticks = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += Math.max(1, step)) {
+    ticks.push(...of.map((digit) => digit * 10 ** power).filter((at) => at >= low * 0.999 && at <= high * 1.001));
+  }
+  return ticks;
 }
 
 const MARKS = { started: "--blue", promoted: "--green", rolled_back: "--warn" };
+const DASHED = ["started", "next step"];
+
+/** What the upright lines within these times are. */
+function legendOf(marks, times) {
+  const seen = marks.filter(({ at }) => at >= times[0] && at <= times.at(-1));
+  return [...new Map(seen.map(({ name, color }) => [name, color]))].map(([name, color]) =>
+    key(`upright line: ${name === "started" ? "rollout started" : words(name)}`, color, DASHED.includes(name)));
+}
 
 /** The columns of /series as times and marks. */
 export function axisOf(series) {

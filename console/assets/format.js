@@ -6,9 +6,20 @@ export function number(value, digits = 3) {
   if (value === null || value === undefined) return NONE;
   if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1e6 || size < 1e-4) return value.toExponential(1).replace("e+", "e");
   if (size >= 10 ** (digits - 1)) return Math.round(value).toLocaleString("en-US");
-  return String(Number(value.toPrecision(digits)));
+  return value.toLocaleString("en-US", { maximumSignificantDigits: digits });
+}
+
+export const MOST_EVIDENCE = 10000;
+
+/** An e-value; how far it is above any threshold says nothing to a reader. */
+export function evidence(value) {
+  return value >= MOST_EVIDENCE ? `over ${number(MOST_EVIDENCE)}` : number(value);
+}
+
+/** The last value that there is: the newest minute may be incomplete. */
+export function latest(values) {
+  return values?.findLast((value) => value !== null) ?? null;
 }
 
 export function percent(share, digits = 1) {

@@ -27,7 +27,7 @@ export function modelPage(context, root, name) {
   const head = el("div");
   const law = el("div");
   const record = el("div");
-  const panel = new WhatIf(name);
+  const panel = new WhatIf(context, name);
   root.append(head, panel.node, law, record);
 
   async function refresh() {

@@ -123,7 +123,7 @@ export function confirm({ title, body, label, required, button, tone, send, max 
           dialog.close();
           return;
         }
-        problem.textContent = `${error.message} Nothing is known of it here: you can send it again, it counts once.`;
+        problem.textContent = error.status === 400 ? error.message : `${error.message} Nothing is known of it here: you can send it again, it counts once.`;
         yes.disabled = false;
       }
     });
@@ -133,7 +133,7 @@ export function confirm({ title, body, label, required, button, tone, send, max 
     });
     document.body.append(dialog);
     dialog.showModal();
-    field.focus();
+    form.querySelector("input, textarea").focus();
   });
 }
 

@@ -1,5 +1,6 @@
 // A latency against the request rate, as SVG, with a table of the same numbers.
 
+import { logTicks } from "./charts.js";
 import { el, svg } from "./dom.js";
 import { latency, number } from "./format.js";
 
@@ -29,7 +30,7 @@ export function rateChart({ title, name, curve, loads, bound, changed }) {
   const edge = (side, end) => shown.map((point) => [point.rate_rps, band(point, side)[end]]);
 
   const picture = svg("svg", { class: "rate-chart", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": summary(title, shown, sides, band) },
-    ticks(low, high).map((at) => [
+    logTicks(low, high).map((at) => [
       svg("line", { class: "grid", x1: LEFT, x2: RIGHT, y1: y(at), y2: y(at) }),
       svg("text", { x: LEFT - 5, y: y(at) + 4, "text-anchor": "end" }, latency(at))]),
     steps(most).map((at) => svg("text", { x: x(at), y: BOTTOM + 14, "text-anchor": "middle" }, number(at))),
@@ -65,17 +66,6 @@ function numbers(title, shown, sides, value) {
     el("tbody", shown.map((point) => el("tr",
       el("th", { scope: "row" }, number(point.rate_rps)),
       columns.map(([side, line]) => el("td", text(value(point, side, line), line)))))));
-}
-
-/** Of a logarithmic axis: decades, or 1, 2 and 5 of them where there are few. */
-function ticks(low, high) {
-  const decades = Math.log10(high / low);
-  const of = decades > 2.5 ? [1] : [1, 2, 5];
-  const marks = [];
-  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
-    marks.push(...of.map((digit) => digit * 10 ** power).filter((at) => at >= low && at <= high));
-  }
-  return marks;
 }
 
 function steps(most) {

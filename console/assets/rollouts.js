@@ -3,13 +3,18 @@
 import { at, get, post, Problem } from "./api.js";
 import { Chart } from "./charts.js";
 import { el, fill, svg } from "./dom.js";
-import { change, duration, latency, number, percent, valueOf, words } from "./format.js";
+import { change, duration, evidence as odds, latency, MOST_EVIDENCE, number, percent, valueOf, words } from "./format.js";
 import { Tail } from "./log.js";
 import { action, barred, confirm, figure, list, notice, pill, refused, side, table, time } from "./parts.js";
 import { section } from "./target.js";
 
 const WORSE = 100;  // mean over the streams at which green is rolled back
-const NOT_WORSE = 20;  // of each stream: the step is passed
+const NOT_WORSE = 20;  // of each stream, where no better goodput is proved: the step is passed
+const BETTER = 100;  // of goodput: green is better, and no stream needs a proof of its own
+const LEAST_EVIDENCE = 0.01;
+
+const RULE = `A step passes when goodput reaches ${BETTER} for “better”, or when every stream reaches ${NOT_WORSE} for “not worse”; a share below blue's only has to show no harm. Green is rolled back when the mean of “worse” reaches ${WORSE}.`;
+const scale = (_, low, high) => [Math.min(0.1, low ?? 1), Math.max(1000, high ?? 1)];
 
 export function rolloutsPage(context, root) {
   let all = null;
@@ -53,10 +58,10 @@ export function rolloutPage(context, root, id) {
   const actions = el("div", { class: "actions" });
   const now = el("div");
   const compared = el("div");
-  const curve = new Chart({ title: "Evidence: green is not worse", unit: (value) => number(value, 2), log: true, height: 170, sync: id });
-  const against = new Chart({ title: "Evidence: green is worse", unit: (value) => number(value, 2), log: true, height: 170, sync: id });
+  const curve = new Chart({ title: "Evidence: green is not worse", unit: odds, log: true, range: scale, height: 170, sync: id });
+  const against = new Chart({ title: "Evidence: green is worse", unit: odds, log: true, range: scale, height: 170, sync: id });
   const evidence = el("section", { "aria-label": "Evidence over time", hidden: true }, el("h2", "Evidence over time"),
-    el("p", { class: "muted" }, `E-values on a logarithmic scale. A step is passed when every stream reaches ${NOT_WORSE} for “not worse”; green is rolled back when the mean of “worse” reaches ${WORSE}.`),
+    el("p", { class: "muted" }, `E-values on a logarithmic scale that ends at ${number(MOST_EVIDENCE)}. ${RULE}`),
     el("div", { class: "charts wide" }, curve.node, against.node));
   const tail = new Tail(id);
   const rest = el("div");
@@ -140,26 +145,36 @@ export function rolloutPage(context, root, id) {
       table("This step, and blue before the canary", ["", "Green, this step", "Blue, this step", "Blue, before"], [
         row("Requests", (arm) => number(arm.total)),
         row("Failed", (arm) => bad(arm.errors, arm)),
-        row("Stalled", (arm) => bad(arm.stalled, arm)),
+        row("First token far too late", (arm) => bad(arm.stalled, arm)),
         row("Gave up", (arm) => bad(arm.gave_up, arm)),
         row("Refused", (arm) => bad(arm.refused, arm)),
         row("TTFT p95", (arm) => latency(arm.ttft_p95_s)),
         row("ITL p95", (arm) => latency(arm.itl_p95_s)),
         row("Whole answer p95", (arm) => latency(arm.e2e_p95_s)),
-      ], { kind: "matrix" }));
+      ], { kind: "matrix" }),
+      el("p", { class: "muted" }, "All requests of the step. The judge below counts those that can be compared: a request that waits in a queue which advances is late, not stalled, once green serves alone."));
   }
 
   function judged() {
     if (!rollout.judged.length) return section("The judge", el("p", { class: "empty" }, "Nothing is judged yet: green has answered no request of this step."));
-    const high = Math.max(0.01, ...rollout.judged.flatMap((stream) => [stream.green_interval?.[1] ?? 0, stream.blue_interval?.[1] ?? 0]));
+    const { goodput } = rollout;
+    const high = Math.max(0.01, ...[...rollout.judged, ...(goodput ? [goodput] : [])].flatMap((stream) => [stream.green_interval?.[1] ?? 0, stream.blue_interval?.[1] ?? 0]));
+    const proved = Boolean(goodput?.proof);
+    const needed = proved || rollout.outcome !== "running" ? "" : ` of ${NOT_WORSE}`;
     const rows = rollout.judged.map((stream) => [
       [words(stream.stream), stream.edge_s ? el("small", ` bad above ${latency(stream.edge_s)}`) : null],
       intervals(stream, high),
-      el("span", { class: "even" }, el("span", { class: stream.not_worse >= NOT_WORSE ? "good" : null }, number(stream.not_worse)), el("small", ` of ${NOT_WORSE}`)),
-      el("span", { class: "even" }, el("span", { class: stream.worse >= 10 ? "bad" : null }, number(stream.worse)), el("small", ` of ${WORSE}`)),
+      el("span", { class: "even" }, el("span", { class: stream.not_worse >= NOT_WORSE ? "good" : null }, odds(stream.not_worse)), el("small", proved ? " not needed" : needed)),
+      el("span", { class: "even" }, el("span", { class: stream.worse >= 10 ? "bad" : null }, odds(stream.worse)), el("small", ` of ${WORSE}`)),
       stream.says,
     ]);
-    return section("The judge",
+    const better = goodput && [
+      table("Goodput: requests that fail or miss an objective", ["Stream", `Bad requests, 0 to ${percent(high)}`, "Better", "In words"], [[
+        "goodput", intervals(goodput, high),
+        el("span", { class: "even" }, el("span", { class: goodput.better >= BETTER ? "good" : null }, odds(goodput.better)), el("small", ` of ${BETTER}`)),
+        goodput.proof ? `Proved: ${goodput.proof}` : goodput.says,
+      ]], { keys: ["goodput"] })];
+    return section("The judge", el("p", { class: "muted" }, RULE), better,
       table("Share of bad requests with its 95 % interval, and the evidence", ["Stream", `Bad requests, 0 to ${percent(high)}`, "Not worse", "Worse", "In words"], rows, { keys: rollout.judged.map((stream) => stream.stream) }));
   }
 
@@ -185,8 +200,9 @@ export function rolloutPage(context, root, id) {
     const times = points.map((point) => Date.parse(point.at) / 1000);
     const streams = [...new Set(points.flatMap((point) => Object.keys(point.judged)))];
     const palette = ["--text", "--violet", "--warn", "--muted", "--bad", "--accent", "--green"];
-    const lines = (place) => streams.map((stream, at_) => [points.map((point) => point.judged[stream]?.[place] ?? null), words(stream), palette[at_ % palette.length]]);
-    const marks = points.filter((point, place) => place && point.weight !== points[place - 1].weight).map((point) => ({ at: Date.parse(point.at) / 1000, name: "started", color: "--muted" }));
+    const shown = (value) => (value === undefined ? null : Math.min(MOST_EVIDENCE, Math.max(LEAST_EVIDENCE, value)));
+    const lines = (place) => streams.map((stream, at_) => [points.map((point) => shown(point.judged[stream]?.[place])), words(stream), palette[at_ % palette.length]]);
+    const marks = points.filter((point, place) => place && point.weight !== points[place - 1].weight).map((point) => ({ at: Date.parse(point.at) / 1000, name: "next step", color: "--muted" }));
     curve.show(times, lines(1), { bounds: [[NOT_WORSE, "needed"]], marks });
     against.show(times, lines(0), { bounds: [[WORSE, "back at"]], marks });
   }

@@ -8,6 +8,7 @@ import { action, barred, confirm, figure, list, notice, pill, refused, table, ti
 import { section } from "./target.js";
 
 const STRATEGY = {
+  hot: "the running servers take the values",
   surge: "an additional server starts",
   replace: "one server after the other gives its place to a new one",
   swap: "the only server gives its place: a planned outage",
@@ -16,6 +17,11 @@ const CLASS = {
   auto: "reversible, and invisible to users",
   gated: "changes what is accepted, quality or hardware: always needs approval",
   note: "advice only",
+};
+const GAIN = {
+  always: "without a measurable gain it is rolled back",
+  if_missed: "where the SLO is missed, it is rolled back without a measurable gain",
+  never: "it need not be better",
 };
 /** What of the charts shows a metric; the first match counts. */
 const SEEN = [[/ttft|first/, "ttft"], [/itl|gap/, "itl"], [/kv|cache/, "kv"], [/preempt/, "preemptions"], [/gpu|throttle|memory/, "gpu"], [/wait|queue|running|seqs/, "queue"], [/request|rps|rate|goodput/, "rate"]];
@@ -108,7 +114,7 @@ export function suggestionPage(context, root, id) {
       el("button", { type: "button", id: "show-new", onclick: showNew }, "Show the present version")));
     fill(body, reasons());
     graph();
-    fill(rest, how(), flags());
+    fill(rest, byHand(status), how(), flags());
     fill(decide, decision(status));
   }
 
@@ -161,9 +167,24 @@ export function suggestionPage(context, root, id) {
         preflight?.start_s ? pair("Start", `about ${duration(preflight.start_s)}`) : null,
         forecast && pair("How long", `${forecast.start ? "with the start " : ""}usually ${duration((forecast.start?.usual_s ?? 0) + forecast.usual_s + forecast.hold_s)}, nine of ten within ${duration((forecast.start?.likely_s ?? 0) + forecast.likely_s + forecast.hold_s)}, at ${number(forecast.rate_rps)} requests a second`),
         forecast?.too_long.length ? pair("Too little traffic", `the step${forecast.too_long.length > 1 ? "s" : ""} at ${forecast.too_long.map((weight) => `${weight} %`).join(", ")} will probably end undecided`) : null,
-        plan && pair("Margin", `green must not be worse by ${percent(plan.margin)} of its requests; ${plan.gain_needed ? "without a measurable gain it is rolled back" : "it need not be better"}`)),
+        plan && pair("Margin", `green must not be worse by ${percent(plan.margin)} of its requests; ${GAIN[shown.gain_needed]}`)),
       steps.length ? table("Steps of the rollout", ["Green's traffic", "At least", "Takes"], steps) : null,
-      [...shown.notes, ...(preflight?.notes ?? [])].length ? el("ul", { class: "notes" }, [...shown.notes, ...(preflight?.notes ?? [])].map((note) => el("li", note))) : null);
+      shown.notes.length ? el("ul", { class: "notes" }, shown.notes.map((note) => el("li", note))) : null);
+  }
+
+  /** What to copy where flettner changes nothing. */
+  function byHand(status) {
+    const text = shown.preflight?.patch || shown.command;
+    if (target.mode !== "advise" || status !== "open" || !text) return null;
+    const copied = el("span", { class: "muted", role: "status" });
+    const copy = async () => {
+      await navigator.clipboard.writeText(text);
+      copied.textContent = " Copied.";
+    };
+    return section("Apply it by hand",
+      el("p", { class: "muted" }, shown.preflight?.patch ? "The patch of the server's manifest:" : "The command line with the change. Keep your own host, port, API key and environment:"),
+      el("pre", { class: "by-hand", tabindex: "0", "aria-label": "To apply by hand" }, text),
+      navigator.clipboard && el("button", { type: "button", id: "copy", onclick: copy }, "Copy"), copied);
   }
 
   /** Every flag of the server; a changed flag twice. */
@@ -189,7 +210,7 @@ export function suggestionPage(context, root, id) {
     const approving = common || (status === "checking" ? "The preflight check still runs." : "")
       || (shown.class === "note" ? "This is advice only." : "")
       || (status === "held" ? `${shown.preflight.owner} writes the manifest: commit the change there.` : "")
-      || (target.mode === "advise" ? "The mode is advise: nothing is changed. Set [agent] mode = \"approve\" and restart." : "")
+      || (target.mode === "advise" ? "The mode is advise: apply it by hand, as shown, or set [agent] mode = \"approve\" and restart." : "")
       || (shown.barred && shown.barred === context.me.principal ? "You proposed it: another operator must approve it." : "")
       || (target.paused ? "The target is paused; resume it first." : "");
     return [

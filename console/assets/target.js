@@ -1,9 +1,10 @@
 // One target: status, charts, servers and earlier changes.
 
 import { at, get, post, newKey, Problem } from "./api.js";
+import { propose, ProposalField } from "./propose.js";
 import { Chart, CHARTS, drawn, showColumn, strictest } from "./charts.js";
 import { el, fill } from "./dom.js";
-import { change, flag, latency, number, percent, valueOf, words } from "./format.js";
+import { change, flag, latency, latest, number, percent, valueOf, words } from "./format.js";
 import { action, barred, figure, notice, pill, side, table, time } from "./parts.js";
 
 const HOURS = [1, 3, 6, 12, 24];
@@ -69,18 +70,24 @@ export function targetPage(context, root, name) {
       target.failover && el("p", { class: "note bad" }, target.failover),
       target.note && target.note !== target.failover ? el("p", { class: "note" }, target.note) : null,
       el("p", { class: "links" },
-        target.suggestions.map((id, place) => el("a", { class: "button ask", href: `#/suggestions/${encodeURIComponent(id)}` }, place ? `Also ${id}` : "A suggestion needs approval")),
+        target.suggestions.map((id, place) => el("a", { class: "button ask", href: `#/suggestions/${encodeURIComponent(id)}` }, place ? `Also ${id}` : target.mode === "advise" ? "A suggestion to apply by hand" : "A suggestion needs approval")),
         target.held.map((id) => el("a", { class: "button", href: `#/suggestions/${encodeURIComponent(id)}` }, `${id} is held, to be committed`)),
         target.rollout && el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, "Latest rollout"),
         el("a", { href: `#/model/${encodeURIComponent(name)}` }, "Model and what if"),
         el("a", { href: `#/audit?target=${encodeURIComponent(name)}` }, "Audit of this target")));
     const bar = barred(context);
-    fill(actions, target.paused
-      ? action("resume", "Resume", () => turn("resume"), { reason: bar })
-      : action("pause", "Pause", () => turn("pause"), { reason: bar }));
+    fill(actions, action("propose", "Propose…", ask, { reason: bar }), target.paused
+      ? action("resume", "Resume", () => turn("resume"), { reason: bar, by: bar && "why-propose" })
+      : action("pause", "Pause", () => turn("pause"), { reason: bar, by: bar && "why-propose" }));
     fill(figures, numbers());
     fill(more, servers(), findings(), budget(), sources(), outcomes());
     plot();
+  }
+
+  async function ask() {
+    const field = new ProposalField();
+    const refusal = await propose(name, field.node, () => field.changes());
+    if (refusal) notice(slot, "bad", refusal);
   }
 
   async function turn(what) {
@@ -96,7 +103,7 @@ export function targetPage(context, root, name) {
 
   function numbers() {
     const { reading, slo } = target;
-    const attained = series?.attainment.at(-1) ?? null;
+    const attained = latest(series?.attainment);
     const goal = strictest(slo);
     const p95 = (latencies, objective) => (objective && latencies?.p95 > objective.under_s ? "bad" : "");
     return [
@@ -139,7 +146,7 @@ export function targetPage(context, root, name) {
 
   function sources() {
     const rows = target.sources.map((source) => [source.source, source.available ? "answers" : el("span", { class: "warn" }, "lost"), time(source.at), source.why]);
-    return section("Sources", table("Sources", ["Source", "State", "Since", "Why"], rows, { hidden: true }));
+    return section("Sources", table("Sources", ["Source", "State", "Since", "Why"], rows, { hidden: true, empty: "Every source has answered since the daemon's start." }));
   }
 
   function outcomes() {

@@ -3,7 +3,7 @@
 import { at, get } from "./api.js";
 import { strictest } from "./charts.js";
 import { el, fill } from "./dom.js";
-import { change, duration, latency, number, percent, words } from "./format.js";
+import { change, duration, latency, latest, number, percent, words } from "./format.js";
 import { list, pill, sparkline, table } from "./parts.js";
 
 const HOURS = 24;
@@ -49,26 +49,26 @@ export function targetsPage(context, root) {
       ...targets.flatMap((target) => target.servers.filter((server) => server.failing).map((server) => el("li", { class: "bad" }, link(target.name), `: ${server.name} ${server.failing}`))),
       ...open.map((suggestion) => el("li", { class: "ask" },
         el("a", { href: `#/suggestions/${encodeURIComponent(suggestion.id)}` }, change(suggestion.from, suggestion.to)), " on ", suggestion.target,
-        el("span", { class: "muted" }, ` · ${suggestion.preflight?.owner ? `held: ${suggestion.preflight.owner} writes the manifest, commit the change there` : "needs approval"}, expires in ${duration((new Date(suggestion.expires_at) - context.now()) / 1000)}`))),
+        el("span", { class: "muted" }, ` · ${suggestion.preflight?.owner ? `held: ${suggestion.preflight.owner} writes the manifest, commit the change there` : targets.find((target) => target.name === suggestion.target)?.mode === "advise" ? "to apply by hand" : "needs approval"}, expires in ${duration((new Date(suggestion.expires_at) - context.now()) / 1000)}`))),
       ...busy.map((target) => el("li", { class: "busy" },
         el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, `${words(target.phase)} on ${target.name}`),
         el("span", { class: "muted" }, target.note && ` · ${target.note}`))),
     ];
-    if (!items.length) return el("p", { class: "muted" }, "Nothing needs approval.");
+    if (!items.length) return el("p", { class: "muted" }, "Nothing needs a decision.");
     return [el("h2", { id: "urgent" }, "Needs a decision, or is in progress"), el("ul", items)];
   }
 
   function row(target) {
     const { reading, slo } = target;
     const now = series.get(target.name);
-    const attained = last(now, "attainment");
+    const attained = latest(now?.attainment);
     const goal = strictest(slo);
-    const gpu = last(now, "gpu_utilization");
+    const gpu = latest(now?.gpu_utilization);
     const late = slo?.ttft && target.ttft_p95_s > slo.ttft.under_s;
     return [
       link(target.name),
       [pill(target.phase), " ", el("span", { class: "muted" }, target.mode), target.paused ? [" ", pill("paused", "paused")] : null],
-      target.goodput_rps === null ? number(last(now, "goodput_rps")) : [number(target.goodput_rps), el("small", " req/s")],
+      target.goodput_rps === null ? number(latest(now?.goodput_rps)) : [number(target.goodput_rps), el("small", " req/s")],
       el("span", { class: goal && attained !== null && attained < goal ? "bad" : null }, percent(attained)),
       el("span", { class: late ? "bad" : null }, latency(target.ttft_p95_s)),
       reading ? [number(reading.waiting.mean, 2), el("small", " waiting "), number(reading.running.mean, 2), el("small", " running")] : "–",
@@ -84,10 +84,6 @@ export function targetsPage(context, root) {
 
 function link(name) {
   return el("a", { href: `#/targets/${encodeURIComponent(name)}` }, name);
-}
-
-function last(series, column) {
-  return series?.[column].at(-1) ?? null;
 }
 
 function describeValues(values) {

@@ -3,7 +3,8 @@
 import { at, post, Problem } from "./api.js";
 import { el, fill, say } from "./dom.js";
 import { flagOf, latency, number, percent } from "./format.js";
-import { notice, table } from "./parts.js";
+import { action, barred, notice, table } from "./parts.js";
+import { describe, propose } from "./propose.js";
 import { rateChart } from "./rate_chart.js";
 
 const PATIENCE_MS = 90000;  // seconds of CPU, of low priority
@@ -25,7 +26,9 @@ const ROWS = [
 ];
 
 export class WhatIf {
-  constructor(name) {
+  constructor(context, name) {
+    this.context = context;
+    this.name = name;
     this.path = `${at("targets", name)}/predictions`;
     this.fields = el("div", { class: "filters" });
     this.button = el("button", { type: "submit", class: "primary" }, "Predict");
@@ -102,6 +105,11 @@ export class WhatIf {
     this.button.textContent = "Predict";
   }
 
+  async propose(to) {
+    const refusal = await propose(this.name, describe(to), () => to);
+    if (refusal) notice(this.problem, "bad", refusal);
+  }
+
   draw(answer, body) {
     const changed = Object.keys(body.to).length > 0;
     const band = (value, say_) => (value ? `${say_(value.value)} (${say_(value.low)} to ${say_(value.high)})` : "–");
@@ -120,6 +128,7 @@ export class WhatIf {
       answer.extrapolation && el("p", { class: "note warn" }, `Less certain: ${answer.extrapolation}`),
       table(`${number(answer.requests)} recorded requests, ${number(answer.rate_rps)} a second for each server; step times from the ${answer.law_source}. In brackets: 80 % of the draws.`,
         ["Number", "Now", "Then"], rows),
+      changed && action("propose", "Propose these flags…", () => this.propose(body.to), { reason: barred(this.context) }),
       el("div", { class: "charts wide" }, charts));
   }
 }

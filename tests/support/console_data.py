@@ -10,7 +10,14 @@ from random import Random
 from flettner.agent.audit.history import Point
 from flettner.agent.audit.records import GENESIS, Actor, JournalEntry, encode_line
 from flettner.agent.domain.answers import AnswerComparison
-from flettner.agent.domain.canary_evidence import CanaryEvidence, Counts, EProcessPair, EvidenceStream
+from flettner.agent.domain.canary_evidence import (
+    CanaryEvidence,
+    Counts,
+    EProcessPair,
+    EvidenceStream,
+    GainBeside,
+    Goodput,
+)
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import (
@@ -154,7 +161,7 @@ def suggest(daemon: Scene) -> Suggestion:
         why="two GPUs are free", start_s=95.0, notes=("warm start: weights and graphs are in the cache",)
     )
     forecast = Forecast(rate_rps=7.4, usual_s=260, likely_s=540, hold_s=1800)
-    notes = ("asked for 256; the bound's step allows one doubling at a time",)
+    notes = ("asked for 256; the bound's step allows one doubling at a time", *preflight.notes)
     made = replace(made, proposal=proposal, preflight=preflight, plan=PLAN, forecast=forecast, notes=notes)
     daemon.set(replace(state, suggestions=Suggestions(open=(made,)), note="waits for an approval"))
     return made
@@ -213,7 +220,16 @@ def _canary(rollout: str, suggestion: Suggestion, green: Server, blue: str, at: 
         phase_since=at - timedelta(minutes=4),
         step=1,
         step_since=at - timedelta(minutes=4),
-        evidence=CanaryEvidence(streams=streams, valid_s=231.0, at=at),
+        evidence=CanaryEvidence(
+            streams=streams,
+            valid_s=231.0,
+            at=at,
+            better="better: green missed 4 of 640, blue 300 of 1,210",
+            goodput=Goodput(
+                beside=GainBeside(of_blue=EProcessPair(log_above=20.0)),
+                counted=Counts(green=640, green_bad=4, control=1210, control_bad=300),
+            ),
+        ),
         exposed=arm(random, 702, 0.28),
         bad=24,
         quality=AnswerComparison(

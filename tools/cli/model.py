@@ -81,11 +81,20 @@ def _law_text(answer: Json) -> str:
         f"{format_time(answer['at'])}; knee at {law['knee']:g} tokens:"
     )
     rows = [
-        (what, f"{coefficient['value']:.4g} µs", f"{coefficient['low']:.4g} to {coefficient['high']:.4g} µs")
+        (
+            what,
+            f"{_format_us(coefficient['value'])} µs",
+            f"{_format_us(coefficient['low'])} to {_format_us(coefficient['high'])} µs",
+        )
         for name, what in UNITS.items()
         if (coefficient := law["coefficients"][name])["value"] or coefficient["high"]
     ]
     return format_sentence(head) + "\n" + format_table(("time of", "law", "80 % of laws"), rows)
+
+
+def _format_us(value: float) -> str:
+    """Microseconds, rounded, without a power of ten."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits say enough
 
 
 def _check_text(check: Json) -> str:

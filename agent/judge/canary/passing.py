@@ -27,7 +27,7 @@ from flettner.agent.judge.canary.clients import log_not_worse, log_worse
 from flettner.agent.judge.canary.evidence import FULL_WEIGHT
 from flettner.agent.judge.canary.gain import describe_gain
 from flettner.agent.judge.failure_modes import LEAST_CONTROL
-from flettner.agent.judge.wording import describe_counts, describe_odds
+from flettner.agent.judge.wording import describe_counts, describe_duration, describe_odds
 
 LOOKS_WORSE = log(10.0)
 FEW, SOON_S = 10, 15.0  # requests and seconds of a step while blue fails badly
@@ -189,7 +189,7 @@ def _least(now: Situation) -> list[str]:
     if not now.alone and now.blue.total < control:
         lacks.append(f"blue has answered {now.blue.total} of {control} requests meanwhile")
     if evidence.valid_s < least_s:
-        lacks.append(f"{evidence.valid_s:.0f} of {least_s:.0f} s have passed")
+        lacks.append(f"{describe_duration(evidence.valid_s)} of {describe_duration(least_s)} have passed")
     worse = (stream.name for stream in evidence.streams if log_worse(stream) > LOOKS_WORSE)
     return [*lacks, *(f"{name} looks worse, which is not proved yet" for name in worse)]
 
@@ -237,7 +237,7 @@ def _gain_lacks(now: Situation) -> list[str]:
 
 def _why_passed(now: Situation) -> str:
     evidence = now.evidence
-    after = f"after {now.green.total} requests in {evidence.valid_s:.0f} s"
+    after = f"after {now.green.total} requests in {describe_duration(evidence.valid_s)}"
     if evidence.better or now.beside:
         shown = evidence.better.removeprefix("better: ") or gp.describe_missed(evidence.goodput.counted)
         return f"green is better {after}: {shown}"

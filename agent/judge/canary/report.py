@@ -6,6 +6,7 @@ from math import exp
 from flettner.agent.domain.canary_evidence import CanaryEvidence, EvidenceStream
 from flettner.agent.judge.attainment import wilson_interval
 from flettner.agent.judge.canary.clients import log_not_worse, log_worse
+from flettner.agent.judge.canary.goodput import describe_missed, log_better, log_better_than_baseline
 from flettner.agent.judge.wording import describe_counts
 
 MOST = 700.0  # the largest power of e that a float holds
@@ -33,6 +34,44 @@ class EvidenceReport:
     not_worse: float
     chance: float
     says: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputReport:
+    """The evidence on requests that fail or miss an objective. Intervals as in EvidenceReport.
+
+    `better`: the e-value that green is better than blue beside it, or than blue's baseline; 100 is proof.
+    `proof`: in what green was proved better at a load that counts; then no stream needs a proof of its own.
+    """
+
+    green_bad: int
+    green_of: int
+    green_interval: tuple[float, float] | None
+    blue_bad: int
+    blue_of: int
+    blue_interval: tuple[float, float] | None
+    better: float
+    proof: str
+    says: str
+
+
+def report_goodput(evidence: CanaryEvidence) -> GoodputReport | None:
+    """None before green's first request of the step."""
+    goodput = evidence.goodput
+    counts = goodput.counted
+    if not counts.green:
+        return None
+    return GoodputReport(
+        green_bad=counts.green_bad,
+        green_of=counts.green,
+        green_interval=wilson_interval(counts.green_bad, counts.green),
+        blue_bad=counts.control_bad,
+        blue_of=counts.control,
+        blue_interval=wilson_interval(counts.control_bad, counts.control),
+        better=_e_value(max(log_better(evidence), log_better_than_baseline(goodput))),
+        proof=evidence.better.removeprefix("better: "),
+        says=describe_missed(counts),
+    )
 
 
 def report_evidence(evidence: CanaryEvidence) -> tuple[EvidenceReport, ...]:

@@ -202,9 +202,31 @@ def test_in_advise_mode_the_approval_shows_the_manual_steps(opened: Opened, scen
     page = opened(SUGGESTION)
 
     expect(page.get_by_role("button", name="Approve…")).to_have_attribute("aria-disabled", "true")
-    expect(page.locator(".decide")).to_contain_text('Set [agent] mode = "approve"')
+    expect(page.locator(".decide")).to_contain_text('set [agent] mode = "approve"')
+    by_hand = page.get_by_role("region", name="Apply it by hand").locator("pre")
+    expect(by_hand).to_contain_text("vllm serve Qwen/Qwen3-8B --max-num-seqs 128")
     decide(page, "Deny…", "never", "Deny")
     expect(page.get_by_text("Denied.", exact=True)).to_be_visible()
+
+
+def test_a_person_proposes_a_change_in_the_console(opened: Opened) -> None:
+    page = opened("/targets/code")
+    page.get_by_role("button", name="Propose…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Change").fill("max_num_seqs")
+    dialog.get_by_label("Reason").fill("the evening peak")
+    dialog.get_by_role("button", name="Propose", exact=True).click()
+    expect(dialog.get_by_role("alert")).to_contain_text("is not KNOB=VALUE")
+    dialog.get_by_role("button", name="Cancel").click()
+
+    page.goto(f"{page.url.partition('#')[0]}#/targets/chat")
+    page.get_by_role("button", name="Propose…").click()
+    dialog.get_by_label("Change").fill("max_num_seqs=96")
+    dialog.get_by_label("Reason").fill("the evening peak")
+    dialog.get_by_role("button", name="Propose", exact=True).click()
+
+    expect(page.get_by_role("heading", level=1)).to_contain_text("max_num_seqs 64 → 96")
+    expect(page.locator(".why")).to_have_text("the evening peak")
 
 
 def test_a_target_is_paused_and_resumed(opened: Opened, scene: Scene) -> None:

@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from flettner.agent.audit.chain import Head, verify
+from flettner.agent.audit.records import Actor, JournalEntry
 from tests.integration.browser.conftest import Opened
 from tests.support.console_data import Scene, scenery
 from tests.support.console_site import Site, site
@@ -215,6 +216,36 @@ def test_filters_the_audit_and_verifies_an_entry(opened: Opened) -> None:
 
     expect(rows.first.get_by_text("Verified: its hash")).to_be_visible()
     expect(rows.first.locator(".mark.good")).to_be_visible()
+
+
+def test_the_audit_folds_observations_and_the_judge_shows_goodput(opened: Opened, scene: Scene) -> None:
+    for target in ("chat", "code"):
+        actor = Actor(kind="daemon", id="flettner")
+        scene.write(
+            JournalEntry(at=scene.at, actor=actor, action="target.observed", target=target, why="seen")
+        )
+    page = opened("/audit")
+    expect(page.get_by_role("status").filter(has_text="2 observations are folded")).to_be_visible()
+    expect(page.locator(".timeline > li:visible", has_text="target: observed")).to_have_count(0)
+    page.get_by_label("Observations").check()
+    expect(page.locator(".timeline > li:visible", has_text="target: observed")).to_have_count(2)
+
+    page.goto(f"{page.url.partition('#')[0]}#{PAGES['rollout']}")
+    goodput = page.get_by_role("table", name="Goodput: requests that fail or miss an objective")
+    expect(goodput).to_contain_text("over 10,000 of 100")
+    expect(goodput).to_contain_text("Proved: green missed 4 of 640")
+    expect(page.get_by_role("table", name="Share of bad requests")).to_contain_text("not needed")
+    expect(page.get_by_text("upright line: next step").first).to_be_visible()
+
+    values = "[4.9e8, 18120, 0.1234, 2.5e-5].map((value) => number(value))"
+    numbers = page.evaluate(f"import('/assets/format.js').then(({{ number }}) => {values})")
+    assert numbers == ["490,000,000", "18,120", "0.123", "0.000025"]
+    ticks = (
+        "import('/assets/charts.js').then(({ logTicks }) => [logTicks(0.1, 100), logTicks(1, 1e76).length])"
+    )
+    assert page.evaluate(ticks) == [[0.1, 1, 10, 100], 6]
+    page.goto(f"{page.url.partition('#')[0]}#{PAGES['target']}")
+    expect(page.locator(".figure", has_text="In SLO").first).to_contain_text("%")
 
 
 def test_verifies_the_full_chain_in_the_browser(opened: Opened, scene: Scene) -> None:

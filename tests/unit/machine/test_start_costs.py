@@ -48,7 +48,7 @@ def test_the_suggestion_says_what_green_costs_and_how_many_will_wait() -> None:
         return " ".join(Guard().seal(shown, SHARED, expires_at=NOON, plan=plan, forecast=forecast).notes)
 
     text = notes(foresee(waiting=100.0))
-    assert "start, canary and hold step take about 185 s (nine of ten less than 275 s)" in text
+    assert "start, canary and hold step take about 3.1 min (nine of ten less than 4.6 min)" in text
     assert (
         "1.04 times as long while green starts, and 2.10 times while both serve (as recorded on an H100)"
         in text
