@@ -1,7 +1,7 @@
 """systemd's journal formats: log lines as native-protocol datagrams, audit entries in the export format.
 
 Each key becomes a field of its own and the level a priority: `journalctl -u flettner
-FLETTNER_ROLLOUT=chat-o3`, `journalctl -u flettner -p warning`. Both formats encode a field in the same way:
+FLETTNER_ROLLOUT=chat-3`, `journalctl -u flettner -p warning`. Both formats encode a field in the same way:
 https://systemd.io/JOURNAL_NATIVE_PROTOCOL/, https://systemd.io/JOURNAL_EXPORT_FORMATS/.
 """
 

@@ -111,6 +111,7 @@ def _init(args: argparse.Namespace) -> int:
     if not tokens.exists():
         sys.stdout.write(f"  flettner token new --tokens-file {tokens} --role operator --name YOU\n")
     sys.stdout.write(f"  flettner check {path}\n")
+    sys.stdout.write(f"  flettner run -c {path}\n")
     return 0
 
 

@@ -12,9 +12,12 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from flettner.agent.config.loader import Target, load_config
+import structlog
+
+from flettner.agent.config.loader import Config, Target, load_config
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.telemetry import logging
+from flettner.primitives.address import Address
 from flettner.tools.cli.dispatch import Subparsers, add_command
 
 _REDIRECT = "-m addrtype --dst-type LOCAL --dport PORT -j REDIRECT --to-ports"
@@ -79,10 +82,19 @@ def _run(args: argparse.Namespace) -> int:
     logging.configure(args.log_level)
     config = load_config(args.config)
     mode = "advise" if args.dry_run else config.mode
+    for url in console_urls(config):
+        structlog.get_logger().info("console.address", url=url)
     with suppress(asyncio.CancelledError):  # stopped while it waited for its start
         load = partial(load_config, args.config)
         asyncio.run(run(config, mode, accept_new_journal=args.accept_new_journal, load=load))
     return 0
+
+
+def console_urls(config: Config) -> list[str]:
+    """Where a browser of this host reaches the console; none over a unix socket alone."""
+    scheme = "https" if config.api.certificate else "http"
+    tcp = [listener for listener in config.api.listen if isinstance(listener, Address)]
+    return [f"{scheme}://{address.reached_here() if address.is_wildcard else address}/" for address in tcp]
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -102,6 +114,8 @@ def _check(args: argparse.Namespace) -> int:
     else:
         sys.stdout.writelines(f"{line}\n" for line in problems or [f"{args.config}: ready to run"])
         sys.stdout.writelines(f"\n{text}\n" for text in by_hand.values() if text)
+        if not problems:
+            sys.stdout.write(f"next: flettner run -c {args.config}\n")
     return 1 if problems else 0
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flettner.agent.config.loader import Config, load_config, parse_config
-from flettner.tools.cli.run import migration_steps
+from flettner.tools.cli.run import console_urls, migration_steps
 
 
 def config_of(engine: str, listen: str = "127.0.0.1:8080") -> Config:
@@ -78,3 +78,21 @@ def test_failed_check_prints_no_steps(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["check", str(config), "--json"]) == 1
     answer = json.loads(capsys.readouterr().out)
     assert (answer["ok"], answer["take_over"]) == (False, {})
+
+
+@pytest.mark.parametrize(
+    ("listen", "urls"),
+    [
+        ('["unix:/run/f/api.sock", "127.0.0.1:8090"]', ["http://127.0.0.1:8090/"]),
+        ('"[::1]:8090"', ["http://[::1]:8090/"]),
+        ('"unix:/run/f/api.sock"', []),
+    ],
+)
+def test_run_names_the_address_of_the_console(listen: str, urls: list[str]) -> None:
+    text = f'[api]\nlisten = {listen}\ntokens_file = "tokens"\n'
+    text += (
+        '[[targets]]\nname = "chat"\nengine = { kind = "docker" }\ntraffic = { listen = "127.0.0.1:8080" }\n'
+    )
+
+    config = parse_config(text, here=Path("/etc"), build=lambda *_, **__: None)
+    assert console_urls(config) == urls
