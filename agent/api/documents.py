@@ -31,7 +31,8 @@ from flettner.agent.machine.open_suggestions import barred_approver
 from flettner.agent.machine.starting import gain_needed
 from flettner.redaction import mask, masked
 from flettner.rules.table import slug_of
-from flettner.vllm_facts.flag_parser import FlagError, edit_flags
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import edit_flags
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity
 from flettner.vllm_facts.values import ChangeClass, Value
 
@@ -81,6 +82,7 @@ class TargetDocument(Document):
     phase: Phase
     mode: Mode
     paused: bool
+    maintenance: bool = Field(description="paused, and a server that exits is not started again")
     note: DocumentText = Field(description="reason for the current state")
     until: datetime | None = Field(description="end of a cool-down, or time of the next attempt")
     slo: Slo | None
@@ -247,6 +249,7 @@ def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDoc
         phase=state.phase,
         mode=state.mode,
         paused=state.paused,
+        maintenance=state.maintenance,
         note=state.note,
         until=state.until,
         slo=slo,

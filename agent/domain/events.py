@@ -186,6 +186,7 @@ class Aborted:
 class Paused:
     at: datetime
     actor: str
+    maintenance: bool = False
     request: str = ""
 
 

@@ -67,6 +67,7 @@ class State:
     approval: Approvers = "any"
     epoch: int = 0
     paused: bool = False
+    maintenance: bool = False  # paused, and a server that exits is left to the operator
     note: str = ""  # the reason for the present state, for operators
     until: datetime | None = None  # end of a cool-down
     fleet: Fleet = field(default_factory=Fleet)

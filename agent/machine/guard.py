@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 
 from flettner.agent.domain.digest import digest
 from flettner.agent.domain.lateness import has_need
@@ -17,7 +18,7 @@ from flettner.agent.machine.earlier_outcomes import gained_nothing, why_not_agai
 from flettner.agent.machine.evidence import no_measurement
 from flettner.agent.machine.hot_knobs import why_not_hot
 from flettner.agent.machine.suggestion_notes import altering_knobs, notes_of_plan
-from flettner.vllm_facts.knobs import beyond_sense, misfit, tunable
+from flettner.vllm_facts.knobs import KNOBS, beyond_sense, misfit, tunable
 from flettner.vllm_facts.values import Knob, Setting, Value, as_number
 
 PERSON = "person"  # the rule of a change that an operator requested
@@ -199,7 +200,7 @@ class Guard:
             why = (
                 f"[targets.bounds.{_toml_key(knob)}] does not allow the value"
                 if bound.has_limits
-                else f"{knob} is not one of the performance knobs that flettner tunes"
+                else f"{knob} is not one of the performance knobs that flettner tunes{_similar(knob)}"
             )
             return (
                 f"a change of {knob} was requested: {why}; to allow it, list the value in "
@@ -269,6 +270,11 @@ def _rate(state: State) -> float | None:
 def base_digest(setting: Setting) -> str:
     """The digest of the setting that a suggestion was made for."""
     return digest({knob: value for knob, value in setting.items() if value is not None})
+
+
+def _similar(knob: Knob) -> str:
+    near = get_close_matches(knob, [name for name in KNOBS if tunable(name)], n=1)
+    return f" (did you mean {near[0]}?)" if near and knob not in KNOBS else ""
 
 
 def _toml_key(knob: Knob) -> str:

@@ -30,6 +30,7 @@ from flettner.agent.machine.open_suggestions import (
 from flettner.agent.machine.restoring import missing_server, restart_failing, restore
 from flettner.agent.machine.starting import start_rollout
 from flettner.agent.machine.transitions import (
+    IDLE,
     Rules,
     Transition,
     choose_blue,
@@ -38,6 +39,8 @@ from flettner.agent.machine.transitions import (
     without_effects,
 )
 from flettner.agent.machine.windows import keep_approval
+from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.values import Setting
 
 
 def request_change(rules: Rules, state: State, event: ChangeAsked) -> Transition:
@@ -46,8 +49,8 @@ def request_change(rules: Rules, state: State, event: ChangeAsked) -> Transition
         rule=PERSON,
         to=event.to,
         why=event.reason or f"requested by {event.actor}",
-        expects="not known to flettner",
-        risks="not known to flettner; the canary judges it like any change",
+        expects=_describe_knobs(event.to),
+        risks="not predicted: the canary judges it like any change",
         source=event.actor,
         klass="gated",
     )
@@ -56,6 +59,14 @@ def request_change(rules: Rules, state: State, event: ChangeAsked) -> Transition
         return without_effects(replace(state, note=admitted.why))
     free = end_check(state, event.at, f"{event.actor} requested a change")
     return check_suggestion(rules, free, admitted, event.at)
+
+
+def _describe_knobs(to: Setting) -> str:
+    """What the catalogue says of the knobs; a gain is not predicted."""
+    facts = [KNOBS[knob] for knob in to if knob in KNOBS]
+    raised = [f" (raising it: {fact.effects})" if str(fact.effects) else "" for fact in facts]
+    meanings = [f"{fact.name}: {fact.meaning}{effect}" for fact, effect in zip(facts, raised, strict=True)]
+    return "; ".join([*meanings, "how much it gains is not predicted"])
 
 
 def approve(rules: Rules, state: State, event: Approved) -> Transition:
@@ -98,12 +109,26 @@ def cool_down(rules: Rules, state: State, event: Observed) -> Transition:
 
 
 def pause(_: Rules, state: State, event: Paused) -> Transition:
-    """Suggest and start nothing new; a running rollout continues."""
-    return without_effects(replace(state, paused=True, note=f"paused by {event.actor}"))
+    """Suggest and start nothing new; a running rollout continues.
+
+    In maintenance a server that exits is not started again either. It cannot begin during a rollout, which
+    needs its servers.
+    """
+    if event.maintenance and state.phase not in IDLE:
+        return without_effects(state)
+    kind = "in maintenance" if event.maintenance else "paused"
+    note = f"{kind}, by {event.actor}"
+    return without_effects(replace(state, paused=True, maintenance=event.maintenance, note=note))
 
 
-def resume(_: Rules, state: State, event: Resumed) -> Transition:
-    return without_effects(replace(state, paused=False, note=f"resumed by {event.actor}"))
+def resume(rules: Rules, state: State, event: Resumed) -> Transition:
+    """After maintenance a server of flettner that does not run starts again."""
+    ended = state.maintenance
+    state = replace(state, paused=False, maintenance=False, note=f"resumed by {event.actor}")
+    lost = missing_server(state)
+    if not ended or lost is None or not lost.ours or state.mode == "advise":
+        return without_effects(state)
+    return restore(rules, state, event.at, f"{lost.name} does not run at the end of the maintenance")
 
 
 def reconfigure(_: Rules, state: State, event: Reconfigured) -> Transition:
@@ -129,6 +154,8 @@ def on_server_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
         return without_effects(state)
     why = f"{event.server}: {event.why}"
     lost = missing_server(state)
-    if not event.gone or lost is None or not lost.ours or state.mode == "advise":
+    if state.maintenance:
+        why = f"{why}; in maintenance it is not started again"
+    if not event.gone or lost is None or not lost.ours or state.mode == "advise" or state.maintenance:
         return without_effects(choose_blue(replace(state, note=why)))
     return restore(rules, state, event.at, why)

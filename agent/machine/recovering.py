@@ -104,8 +104,16 @@ def resume_target(
     if state.phase is Phase.HALTED:
         state = enter_phase(state, Phase.OBSERVING, event.at, "the daemon was restarted by an operator")
     if (lost := missing_server(state)) is not None:
-        return restore(rules, state, event.at, f"{lost.name} was not running when the daemon started")
+        why = f"{lost.name} was not running when the daemon started"
+        return _leave_to_operator(state, lost) if state.maintenance else restore(rules, state, event.at, why)
     return request_effect(state, route_to(state.fleet.running))
+
+
+def _leave_to_operator(state: State, server: Server | None) -> Transition:
+    name = server.name if server else "no server"
+    route = route_to(state.fleet.running) if state.fleet.running else None
+    state = replace(state, note=f"in maintenance: {name} does not run and is not started")
+    return request_effect(state, route) if route else without_effects(state)
 
 
 def _resume_promotion_without_green(state: State, at: datetime) -> Transition:
@@ -207,6 +215,8 @@ def recover_without_blue(
     An adopted server is left to its owner.
     """
     blue, greens = state.fleet.blue, state.greens
+    if state.maintenance:
+        return _leave_to_operator(state, blue)
     why = f"{blue.name} was not running when the daemon started" if blue else "no server was running"
     up = bool(greens) and greens[-1].name in by_name
     if up and state.phase in {Phase.WARMING, Phase.CANARY} and len(greens) == 1:

@@ -66,7 +66,7 @@ export function targetPage(context, root, name) {
     if (!target) return;
     fill(head,
       el("p", { class: "crumb" }, el("a", { href: "#/targets" }, "Targets")),
-      el("h1", { tabindex: "-1" }, name, " ", pill(target.phase), target.paused ? pill("paused", "paused") : null, el("span", { class: "muted mode" }, `mode ${target.mode}`)),
+      el("h1", { tabindex: "-1" }, name, " ", pill(target.phase), target.paused ? pill("paused", target.maintenance ? "maintenance" : "paused") : null, el("span", { class: "muted mode" }, `mode ${target.mode}`)),
       target.failover && el("p", { class: "note bad" }, target.failover),
       target.note && target.note !== target.failover ? el("p", { class: "note" }, target.note) : null,
       el("p", { class: "links" },

@@ -306,9 +306,11 @@ class FakeDaemonView:
     def _after(self, state: State, event: Event) -> State:
         match event:
             case Paused():
-                return replace(state, paused=True, note=f"paused by {event.actor}")
+                return replace(
+                    state, paused=True, maintenance=event.maintenance, note=f"paused by {event.actor}"
+                )
             case Resumed():
-                return replace(state, paused=False, note="")
+                return replace(state, paused=False, maintenance=False, note="")
             case ChangeAsked():
                 return self._proposed(state, event)
             case Approved():

@@ -103,7 +103,12 @@ def add_abort(subparsers: Subparsers) -> None:
 
 
 def add_pause(subparsers: Subparsers) -> None:
-    _add_pause_or_resume(subparsers, "pause", "start no new rollouts on a target")
+    command = _add_pause_or_resume(subparsers, "pause", "start no new rollouts on a target")
+    command.add_argument(
+        "--maintenance",
+        action="store_true",
+        help="also leave a server alone that exits, so that you can stop or replace it, until `resume`",
+    )
 
 
 def add_resume(subparsers: Subparsers) -> None:
@@ -121,9 +126,10 @@ def add_reload(subparsers: Subparsers) -> None:
     )
 
 
-def _add_pause_or_resume(subparsers: Subparsers, name: str, summary: str) -> None:
+def _add_pause_or_resume(subparsers: Subparsers, name: str, summary: str) -> argparse.ArgumentParser:
     command = add_remote_command(subparsers, name, _pause_or_resume, summary)
     command.add_argument("target", metavar="TARGET", help="name of the target")
+    return command
 
 
 def _parse_digest(text: str) -> str:
@@ -180,10 +186,10 @@ def _approve(args: argparse.Namespace, daemon: ApiClient) -> int:
             return USAGE
         suggestion = _wait_for_check(daemon, daemon.get(path("suggestions", args.id)))
         sys.stderr.write(format_suggestion(suggestion))
+        if suggestion["status"] != "open":
+            raise RefusedError({"status": 409, "detail": _why_not_open(suggestion)})
         if is_held(suggestion):
             raise RefusedError({"status": 409, "detail": f"{args.id} is held: {_how_to_commit(args.id)}"})
-        if suggestion["status"] == "refused":
-            raise RefusedError({"status": 409, "detail": f"{args.id} was refused: {_last_note(suggestion)}"})
         outage = (
             f", with an outage of about {find_outage_s(suggestion):.0f} s"
             if find_outage_s(suggestion)
@@ -256,6 +262,14 @@ def _wait_for_check(daemon: ApiClient, suggestion: Json) -> Json:
     return suggestion
 
 
+def _why_not_open(suggestion: Json) -> str:
+    """Why nothing can be approved, and what to look at instead."""
+    status, by = suggestion["status"], suggestion["decided_by"]
+    ended = {"refused", "superseded", "withdrawn"}
+    why = f": {_last_note(suggestion)}" if status in ended else f" by {by}" if by else ""
+    return f"{suggestion['id']} is {status}{why}; `flettner suggestions --status open` lists what is open"
+
+
 def _last_note(suggestion: Json) -> str:
     notes = suggestion["notes"]
     return str(notes[-1]) if notes else "no reason given"
@@ -273,8 +287,9 @@ def _abort(args: argparse.Namespace, daemon: ApiClient) -> int:
 
 
 def _pause_or_resume(args: argparse.Namespace, daemon: ApiClient) -> int:
-    answer = daemon.post(path("targets", args.target, args.command))
-    state = "paused" if answer["paused"] else "not paused"
+    query = "?maintenance=true" if getattr(args, "maintenance", False) else ""
+    answer = daemon.post(path("targets", args.target, args.command) + query)
+    state = "in maintenance" if answer["maintenance"] else "paused" if answer["paused"] else "not paused"
     return print_answer(args, answer, f"{escape_text(answer['name'])} is {state}")
 
 

@@ -23,7 +23,9 @@ def format_change(suggestion: Json) -> str:
 def _format_phase(target: Json) -> str:
     """The phase, and what makes it not the whole truth."""
     lost = any(source["source"] == TRAFFIC and not source["available"] for source in target["sources"])
-    marks = ["paused"] * target["paused"] + ["traffic lost"] * lost
+    marks = ["maintenance" if target["maintenance"] else "paused"] * target["paused"] + [
+        "traffic lost"
+    ] * lost
     return f"{target['phase']} ({', '.join(marks)})" if marks else str(target["phase"])
 
 

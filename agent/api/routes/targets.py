@@ -63,6 +63,14 @@ class ChangeBody(BaseModel):
     reason: Reason
 
 
+class PauseQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    maintenance: bool = Field(
+        default=False, description="a server that exits is not started again before the target is resumed"
+    )
+
+
 class TargetsDocument(BaseModel):
     targets: list[TargetDocument]
 
@@ -91,8 +99,12 @@ async def _show(call: Call) -> TargetDocument:
 async def _pause(call: Call) -> TargetDocument:
     target = find_target(call)
     state = target.state
-    if not state.paused:
-        state = await call.submit(target, Paused(at=call.daemon.now(), actor=call.actor))
+    maintenance = call.parsed_as(PauseQuery).maintenance
+    if maintenance and state.phase not in IDLE:
+        raise RequestRefusedError(409, f"No maintenance now: {_why_busy(state)}", kind="busy")
+    if not state.paused or state.maintenance != maintenance:
+        event = Paused(at=call.daemon.now(), actor=call.actor, maintenance=maintenance)
+        state = await call.submit(target, event)
     return target_of(call.daemon, target, state)
 
 
@@ -177,7 +189,8 @@ OPERATIONS = (
         summary="Start nothing new on this target; can be repeated",
         handler=_pause,
         response=TargetDocument,
-        errors=UNKNOWN,
+        query=PauseQuery,
+        errors={**UNKNOWN, 409: "Maintenance cannot begin while a rollout runs."},
     ),
     Operation(
         name="resumeTarget",

@@ -196,6 +196,29 @@ def test_refuses_an_expired_suggestion(run: Run, daemon: FakeDaemonView) -> None
     assert "expired" in run("deny", made.id, "--reason", "late")[2]
 
 
+@pytest.mark.usefixtures("run")
+def test_a_superseded_suggestion_is_refused_before_the_question(daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
+    daemon.suggest({"max_num_seqs": 96})
+
+    with terminal("approve", made.id, columns=200) as window:
+        shown = window.until("suggestions --status open")
+        status, _ = window.end()
+
+    assert (status, "[y/N]" in shown) == (1, False)
+    assert f"{made.id} is superseded" in shown
+
+
+def test_maintenance_begins_by_a_pause_and_ends_by_resume(run: Run, daemon: FakeDaemonView) -> None:
+    assert run("pause", "chat", "--maintenance")[1] == "chat is in maintenance\n"
+    assert "(maintenance)" in run("status")[1]
+    assert run("pause", "chat")[1] == "chat is paused\n"
+    assert run("resume", "chat")[1] == "chat is not paused\n"
+    daemon.set(replace(daemon.targets()["chat"].state, phase=Phase.RESTORING, note="r0 exited"))
+    status, _, err = run("pause", "chat", "--maintenance")
+    assert (status, "No maintenance now: A server that exited is being replaced" in err) == (1, True)
+
+
 def test_denial_requires_a_reason(run: Run, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
 

@@ -7,12 +7,17 @@ import pytest
 from flettner.agent.domain import events as e
 from flettner.agent.domain.model import Server, Strategy
 from flettner.agent.domain.state import Phase
-from tests.support.machine_stories import BLUE, World
+from flettner.agent.machine.step import Machine
+from tests.support.machine_stories import BLUE, World, rules
 
 
 def lose_server(world: World, name: str) -> World:
     world.running.pop(name)
     return world.feed(e.ServerLost(at=world.at, server=name, why="exited with 137"))
+
+
+def pause(world: World, *, maintenance: bool = True) -> World:
+    return world.feed(e.Paused(at=world.at, actor="alice", maintenance=maintenance))
 
 
 def observe_servers(world: World) -> World:
@@ -237,3 +242,52 @@ def test_a_server_that_does_not_wake_at_a_rollback_is_launched_again() -> None:
     assert reason == "launch refused"
     assert list(world.running) == ["vllm0"]
     assert world.weights == {"vllm0": 100}
+
+
+def own_server() -> World:
+    """A world whose only server flettner started, without suggestions."""
+    running = {BLUE.name: replace(BLUE, ours=True)}
+    return World(machine=Machine(rules(policies=())), running=running).start().tick(2)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_in_maintenance_a_stopped_server_stays_stopped_until_the_target_is_resumed(restart: bool) -> None:
+    world = own_server()
+    pause(world)
+    lose_server(world, BLUE.name).tick(30)
+    if restart:
+        world.start().tick(30)
+
+    assert (world.state.phase, world.running) == (Phase.OBSERVING, {})
+    assert "maintenance" in world.state.note
+
+    world.feed(e.Resumed(at=world.at, actor="alice")).tick(30)
+    assert len(world.running) == 1
+    assert (world.state.maintenance, world.state.phase) == (False, Phase.OBSERVING)
+
+
+def test_a_server_that_the_operator_starts_in_maintenance_is_taken_back() -> None:
+    world = own_server()
+    blue = world.running[BLUE.name]
+    pause(world)
+    lose_server(world, blue.name).tick(5)
+    return_server(world, blue, blue.address).tick(5)
+    world.feed(e.Resumed(at=world.at, actor="alice")).tick(5)
+
+    assert list(world.running) == [blue.name]
+    assert world.state.phase is Phase.OBSERVING
+
+
+def test_an_ordinary_pause_still_replaces_a_server_that_exits() -> None:
+    world = own_server()
+    pause(world, maintenance=False)
+    lose_server(world, BLUE.name).tick(30)
+
+    assert len(world.running) == 1
+
+
+def test_maintenance_does_not_begin_during_a_rollout() -> None:
+    world = World.servers(1, "surge").start().until("proposed")
+    world.approve(made=world.state.suggestions.open[0]).until("launching")
+
+    assert not pause(world).state.maintenance

@@ -165,3 +165,14 @@ def test_policies_receive_the_served_model() -> None:
     World(machine=Machine(rules(policies=named))).start().tick(1)
 
     assert set(seen) == {"Qwen/Qwen3-8B", ""}
+
+
+def test_a_persons_proposal_says_what_is_known_of_the_knob_and_what_was_meant() -> None:
+    site = world()
+    site.feed(ChangeAsked(at=site.at, actor="ann", to={"max_num_seq": 16}, reason="more"))
+    assert "did you mean max_num_seqs?" in site.state.note
+
+    site.feed(ChangeAsked(at=site.at, actor="ann", to={"max_num_seqs": 16}, reason="more"))
+    (made,) = site.state.suggestions.pending
+    assert made.proposal.expects.startswith("max_num_seqs: ")
+    assert "raising it: " in made.proposal.expects
