@@ -19,6 +19,7 @@ from flettner.actuators.docker.preflight import Preflight
 from flettner.actuators.docker.registry import Registry
 from flettner.actuators.docker.sleep import Sleeper
 from flettner.actuators.docker.watch import Watch
+from flettner.actuators.docker.way_back import describe_way_back
 from flettner.actuators.host.cgroup import find_container_of
 from flettner.actuators.vllm import control
 from flettner.actuators.vllm.control import (
@@ -79,6 +80,9 @@ class DockerEngine(VllmEngine):
                 await self._registry.keep(container)
         running.sort(key=lambda container: (not container.ours, container.server if container.ours else ""))
         return await self._with_hot_knobs([container.to_server() for container in running])
+
+    async def way_back(self) -> list[str]:
+        return describe_way_back(list((await self._registry.find()).values()), self._options.containers[0])
 
     async def preflight(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]

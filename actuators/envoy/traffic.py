@@ -303,6 +303,13 @@ class EnvoyTraffic:
         former = await self._former.open_requests(server)
         return None if count is None or former is None else count + former
 
+    async def way_back(self) -> list[str]:
+        """Steps for the operator, as sentences, once no client uses the proxy."""
+        pid = self._process.find()
+        return (
+            [f"then end Envoy, which no target may use any more ({self.listen}): kill {pid}"] if pid else []
+        )
+
     async def stop(self) -> None:
         """Cut the requests of all targets and end Envoy, for tests and demos. The files stay."""
         async with self._turn:

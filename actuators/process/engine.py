@@ -1,6 +1,7 @@
 """The bound process engine: starts, watches and ends the server processes of one target."""
 
 import asyncio
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -32,6 +33,7 @@ from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
 from flettner.primitives.address import Address
 from flettner.primitives.waiting import poll_until
+from flettner.redaction import mask
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.values import Setting
 
@@ -212,6 +214,20 @@ class ProcessEngine(VllmEngine):
             )
         external = process is not None and self._logs.was_ended_from_outside(server.name, process, oom_kills)
         report(self._logs.with_cause(server.name, why), gone=True, external=external)
+
+    async def way_back(self) -> list[str]:
+        """Steps for the operator, as sentences: the command in force, and what to end after it serves."""
+        running = ownership_env.marked(self._site)
+        if not running:
+            return []
+        origin, steps = self._origin(), []
+        blue = running[min(running)]
+        old = find_listen_address(origin.argv) or Address("127.0.0.1", 8000)
+        command = mask(shlex.join(origin.command(setting_of(blue.argv), port=old.port)))
+        steps.append(f"start your server with the flags in force, in {origin.cwd or 'its folder'}: {command}")
+        steps.append(f"when it serves, point the clients at {old}")
+        steps += [f"then end {name}: kill {found.process.pid}" for name, found in sorted(running.items())]
+        return steps
 
     # The origin of new servers.
 

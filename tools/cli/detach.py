@@ -30,6 +30,14 @@ class DetachableEngine(Protocol):
         ...
 
 
+class Leavable(Protocol):
+    """An engine or a proxy whose processes go on without flettner."""
+
+    async def way_back(self) -> Sequence[str]:
+        """Return what the operator does to serve without it, in order. Raises ActError, FlagError."""
+        ...
+
+
 class ObjectOwner(Protocol):
     """An engine or a proxy that keeps objects of its own for a target."""
 
@@ -48,7 +56,8 @@ def add_detach(subparsers: Subparsers) -> None:
         "return the servers to their owners, before flettner is removed",
         "For Kubernetes: the operator's Deployments serve again, with the flags that they have now, and all "
         "objects that flettner made are removed. First point the clients at the Service of the Deployment, "
-        "and stop the daemon and its proxy. Refused while a daemon runs. Can be repeated.",
+        "and stop the daemon and its proxy. For processes and containers: prints the way back, step by step. "
+        "Refused while a daemon runs. Can be repeated.",
     )
     parser.add_argument("config", type=Path, metavar="FILE", help="the daemon's config")
     parser.set_defaults(run=_detach)
@@ -66,7 +75,9 @@ async def _detach_all(config: Config) -> None:
             await _hold(held, lock, config)
         for target in config.targets:
             actions = await _detach_target(config, target)
-            sys.stdout.writelines(f"{target.name}: {what}\n" for what in actions or ["nothing to remove"])
+            steps = await _list_way_back(config, target)
+            done = [*actions, *(f"{number}. {step}" for number, step in enumerate(steps, 1))]
+            sys.stdout.writelines(f"{target.name}: {what}\n" for what in done or ["nothing to remove"])
     for lock in locks:
         await lock.remove()
 
@@ -81,6 +92,16 @@ async def _hold(held: AsyncExitStack, lock: Lock, config: Config) -> None:
             "the lock of these targets is not free, as said above: stop the daemon that holds it, then run "
             "this again"
         ) from error
+
+
+async def _list_way_back(config: Config, target: Target) -> list[str]:
+    """The steps that the operator takes for what still runs: the command in force, its address, Envoy."""
+    site = Site(target=target.name, state_dir=config.state_dir / target.name, epoch=0)
+    steps: list[str] = []
+    for part in (target.engine.plugin.bind(site), target.traffic.plugin.bind(site)):
+        if hasattr(part, "way_back"):
+            steps += await cast("Leavable", part).way_back()
+    return steps
 
 
 async def _detach_target(config: Config, target: Target) -> list[str]:
