@@ -69,6 +69,20 @@ def _read_shell(text: str, words: Sequence[Word]) -> list[Launch]:
     script = words[place] if place is not None else words[-1] if len(words) > 1 else None
     if script is None or "vllm" not in script.text:
         return []
+    given = words[place + 2 :] if place is not None else ()  # the word after the script is its name
+    return [
+        replace(launch, words=_insert_arguments(launch.words, given)) for launch in _read_inline(text, script)
+    ]
+
+
+def _insert_arguments(words: Sequence[Word], given: Sequence[Word]) -> tuple[Word, ...]:
+    """`words` with the arguments of the script in the place of "$@"."""
+    if not given:
+        return tuple(words)
+    return tuple(new for word in words for new in (given if word.text == "$@" else (word,)))
+
+
+def _read_inline(text: str, script: Word) -> list[Launch]:
     inner = text[script.start : script.end]
     for offset in (0, 1):
         if inner[offset : len(inner) - offset] == script.text and script.form != "none":

@@ -352,6 +352,10 @@ QUADLET = (
     "[Container]\nImage=vllm/vllm-openai:v0.12.0\nEnvironment=A=1\nExec=org/model \\\n --max-num-seqs 64\n"
 )
 DOCKERFILE = 'FROM vllm/vllm-openai:v0.12.0\nENV A=1\nCMD ["org/model", \\\n  "--max-num-seqs", "64"]\n'
+PASSES_ON = (
+    'FROM vllm/vllm-openai:v0.18.0\nENTRYPOINT ["bash", "-c", "prepare && exec vllm serve \\"$@\\"", "--"]\n'
+    'CMD ["org/model", "--max-num-seqs", "64"]\n'
+)
 STAGES = "FROM python AS a\nFROM a\nENTRYPOINT exec vllm serve org/model --max-num-seqs 64\n"
 FORMS = [
     pytest.param(
@@ -373,6 +377,7 @@ FORMS = [
     pytest.param("isvc.yaml", SERVICE, "/mnt/models --max-num-seqs=64", id="InferenceService"),
     pytest.param("q.container", QUADLET, "org/model --max-num-seqs 64", id="quadlet"),
     pytest.param("Dockerfile", DOCKERFILE, "org/model --max-num-seqs 64", id="Dockerfile"),
+    pytest.param("Dockerfile.sh", PASSES_ON, "org/model --max-num-seqs 64", id="a script that passes CMD on"),
     pytest.param("Dockerfile.gpu", STAGES, "org/model --max-num-seqs 64", id="a shell's ENTRYPOINT"),
 ]
 
