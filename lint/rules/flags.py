@@ -207,7 +207,7 @@ def _check_blocks(config: ServeConfig) -> Iterable[Finding]:
 def _check_environment(config: ServeConfig) -> Iterable[Finding]:
     for name in sorted(ENVIRONMENT.keys() & config.env.keys()):
         replaced = ENVIRONMENT[name]
-        if replaced.gone(config.version) is not True or name == VARIABLE:  # rules H1 and H3 report that flag
+        if replaced.gone(config.version) is False or name == VARIABLE:  # rules H1 and H3 report that flag
             continue
         yield Finding(
             rule="V1",
@@ -287,7 +287,7 @@ LINTS = (
         find=_check_environment,
         reports="variables that this release ignores",
         source="vllm/envs.py",
-        needs=Needs(facts=("version",), applies=has_any(*ENVIRONMENT)),
+        needs=Needs(for_change=("version",), applies=has_any(*ENVIRONMENT)),
     ),
     DeploymentCheck(
         rules=("V1",),

@@ -28,6 +28,13 @@ def test_change_that_depends_on_unknown_memory_is_a_note_with_the_option_to_give
     assert "--gpu NAME" in note.expects
 
 
+def test_variable_that_newer_releases_ignore_is_a_note_where_the_release_is_unknown() -> None:
+    fixes = find_fixes(case("vllm serve m", version="", env="VLLM_SLEEP_WHEN_IDLE=1"), all_lints())
+
+    assert [(note.rule, note.klass) for note in fixes.findings] == [("V1", "note")]
+    assert not fixes.env
+
+
 def test_same_change_is_proposed_once_the_facts_are_known() -> None:
     config = case("vllm serve m --gpu-memory-utilization 0.98", card=H100, gpus=1, model=LLAMA_8B)
 
