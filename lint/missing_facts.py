@@ -12,7 +12,7 @@ from flettner.vllm_facts.releases.history import describe_range, is_covered
 from flettner.vllm_facts.serve_config import Fact, Finding, LintRule, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import layout, text_of
 from flettner.vllm_facts.sizing.kv_cache import kv_bytes_per_token, overhead_gib, weights_gib
-from flettner.vllm_facts.sizing.limits import find_limits, value_in_force
+from flettner.vllm_facts.sizing.limits import find_limits, has_limits, value_in_force
 from flettner.vllm_facts.values import Knob, as_number, describe_changes
 
 EXTRA: frozenset[Fact] = frozenset({"profile", "log"})
@@ -167,7 +167,7 @@ def keep_to_limits(finding: Finding, config: ServeConfig) -> Finding:
     A value that lowers a knob, yet not far enough, is lowered to the limit; a finding that raises one above
     it becomes a note.
     """
-    if not finding.to or (config.start is None and config.shared_card is None):
+    if not finding.to or not has_limits(config):
         return finding
     limits = find_limits(config)
     above = {

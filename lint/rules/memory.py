@@ -25,7 +25,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     number_of,
 )
 from flettner.vllm_facts.sizing.kv_cache import GIB, estimate_fit, estimate_state_blocks, longest_request
-from flettner.vllm_facts.sizing.limits import fair_share, name_others
+from flettner.vllm_facts.sizing.limits import MOST_SHARE, UNIFIED_MOST, fair_share, name_others, shares_memory
 from flettner.vllm_facts.sizing.parallel_layouts import SHORT, apply_plan, plan_changes, plan_layout
 from flettner.vllm_facts.sizing.typical_requests import (
     FEW_SEQS,
@@ -37,9 +37,9 @@ from flettner.vllm_facts.sizing.typical_requests import (
 from flettner.vllm_facts.values import Knob, Value
 
 SEQS, TOKENS = "max_num_seqs", "max_num_batched_tokens"
-SHARED_MEMORY = ("GB10", "Jetson Orin", "Jetson Thor")
 CONTEXT_GIB = 1.0  # left for the CUDA context, NCCL and peaks
-MOST_SHARE, DENSE_MOST = 0.95, 0.92  # vllm-project/vllm#1298: safe up to 0.95; 0.92 is vLLM's default
+DENSE_MOST = 0.92  # vLLM's default
+UNIFIED_RISK = 0.9  # of memory shared with the CPU: above it no server starts beside an operating system
 BLOCKS_CHECKED = (0, 20)  # since vllm-project/vllm#38270; before, the graphs were cut off silently
 FEW_TOKENS, TOKENS_TO = 512, 2048
 SMALL_CARD_GIB = 16
@@ -107,6 +107,24 @@ def _check_share_maximum(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_unified_share(config: ServeConfig) -> Iterable[Finding]:
+    """M4 where the CPU uses the same memory."""
+    present = memory_share(config)
+    if not shares_memory(config) or present <= UNIFIED_RISK or config.setting.get("kv_cache_memory_bytes"):
+        return
+    given = number_of(config, SHARE) is not None
+    yield Finding(
+        rule="M4",
+        why=(
+            f"{SHARE} {present:g}{'' if given else ' (the default)'} of memory that the operating system and "
+            "all programs use, too: the server does not start where less is free, or takes the host down"
+        ),
+        expects=f"if less is free, lower it to {UNIFIED_MOST} or below",
+        risks="a smaller KV cache" + _describe_kv_change(config, UNIFIED_MOST),
+        evidence={SHARE: present},
+    )
+
+
 def _check_shared_card(config: ServeConfig) -> Iterable[Finding]:
     """M4: the shares of the servers on one GPU add up to more than all of it."""
     card = config.shared_card
@@ -143,7 +161,7 @@ def _check_share_minimum(config: ServeConfig) -> Iterable[Finding]:
     if config.start is not None and config.start.ran_out:
         config = replace(config, log=(), start=None)  # the error in the log outranks it, and that is said
     to = required_share(replace(config, setting={**apply_plan(config).setting, SHARE: given}))
-    if given is None or to is None or _shares_memory(config):
+    if given is None or to is None or shares_memory(config):
         return
     took = estimate_fit(config)
     small = took is not None and took.fits is False
@@ -159,11 +177,6 @@ def _check_share_minimum(config: ServeConfig) -> Iterable[Finding]:
         risks="an OOM where another process or a KV connector shares the GPU: keep the value there",
         evidence={SHARE: given},
     )
-
-
-def _shares_memory(config: ServeConfig) -> bool:
-    """Whether the CPU uses the same memory."""
-    return config.card is not None and config.card.name.startswith(SHARED_MEMORY)
 
 
 def _describe_kv_change(config: ServeConfig, to: float) -> str:
@@ -194,7 +207,7 @@ def _check_batch_sizes(config: ServeConfig) -> Iterable[Finding]:
     yield Finding(
         rule="B1",
         klass="auto",
-        severity="info" if _shares_memory(config) else "warning",  # few people, and a slow memory
+        severity="info" if shares_memory(config) else "warning",  # few people, and a slow memory
         why=(
             f"{SEQS} {seqs} caps a transformer whose KV cache holds about {took.kv_tokens:,.0f} tokens: "
             f"{took.kv_tokens / most:.0f} requests of {most:,} and many more of typical length"
@@ -337,6 +350,8 @@ def _check_context_length(config: ServeConfig) -> Iterable[Finding]:
     took, most, plan = estimate_fit(config), longest_request(config), plan_layout(config)
     if took is None or most is None or took.fits is not False:
         return
+    if config.start is not None and config.start.longest is not None:
+        return  # F4 has the number of the log
     if plan is None or plan.length is None or plan.layout != layout(config):
         return  # D2 or D3 reports it
     named = "the model's own length" if config.setting.get("max_model_len") is None else "--max-model-len"
@@ -378,6 +393,18 @@ LINTS = (
         evidence_for="out of memory at 1.0 (vllm-project/vllm#1298, vllm-project/vllm#19186)",
         evidence_against=f"{RECIPES} inclusionAI/Ring-1T-FP8.md and others have 0.97 and 0.98 on large GPUs",
         needs=Needs(for_change=ESTIMATE, applies=has_any(SHARE)),
+    ),
+    DeploymentCheck(
+        rules=("M4",),
+        find=_check_unified_share,
+        reports="gpu_memory_utilization above 0.9 where CPU and GPU use the same memory",
+        source="vllm-project/recipes#632 (0.85 on a GB10)",
+        evidence_against=f"other commands for a GB10 in {RECIPES} keep the default",
+        evidence_for=(
+            "the default does not start on a GB10 (vllm-project/recipes#632); 101 to 102 of 121.7 GiB are "
+            "free there after a start (MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks#47)"
+        ),
+        needs=Needs(facts=("gpu",)),
     ),
     DeploymentCheck(
         rules=("M4",),

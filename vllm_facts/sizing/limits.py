@@ -9,6 +9,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     effective_batched_tokens,
     effective_seqs,
     memory_share,
+    number_of,
 )
 from flettner.vllm_facts.sizing.kv_cache import longest_request
 from flettner.vllm_facts.start_facts import StartFacts
@@ -20,7 +21,10 @@ SHARE, LENGTH, SEQS, TOKENS = (
     "max_num_seqs",
     "max_num_batched_tokens",
 )
+MOST_SHARE = 0.95  # safe up to it: vllm-project/vllm#1298
 RESERVE = 0.01  # of a card: kept free of what the log says is free
+SHARED_MEMORY = ("GB10", "Jetson Orin", "Jetson Thor", "Radeon 8060S")
+UNIFIED_MOST = 0.85  # of memory that the CPU uses, too: vllm-project/recipes#632
 CONTEXT = 0.02  # of a card: the CUDA context of each further process, 0.3 to 0.5 GiB of 24
 
 
@@ -36,16 +40,29 @@ def find_limits(config: ServeConfig) -> Mapping[Knob, Limit]:
     """For each knob that a fact limits, its lowest limit."""
     limits: dict[Knob, Limit] = {}
     start = config.start
-    rows = [*_card_limits(config.shared_card), *(_start_limits(config, start) if start is not None else ())]
+    rows = [
+        *_card_limits(config.shared_card),
+        *_unified_limits(config),
+        *(_start_limits(config, start) if start is not None else ()),
+    ]
     for knob, limit in rows:
         if knob not in limits or limit.value < limits[knob].value:
             limits[knob] = limit
     return limits
 
 
+def has_limits(config: ServeConfig) -> bool:
+    return config.start is not None or config.shared_card is not None or shares_memory(config)
+
+
+def shares_memory(config: ServeConfig) -> bool:
+    """Whether the CPU uses the same memory as the GPU."""
+    return config.card is not None and config.card.name.startswith(SHARED_MEMORY)
+
+
 def share_limit(config: ServeConfig) -> float | None:
     """The highest gpu_memory_utilization that the facts allow; None without such a fact."""
-    if config.start is None and config.shared_card is None:
+    if not has_limits(config):
         return None
     limit = find_limits(config).get(SHARE)
     return None if limit is None else limit.value
@@ -101,6 +118,14 @@ def _card_limits(card: SharedCard | None) -> list[tuple[Knob, Limit]]:
     spare = 1 - card.own - sum(other.share for other in card.others) - CONTEXT * count
     share = fair_share(card) if is_overfull(card) else round_share(card.own + max(0.0, spare) / count)
     return [(SHARE, Limit(share, f"the GPU is shared with {name_others(card)}"))]
+
+
+def _unified_limits(config: ServeConfig) -> list[tuple[Knob, Limit]]:
+    """A share that is given may stay: its host may leave more to the GPU than most do."""
+    if not shares_memory(config):
+        return []
+    share = max(UNIFIED_MOST, number_of(config, SHARE) or 0.0)
+    return [(SHARE, Limit(share, "the operating system and all programs use the same memory"))]
 
 
 def _start_limits(config: ServeConfig, start: StartFacts) -> list[tuple[Knob, Limit]]:
