@@ -33,6 +33,7 @@ class StartFacts:
     others_gib: float | None = None  # held by other processes when it failed
     warm_up_seqs: int | None = None  # dummy requests with which the warm-up ran out
     state_blocks: int | None = None  # of the Mamba cache
+    uncounted_share: float | None = None  # of the GPU: CUDA graphs, where memory profiling leaves them out
 
 
 OUT_OF_MEMORY = (
@@ -52,8 +53,12 @@ _PATTERNS: Mapping[str, tuple[str, str]] = {  # how to choose among several line
     "longest": ("min", r"estimated maximum model length is (\d[\d,]*)"),
     "stored": ("min", r"tokens that can be stored in KV cache \((\d[\d,]*)\)"),
     "warm_up_seqs": ("min", r"CUDA out of memory.*?(\d+) dummy requests"),
-    "state_blocks": ("min", r"exceeds available Mamba cache blocks \((\d+)\)"),
+    "state_blocks": (
+        "min",
+        r"(?:exceeds available|sizes from max \d+ to \d+ to fit) Mamba cache blocks \((\d+)(?: blocks|\))",
+    ),
 }
+_UNCOUNTED = r"graph memory profiling is disabled.{0,400}?from (\d?\.?\d+) to (\d?\.?\d+)"
 _FREE = r"Free memory on device\D*\d* ?\((\d+\.?\d*)/(\d+\.?\d*) GiB\) on startup"
 _SHARE = r"'gpu_memory_utilization': (\d?\.\d+)|GPU memory utilization \((\d?\.\d+),"
 _CAPACITY = rf"total capac\w+ of {_SIZE}|{_SIZE} total capacity"
@@ -88,7 +93,7 @@ def _read_facts(log: tuple[str, ...]) -> StartFacts:
     whole = {name: None if number is None else int(number) for name, number in numbers.items()}
     free = list(re.finditer(_FREE, text))
     share = next((match[1] or match[2] for match in reversed(list(re.finditer(_SHARE, text)))), None)
-    failed = _read_failure(log)
+    failed, uncounted = _read_failure(log), re.search(_UNCOUNTED, text)
     return StartFacts(
         setting={} if share is None else {"gpu_memory_utilization": float(share)},
         total_gib=min((float(match[2]) for match in free), default=None) or failed.total_gib,
@@ -104,6 +109,7 @@ def _read_facts(log: tuple[str, ...]) -> StartFacts:
         others_gib=failed.others_gib,
         warm_up_seqs=whole["warm_up_seqs"] or None,
         state_blocks=whole["state_blocks"] or None,
+        uncounted_share=max(0.0, float(uncounted[2]) - float(uncounted[1])) if uncounted else None,
     )
 
 

@@ -136,7 +136,8 @@ def _memory_in_use(match: re.Match[str], config: ServeConfig) -> Finding | None:
         return None
     took = estimate_fit(config, share=fits)
     small = took.why if took is not None and took.fits is False else ""
-    wise = fits >= 0.5 and not small  # noqa: PLR2004 - below that another process uses the GPU
+    crowded = fits < 0.5 <= memory_share(config)  # noqa: PLR2004 - another process uses the GPU
+    wise = fits > 0 and not crowded and not small
     return Finding(
         rule="F4",
         klass="auto" if wise else "note",

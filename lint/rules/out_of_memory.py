@@ -5,6 +5,7 @@ What a change frees and what it leaves is computed with the sizes in the log, or
 
 import re
 from dataclasses import dataclass
+from math import ceil
 
 from flettner.lint.recogniser import recogniser
 from flettner.vllm_facts.references import CONSERVING_MEMORY
@@ -13,6 +14,7 @@ from flettner.vllm_facts.sizing.effective_flags import effective_batched_tokens,
 from flettner.vllm_facts.sizing.kv_cache import GIB, USABLE, estimate_fit, longest_request
 from flettner.vllm_facts.sizing.limits import (
     LENGTH,
+    MOST_SHARE,
     SEQS,
     SHARE,
     TOKENS,
@@ -24,6 +26,7 @@ from flettner.vllm_facts.start_facts import OUT_OF_MEMORY, StartFacts
 from flettner.vllm_facts.values import Knob, Value
 
 _LOWER = (0.85, 0.8)  # M2: where to go after an OOM of unknown size
+COUNTS_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 _MARGIN_GIB = 0.25  # freed beyond the allocation that failed: the next ones are smaller
 _SHORT, _FEW, _STEP = 2048, 8, 2048
 _SAFE = 0.95  # share of the remaining KV cache that a shorter request may take
@@ -77,6 +80,8 @@ def _out_of_memory(match: re.Match[str], config: ServeConfig) -> Finding | None:
     others = _describe_others(start)
     if start.stage == "profile":
         to, why, expects = _shrink_step(config)
+    elif start.uncounted_share is not None and config.env.get(COUNTS_GRAPHS) == "0":
+        return _count_graphs(match, start.uncounted_share)
     else:
         to, why, expects = _shrink_cache(config)
     return Finding(
@@ -87,6 +92,23 @@ def _out_of_memory(match: re.Match[str], config: ServeConfig) -> Finding | None:
         to=to,
         expects=expects + (_IMAGES if _reads_images(config) else ""),
         risks="longer requests are refused; less KV cache" if LENGTH in to else "less KV cache",
+        evidence={"line": match[0][:160]},
+    )
+
+
+def _count_graphs(match: re.Match[str], share: float) -> Finding:
+    return Finding(
+        rule="M2",
+        klass="auto",
+        severity="error",
+        why=(
+            f"the log shows a CUDA out of memory: {COUNTS_GRAPHS}=0 leaves the CUDA graphs out of the memory "
+            f"that is planned, and they take {share:.1%} of the GPU"
+        ),
+        env={COUNTS_GRAPHS: None},
+        expects=f"the graphs have their memory; the KV cache is smaller by that. If not, lower {SHARE}",
+        risks="less KV cache",
+        source="vllm/v1/worker/gpu_worker.py: 'CUDA graph memory profiling is disabled'",
         evidence={"line": match[0][:160]},
     )
 
@@ -138,11 +160,17 @@ def _find_share(config: ServeConfig, steps: tuple[float, ...]) -> tuple[float | 
     """A lower gpu_memory_utilization that frees enough and holds a request; else None, and why not."""
     start, present = config.start or StartFacts(), memory_share(config)
     memory, total = _find_memory(config), _total_gib(config)
+    if present > MOST_SHARE and memory is not None and memory.kv > memory.request:
+        steps = (*steps, ceil(100 * present - 100 * (memory.kv - memory.request) / memory.total) / 100)
     share: float | None
     if start.missing_gib is not None and total:
         share = round_share(present - (start.missing_gib + _MARGIN_GIB) / total)
+    elif start.uncounted_share:
+        share = round_share(present - start.uncounted_share)
     else:
-        share = next((step for step in steps if step < present), None)
+        lower = [step for step in steps if step < present]
+        roomy = (step for step in lower if memory is None or memory.leaves(present, step) >= memory.request)
+        share = next(roomy, lower[0] if lower else None)
     limit = share_limit(config)
     if share is not None and limit is not None:
         share = min(share, limit)
@@ -172,6 +200,8 @@ def _find_memory(config: ServeConfig) -> _Memory | None:
     start, total, fit, most = config.start, _total_gib(config), estimate_fit(config), longest_request(config)
     logged = start.kv_gib if start is not None else None
     needed = start.request_gib if start is not None else None
+    if needed is None and start is not None and start.kv_gib and start.kv_tokens and most is not None:
+        needed = start.kv_gib * most / start.kv_tokens
     if fit is not None and fit.bound == "about":
         logged = fit.kv_gib if logged is None else logged
         needed = fit.kv_bytes * most / GIB if needed is None and most is not None else needed

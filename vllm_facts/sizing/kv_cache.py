@@ -21,6 +21,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     memory_share,
     number_of,
 )
+from flettner.vllm_facts.start_facts import StartFacts
 
 GIB = 2**30
 
@@ -116,7 +117,7 @@ def estimate_fit(
         return None
     if weights is None or each is None or overhead is None:
         return None
-    visible = (config.start and config.start.total_gib) or config.card.memory_gib * USABLE
+    visible = _visible_gib(config, config.start) or 0.0
     budget, given = visible * share, number_of(config, "kv_cache_memory_bytes")
     if given is not None:
         budget = min(weights + overhead + given / GIB, visible)
@@ -125,7 +126,8 @@ def estimate_fit(
     error = budget * ERROR * (2 if model.architecture.endswith("ForConditionalGeneration") else 1)
     tokens = max(0, int(kv * GIB / each))
     return KvCacheFit(
-        fits=_judge_fit(kv - (most or 0) * each / GIB, kv, error, bound, has_length=most is not None),
+        fits=_is_logged_to_fit(config, shape, share)
+        or _judge_fit(kv - (most or 0) * each / GIB, kv, error, bound, has_length=most is not None),
         budget_gib=budget,
         weights_gib=weights,
         overhead_gib=overhead,
@@ -137,6 +139,23 @@ def estimate_fit(
         why=_explain(config.card.name, budget, weights, overhead, tokens if kv > 0 else None, most, bound)
         + measured,
     )
+
+
+def _is_logged_to_fit(config: ServeConfig, shape: Layout, share: float) -> bool:
+    """Whether the log says that a request of this length fits at this share, or at a lower one."""
+    start, most = config.start, longest_request(config)
+    if start is None or start.longest is None or most is None or most > start.longest:
+        return False
+    then = replace(config, setting=start.setting, start=None)
+    same = all(config.setting.get(knob) == then.setting.get(knob) for knob in ("kv_cache_dtype", "dtype"))
+    return same and layout(then) == shape and share >= memory_share(then)
+
+
+def _visible_gib(config: ServeConfig, start: StartFacts | None) -> float | None:
+    """The memory of one GPU that programs see."""
+    if start is not None and start.total_gib:
+        return start.total_gib
+    return config.card.memory_gib * USABLE if config.card and config.card.memory_gib else None
 
 
 def _calibrated_sizes(
@@ -163,8 +182,11 @@ def _calibrated_sizes(
         engines = start.kv_gib * GIB / start.kv_tokens
         each *= engines / sizes[1]
         told.append("the KV cache")
-    if start.kv_gib is not None and start.total_gib and number_of(then, "kv_cache_memory_bytes") is None:
-        spent = start.total_gib * memory_share(then) - start.kv_gib - (start.weights_gib or sizes[0])
+    total = _visible_gib(config, start)
+    if start.kv_gib is not None and total and number_of(then, "kv_cache_memory_bytes") is None:
+        spent = total * memory_share(then) - start.kv_gib - (start.weights_gib or sizes[0])
+        if spent < 0 < sizes[0] and not start.weights_gib:  # they are smaller than estimated
+            weights *= max(0.0, 1 + spent / sizes[0])
         overhead = max(0.0, overhead + spent - sizes[2])
         told.append("the rest of the work")
     return weights, each, overhead, f" (measured by the log: {', '.join(told)})" if told else ""

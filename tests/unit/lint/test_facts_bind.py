@@ -13,7 +13,7 @@ from flettner.vllm_facts.serve_config import Neighbour, ServeConfig, SharedCard
 from flettner.vllm_facts.sizing.effective_flags import memory_share
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.values import Knob, as_number
-from tests.support.lint_cases import A10, H100, LLAMA_8B, case
+from tests.support.lint_cases import A10, H100, LLAMA_8B, MAMBA_9B, QWEN_14B, case
 from tests.support.random_commands import describe, random_cases
 from tests.support.sampling import FULL
 
@@ -81,6 +81,33 @@ def state_blocks(draw: Random, facts: Facts, _: ServeConfig) -> None:
     facts.allow(SEQS, blocks)
 
 
+def capped_graphs(draw: Random, facts: Facts, _: ServeConfig) -> None:
+    blocks = draw.randint(4, 900)
+    facts.lines.append(
+        f"WARNING Capping cudagraph capture sizes from max 1024 to {blocks // 2} to fit Mamba cache blocks "
+        f"({blocks} blocks available)."
+    )
+    facts.allow(SEQS, blocks)
+
+
+def uncounted_graphs(draw: Random, facts: Facts, config: ServeConfig) -> None:
+    share = memory_share(config)
+    facts.lines.append(
+        f"WARNING CUDA graph memory profiling is disabled (VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0), "
+        f"increasing --gpu-memory-utilization from {share:.4f} to {share + draw.uniform(0, 0.1):.4f}."
+    )
+    facts.lines.append("CUDA error: out of memory")
+    facts.allow(SHARE, share)
+
+
+def rejected_drafts(draw: Random, facts: Facts, _: ServeConfig) -> None:
+    drafted = draw.randint(100, 90_000)
+    facts.lines.append(
+        f"INFO SpecDecoding metrics: Mean acceptance length: 1.00, Accepted: 1 tokens, Drafted: {drafted} "
+        f"tokens, Avg Draft acceptance rate: {100 / drafted:.1f}%"
+    )
+
+
 def no_cache(draw: Random, facts: Facts, _: ServeConfig) -> None:
     facts.lines.append(f"INFO Available KV cache memory: {draw.uniform(-9, 0.2):.2f} GiB")
     facts.lines.append("ValueError: No available memory for the cache blocks. Try increasing")
@@ -96,6 +123,7 @@ def neighbours(draw: Random, facts: Facts, config: ServeConfig) -> None:
 
 KINDS: tuple[Callable[[Random, Facts, ServeConfig], None], ...] = (
     *(free_memory, other_process, warm_up, longest, state_blocks, no_cache, neighbours),
+    *(capped_graphs, uncounted_graphs, rejected_drafts),
 )
 
 
@@ -153,6 +181,38 @@ def test_the_estimate_is_that_of_the_log_where_the_log_has_one() -> None:
     assert "measured by the log: the weights" in now.why
     assert more is not None
     assert more.kv_tokens == pytest.approx(12_288 * (1.5 + 0.05 * 22.1) / 1.5, rel=1e-3)
+
+
+def test_weights_that_left_a_cache_are_no_larger_than_the_log_allows() -> None:
+    """By its name the checkpoint has 16 bit; the log has a KV cache of 9 GiB on the card of 22."""
+    config = case("vllm serve m", model=QWEN_14B, card=A10, log=(LONGEST.replace("2.97", "9.00"),))
+
+    fixes = find_fixes_in_rounds(config, all_lints())
+
+    assert [finding.rule for finding in fixes.findings if finding.severity == "error"] == ["F4"]
+    assert fixes.to[LENGTH] == 23552
+
+
+def test_blocks_of_state_in_the_log_replace_the_estimate() -> None:
+    line = (
+        "WARNING Capping cudagraph capture sizes from max 256 to 96 to fit Mamba cache blocks (101 blocks "
+        "available)."
+    )
+    config = case("vllm serve m --max-num-seqs 256", model=MAMBA_9B, card=A10, log=(line,))
+
+    fixes = find_fixes_in_rounds(config, all_lints())
+
+    assert "101 blocks of state" in fixes.findings[0].why
+    assert SEQS not in fixes.to
+    assert config.start is not None
+    assert config.start.state_blocks == 101
+
+
+def test_a_small_share_is_lowered_to_what_is_free() -> None:
+    line = FREE.replace("59.3", "20.3").replace("(0.9, 71.28", "(0.3, 23.76")
+    config = case("vllm serve m --gpu-memory-utilization 0.3", card=H100, log=(line,))
+
+    assert find_fixes_in_rounds(config, all_lints()).to == {SHARE: 0.24}
 
 
 @pytest.mark.timeout(900)

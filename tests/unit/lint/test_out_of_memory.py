@@ -1,9 +1,12 @@
 """Memory is arithmetic with the log's own terms: what a change frees, and what it leaves for the KV cache."""
 
+from dataclasses import replace
+
 import pytest
 
 from flettner.lint.fixes import Fixes, find_fixes_in_rounds
 from flettner.lint.rules import all_lints
+from flettner.lint.rules.out_of_memory import COUNTS_GRAPHS
 from flettner.vllm_facts.serve_config import GpuModel, Model
 from flettner.vllm_facts.values import Value, as_number
 from tests.support.lint_cases import A10, LLAMA_8B, case
@@ -57,6 +60,39 @@ def test_the_change_is_computed_with_the_sizes_in_the_log(
     log: tuple[str, ...], flags: str, to: dict[str, Value]
 ) -> None:
     assert fixes_of(*log, flags=flags, card=A10).to == to
+
+
+SIZES = ("INFO Available KV cache memory: 3.20 GiB", "INFO GPU KV cache size: 60,000 tokens")
+UNCOUNTED = (
+    "WARNING CUDA graph memory profiling is disabled (VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=0). Consider "
+    "re-enabling it and increasing --gpu-memory-utilization from 0.9000 to 0.9310."
+)
+
+
+def test_a_share_above_all_advice_is_lowered_as_far_as_a_request_of_full_length_allows() -> None:
+    """A request needs 2.67 of 3.20 GiB: 0.85 would leave none."""
+    config = case("vllm serve m --gpu-memory-utilization 0.99 --max-model-len 50000", card=A10)
+    log = (*SIZES, "CUDA error: out of memory")
+
+    fixes = find_fixes_in_rounds(replace(config, log=log), all_lints())
+
+    assert fixes.to == {"gpu_memory_utilization": 0.97}
+
+
+@pytest.mark.parametrize(
+    ("given", "to", "env"),
+    [
+        ({COUNTS_GRAPHS: "0"}, {}, {COUNTS_GRAPHS: None}),
+        ({}, {"gpu_memory_utilization": 0.86}, {}),
+    ],
+)
+def test_graphs_that_the_plan_leaves_out_get_the_memory_that_the_log_names(
+    given: dict[str, str], to: dict[str, Value], env: dict[str, None]
+) -> None:
+    command, log = "vllm serve m --gpu-memory-utilization 0.9", (UNCOUNTED, "CUDA error: out of memory")
+    fixes = find_fixes_in_rounds(replace(case(command, log=log), env=given), all_lints())
+
+    assert (fixes.to, fixes.env) == (to, env)
 
 
 def test_where_no_value_starts_the_report_says_so() -> None:
