@@ -14,6 +14,14 @@ Setting = Mapping[Knob, Value]
 ChangeClass = Literal["auto", "gated", "note"]
 
 
+ENV = "env."
+
+
+def is_start(name: str) -> bool:
+    """Whether a change names by it the image, the program or a variable of a server, and no flag."""
+    return name in {"image", "command"} or name.startswith(ENV)
+
+
 def spell_flag(knob: Knob) -> str:
     """`--max-num-seqs`"""
     return "--" + knob.replace("_", "-")

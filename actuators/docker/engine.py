@@ -35,6 +35,7 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
+from flettner.agent.domain.upgrade import AS_IT_IS
 from flettner.vllm_facts.values import Setting
 
 
@@ -85,8 +86,14 @@ class DockerEngine(VllmEngine):
         return describe_way_back(list((await self._registry.find()).values()), self._options.containers[0])
 
     async def preflight(
-        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+        self,
+        servers: Sequence[Server],
+        setting: Setting,
+        wanted: Strategy | Literal["auto"],
+        start: Setting = AS_IT_IS,
     ) -> PreflightResult:
+        if start:
+            return PreflightResult(problem=f"{', '.join(start)} cannot be changed yet")
         containers = await self._registry.find()
         missing = [server.name for server in servers if server.name not in containers]
         if missing or not servers:

@@ -44,6 +44,7 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Adapter, PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
+from flettner.agent.domain.upgrade import AS_IT_IS
 from flettner.agent.retrying import retry
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import Reader
@@ -118,8 +119,16 @@ class KubernetesEngine(VllmEngine):
         return newest_epoch(await self._find())
 
     async def preflight(
-        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+        self,
+        servers: Sequence[Server],
+        setting: Setting,
+        wanted: Strategy | Literal["auto"],
+        start: Setting = AS_IT_IS,
     ) -> PreflightResult:
+        if start:
+            asked = ", ".join(start)
+            why = f"{asked} cannot be changed on Kubernetes: change the manifest, whose owner rolls it out"
+            return PreflightResult(problem=why)
         by_name = await self._find_cached()
         missing = [server.name for server in servers if server.name not in by_name]
         if missing or not servers:

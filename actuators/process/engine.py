@@ -31,6 +31,7 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
+from flettner.agent.domain.upgrade import AS_IT_IS
 from flettner.primitives.address import Address
 from flettner.primitives.waiting import poll_until
 from flettner.redaction import mask
@@ -75,8 +76,14 @@ class ProcessEngine(VllmEngine):
         return await self._with_hot_knobs(awake)
 
     async def preflight(
-        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+        self,
+        servers: Sequence[Server],
+        setting: Setting,
+        wanted: Strategy | Literal["auto"],
+        start: Setting = AS_IT_IS,
     ) -> PreflightResult:
+        if start:
+            return PreflightResult(problem=f"{', '.join(start)} cannot be changed yet")
         origin = await asyncio.to_thread(self._origin)
         running = await asyncio.to_thread(self._running, servers[-1])
         asked = Preflight(

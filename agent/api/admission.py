@@ -9,6 +9,7 @@ from math import ceil
 from flettner.agent.api.operations import Call
 from flettner.agent.api.problems import RequestRefusedError
 from flettner.agent.domain.state import State
+from flettner.agent.domain.upgrade import upgrades_in
 from flettner.agent.machine.open_suggestions import MOST, is_from_person
 from flettner.vllm_facts.values import Knob, Value
 
@@ -60,6 +61,18 @@ def refuse_too_many_open(call: Call, state: State, to: Mapping[Knob, Value]) -> 
         (first - call.daemon.now()).total_seconds(),
         kind="too-many-open",
     )
+
+
+def refuse_upgrade(call: Call, to: Mapping[Knob, Value]) -> None:
+    """Raises RequestRefusedError (403): only an admin proposes or approves an upgrade."""
+    named = upgrades_in(to)
+    if named and not (call.holder and call.holder.allows("admin")):
+        raise RequestRefusedError(
+            403,
+            f"A change of {', '.join(named)} takes the role admin, both to propose and to approve it;"
+            f" {call.actor} has another role.",
+            kind="admin-only",
+        )
 
 
 def _too_many(detail: str, wait_s: float, *, kind: str) -> RequestRefusedError:

@@ -57,6 +57,7 @@ class ServerDocument(Document):
     failing: DocumentText = Field(description="why the server fails at present; empty: it does not")
     adapters: list[str] = Field(description="LoRA adapters that it lists; read every 5 s, not in advise mode")
     setting: Values
+    start: Values = Field(description="`image`, `command` and `env.NAME` that upgrades have set")
 
 
 class SourceDocument(Document):
@@ -304,6 +305,7 @@ def _servers(state: State) -> list[ServerDocument]:
             failing=state.failing[server.name].why if server.name in state.failing else "",
             adapters=[adapter.name for adapter in server.adapters],
             setting=server.setting,
+            start=server.start,
         )
         for server in state.servers
     ]

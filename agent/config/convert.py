@@ -12,9 +12,11 @@ from flettner.agent.config.tables import (
     QualityTable,
     RolloutTable,
     SloTable,
+    UpgradesTable,
 )
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.model import Bound, Objective, Plan, Slo, Step
+from flettner.agent.domain.upgrade import UpgradeLimits
 from flettner.agent.quality.golden_prompts import LEAST, GoldenPromptOptions
 from flettner.primitives.bounded import parse_json
 from flettner.primitives.files import read_file
@@ -94,6 +96,16 @@ def plan(table: RolloutTable) -> Plan:
         gain_needed=table.gain_needed,
         quick=table.quick,
         own_shares="steps" in table.model_fields_set,
+    )
+
+
+def upgrades(table: UpgradesTable) -> UpgradeLimits:
+    return UpgradeLimits(
+        images=table.images,
+        commands=table.commands,
+        models=table.models,
+        revisions=table.revisions,
+        env=table.env,
     )
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from flettner.agent.audit.anchors import AnchorOptions
 from flettner.agent.audit.segments import RetentionLimits
 from flettner.agent.config.changes import flatten
-from flettner.agent.config.convert import BOUNDS, bound, limits, plan, quality, slo
+from flettner.agent.config.convert import BOUNDS, bound, limits, plan, quality, slo, upgrades
 from flettner.agent.config.cross_checks import (
     describe_errors,
     find_clashes,
@@ -30,6 +30,7 @@ from flettner.agent.config.windows import build_schedule, build_windows
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.model import Approvers, Bound, Mode, Plan, Slo
 from flettner.agent.domain.windows import Windows
+from flettner.agent.domain.upgrade import UpgradeLimits
 from flettner.agent.plugins import loader, third_party
 from flettner.agent.quality.golden_prompts import GoldenPromptOptions
 from flettner.primitives.address import Address
@@ -60,6 +61,7 @@ class Target:
     hot_changes_per_day: int
     quality: GoldenPromptOptions
     windows: Windows = field(default_factory=Windows)
+    upgrades: UpgradeLimits = field(default_factory=UpgradeLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +293,7 @@ def _build_target(
         hot_changes_per_day=table.rollout.hot_changes_per_day,
         quality=options,
         windows=windows,
+        upgrades=upgrades(table.upgrades),
     )
 
 

@@ -10,6 +10,7 @@ from flettner.agent.config.listen import SOCKET, Role
 from flettner.agent.config.types import (
     Account,
     CertificateName,
+    EnvName,
     HostName,
     KnobValue,
     ListenAddress,
@@ -36,6 +37,7 @@ to apply a file and 1 s of reserve that is 5 s. Above 60 s an unwatched green ke
 
 Share = Annotated[float, Field(gt=0, le=1)]
 FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
+UpgradePattern = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
@@ -263,6 +265,14 @@ class WindowsTable(ConfigTable):
     edge: Literal["finish", "roll_back"] = "finish"
 
 
+class UpgradesTable(ConfigTable):
+    images: tuple[UpgradePattern, ...] = ()
+    commands: tuple[UpgradePattern, ...] = ()
+    models: tuple[UpgradePattern, ...] = ()
+    revisions: tuple[UpgradePattern, ...] = ()
+    env: tuple[EnvName, ...] = ()
+
+
 class TargetTable(ConfigTable):
     name: TargetName
     profile: Annotated[str, Field(min_length=1)] = "chat"
@@ -274,6 +284,7 @@ class TargetTable(ConfigTable):
     rollout: RolloutTable = RolloutTable()
     windows: WindowsTable = WindowsTable()
     quality: QualityTable = QualityTable()
+    upgrades: UpgradesTable = UpgradesTable()
 
 
 def _check_targets(targets: tuple[TargetTable, ...]) -> tuple[TargetTable, ...]:

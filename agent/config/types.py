@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator
 
+from flettner.agent.domain.upgrade import find_bad_variable
 from flettner.agent.plugins.option_errors import quote
 from flettner.primitives.address import UNIX, Address, Listener, UnixSocket, parse_ip
 from flettner.vllm_facts.values import Value
@@ -32,6 +33,13 @@ def seconds(value: object) -> float:
     if not 0 <= duration <= _LONGEST_S:  # also for NaN
         raise ValueError(f"must be a duration of 0 s to 366 d, not {quote(value)}")
     return float(duration)
+
+
+def env_name(value: object) -> str:
+    """Parse the name of an environment variable that a change may set."""
+    if not isinstance(value, str) or (problem := find_bad_variable(value)):
+        raise ValueError(problem if isinstance(value, str) else f"must be a name, not {quote(value)}")
+    return value
 
 
 def positive_seconds(value: object) -> float:
@@ -138,6 +146,7 @@ Account = Annotated[str, BeforeValidator(account)]
 CertificateName = Annotated[str, BeforeValidator(certificate_name)]
 PathText = Annotated[str, BeforeValidator(path_text)]
 PublicUrl = Annotated[str, BeforeValidator(public_url)]
+EnvName = Annotated[str, BeforeValidator(env_name)]
 TargetName = Annotated[str, BeforeValidator(target_name)]
 Switch = Annotated[Any, BeforeValidator(switch)]
 KnobValue = Annotated[Any, BeforeValidator(knob_value)]

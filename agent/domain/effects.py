@@ -4,7 +4,7 @@ They are numbered, idempotent, and performed only after they are journalled.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, TypeVar
 
@@ -19,6 +19,7 @@ class Preflight:
     number: int
     servers: tuple[Server, ...]  # all servers that serve now
     setting: Setting
+    start: Setting = field(default_factory=dict)  # the image, program and environment that the change names
     wanted: Strategy | Literal["auto"]
     kind: Literal["preflight"] = "preflight"
 
@@ -48,6 +49,7 @@ class Examine:
     blue: Server
     green: Server | None
     deadline_s: float
+    compare: bool = True  # False: only the operator's own command
     kind: Literal["examine"] = "examine"
 
 

@@ -152,6 +152,7 @@ class ChangeAsked:
     actor: str
     to: Mapping[Knob, Value]
     reason: str
+    accepts_other_answers: bool = False
     request: str = ""
 
 

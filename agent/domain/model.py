@@ -53,6 +53,8 @@ class Server:
     replicas: int = field(default=1, compare=False)  # equal engines behind its address
     hot: HotKnobs | None = field(default=None, compare=False)  # None: every change needs a restart
     adapters: tuple[Adapter, ...] = field(default=(), compare=False)  # that it serves, or gets when launched
+    start: Setting = field(default_factory=dict, compare=False)
+    """`image`, `command` and `env.NAME` as far as upgrades have set them: see agent/domain/upgrade.py."""
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -118,6 +120,7 @@ class Proposal:
     assumed: Mapping[Knob, Value] = field(default_factory=dict)  # present values of knobs that no flag sets
     klass: ChangeClass = "auto"
     mitigation: bool = False  # relieves a present problem: needs to be not worse, not better
+    accepts_other_answers: bool = False  # a person accepts that green answers differently
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +138,8 @@ class PreflightResult:
     notes: tuple[str, ...] = ()  # for the operator: warm or cold start, vLLM's reading of the flags
     patch: str = ""  # the change of the server's manifest, to be committed where that is kept
     owner: str = ""  # what writes the manifest and would revert a change: a person commits the patch instead
+    resolved: Mapping[Knob, tuple[Value, Value]] = field(default_factory=dict)
+    """Present and new value where the engine says more exactly what is changed: an image by its digest."""
     unchecked: bool = False  # advise mode starts nothing: vLLM itself was not asked about the flags
 
 
@@ -214,6 +219,7 @@ class Plan:
     drain_s: float  # time that requests in flight get before a server is retired
     lease_s: float
     examine_s: float = 0.0  # deadline of the golden prompts; 0: none are sent
+    compare_answers: bool = True  # False: only the operator's own command examines green
     margin: float = 0.01  # a green that is worse by this share of its requests or more must not pass
     gain_needed: bool = True  # roll back a policy's change without a measurable gain
     shares_card: bool = False  # green runs on the GPUs of the servers in force, and they slow each other

@@ -28,6 +28,7 @@ from flettner.agent.domain.model import (
 )
 from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.reading import Reading, Sample
+from flettner.agent.domain.upgrade import AS_IT_IS
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.values import Knob, Setting
 
@@ -155,9 +156,16 @@ class Engine(Protocol):
         ...
 
     async def preflight(
-        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+        self,
+        servers: Sequence[Server],
+        setting: Setting,
+        wanted: Strategy | Literal["auto"],
+        start: Setting = AS_IT_IS,
     ) -> PreflightResult:
-        """Compute what giving all `servers` this setting would take; changes nothing.
+        """Compute what giving all `servers` this setting would take; changes nothing that runs.
+
+        `start`: the image, program and environment that the change names. An image is pulled, and the
+        result has its digest in `resolved`; one that cannot be pulled is a problem.
 
         Where the site does not act nothing is started: a result without vLLM's own check is `unchecked`.
         A value that vLLM does not accept, or missing capacity, is a PreflightResult with a problem. Raises
@@ -169,9 +177,10 @@ class Engine(Protocol):
         """Start `server` (or find it started) and return it with its address once /health answers 200.
 
         One that runs with fewer replicas gets the missing ones; if that fails, it keeps those that it had.
-        It is a copy of `server.like`, if that is known, except for the setting. A server that `stop` stopped
-        is started unchanged, and left stopped on failure. Raises ActError, with the last log lines, if it
-        exits or is not healthy within `deadline_s`; a new server is then removed, as on cancellation.
+        It is a copy of `server.like`, if that is known, except for the setting and `server.start`. A server
+        that `stop` stopped is started unchanged, and left stopped on failure. Raises ActError, with the last
+        log lines, if it exits or is not healthy within `deadline_s`; a new server is then removed, as on
+        cancellation.
         """
         ...
 

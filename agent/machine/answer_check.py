@@ -31,7 +31,8 @@ def on_warmed(rules: Rules, state: State, event: Warmed) -> Transition:
 
 def drain_or_examine(state: State, at: datetime, why: str) -> Transition:
     """Drain the first old server; the only server answers the golden prompts before it stops."""
-    if state.fleet.replica_count > 1 or not state.canary.plan.examine_s:
+    plan = state.canary.plan
+    if state.fleet.replica_count > 1 or not (plan.examine_s and plan.compare_answers):
         return drain_old_server(state, at, why)
     blue = state.fleet.running[0]
     note = f"{why}: {blue.name} answers the golden prompts before it stops"
@@ -39,8 +40,11 @@ def drain_or_examine(state: State, at: datetime, why: str) -> Transition:
 
 
 def examine_servers(state: State, blue: Server, green: Server | None) -> Transition:
-    deadline_s = state.canary.plan.examine_s
-    return request_effect(state, Examine(number=0, blue=blue, green=green, deadline_s=deadline_s))
+    plan = state.canary.plan
+    effect = Examine(
+        number=0, blue=blue, green=green, deadline_s=plan.examine_s, compare=plan.compare_answers
+    )
+    return request_effect(state, effect)
 
 
 def on_examined(_: Rules, state: State, event: Examined) -> Transition:

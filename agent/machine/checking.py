@@ -12,8 +12,9 @@ from flettner.agent.domain.events import EffectFailed, Preflighted
 from flettner.agent.domain.model import Forecast, OutcomeResult, Plan, PreflightResult, Proposal
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion
+from flettner.agent.domain.upgrade import IMAGE, MODEL, flags_in, start_in
 from flettner.agent.judge.attainment import fails_badly
-from flettner.agent.machine.default_plan import plan_for
+from flettner.agent.machine.default_plan import configured_plan, plan_for
 from flettner.agent.machine.earlier_outcomes import was_aborted
 from flettner.agent.machine.evidence import is_seen
 from flettner.agent.machine.hot_knobs import HOT_FIRST, why_not_hot
@@ -40,6 +41,7 @@ from flettner.agent.machine.transitions import (
 )
 
 ANSWER_S = 900.0  # vLLM's own check takes a minute; the engine's deadline is shorter than this
+PULL_S = 7200.0  # in addition, of an image: some 10 GB
 
 
 def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: datetime) -> Transition:
@@ -53,10 +55,15 @@ def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: dat
         hot = preflight_hot(rules, asked, suggestion)
         if rules.strategy == "hot" or not hot.problem:
             return answer_check(rules, asked, suggestion, hot, at)
-    setting = {**state.fleet.setting, **suggestion.proposal.to}
-    return request_effect(
-        asked, Preflight(number=0, servers=state.fleet.running, setting=setting, wanted=rules.strategy)
+    to = suggestion.proposal.to
+    asks = Preflight(
+        number=0,
+        servers=state.fleet.running,
+        setting={**state.fleet.setting, **flags_in(to)},
+        start=start_in(to),
+        wanted=rules.strategy,
     )
+    return request_effect(asked, asks)
 
 
 def preflight_hot(rules: Rules, state: State, suggestion: Suggestion) -> PreflightResult:
@@ -127,9 +134,13 @@ def plan_at(
     failing: bool,
 ) -> Plan:
     """The configured plan for this change at this request rate, and for a blue that fails its SLO by far."""
-    plan = plan_for(rules.plan, preflight, state.fleet.replica_count, rate_rps, failing=failing)
+    configured = configured_plan(rules.plan, proposal.to)
+    plan = plan_for(configured, preflight, state.fleet.replica_count, rate_rps, failing=failing)
+    comparable = MODEL not in proposal.to and not proposal.accepts_other_answers
     examined = preflight.strategy != "hot" and (rules.exam.always or altering_knobs(proposal))
-    return replace(plan, examine_s=rules.exam.at_most_s) if examined else plan
+    if not examined or not (comparable or rules.exam.command):
+        return plan
+    return replace(plan, examine_s=rules.exam.at_most_s, compare_answers=comparable)
 
 
 def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Transition:
@@ -154,6 +165,7 @@ def answer_check(
     if preflight.problem:
         result: OutcomeResult = "refused" if preflight.lasting else "undecided"
         return without_effects(refuse_suggestion(state, suggestion, at, preflight.problem, result))
+    suggestion = _with_resolved(suggestion, preflight)
     expires_at = at + timedelta(seconds=rules.guard.suggestion_ttl_s)
     sealed = seal_suggestion(rules, state, suggestion, preflight, at=at, expires_at=expires_at)
     opened = replace(state.suggestions, checking=None, open=(sealed, *state.suggestions.open))
@@ -161,6 +173,16 @@ def answer_check(
     state = replace(make_room(state, sealed), note=sealed.proposal.why)
     still = [sealed] if is_seen(state, sealed, at) else []
     return start_by_itself(rules, state, still, at) or without_effects(state)
+
+
+def _with_resolved(suggestion: Suggestion, preflight: PreflightResult) -> Suggestion:
+    """The change as the engine will carry it out, which is what is approved."""
+    if not preflight.resolved:
+        return suggestion
+    before = {name: present for name, (present, _) in preflight.resolved.items()}
+    to = {name: new for name, (_, new) in preflight.resolved.items()}
+    proposal = replace(suggestion.proposal, to={**suggestion.proposal.to, **to})
+    return replace(suggestion, proposal=proposal, before={**suggestion.before, **before})
 
 
 def make_room(state: State, sealed: Suggestion) -> State:
@@ -224,7 +246,8 @@ def on_preflight_failed(_: Rules, state: State, event: EffectFailed) -> Transiti
 
 
 def refuse_late_preflight(state: State, checking: Suggestion, at: datetime) -> State:
-    if at <= checking.made_at + timedelta(seconds=ANSWER_S):
+    limit_s = ANSWER_S + PULL_S * (IMAGE in checking.proposal.to)
+    if at <= checking.made_at + timedelta(seconds=limit_s):
         return state
-    why = f"the preflight did not finish within {ANSWER_S:.0f} s"
+    why = f"the preflight did not finish within {limit_s:.0f} s"
     return refuse_suggestion(state, checking, at, why, "undecided")

@@ -1,10 +1,12 @@
 """The plan of a rollout, adapted to the strategy, the number of servers and the request rate. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import ceil
 
 from flettner.agent.domain.model import Plan, PreflightResult, Step, Strategy
+from flettner.agent.domain.upgrade import upgrades_in
+from flettner.vllm_facts.values import Knob, Value
 
 QUICK = Step(weight=25, requests=10, at_least_s=15.0, at_most_s=0.0)
 QUICK_PARITY = Step(weight=50, requests=20, at_least_s=20.0, at_most_s=0.0)
@@ -12,6 +14,15 @@ QUICK_PARITY = Step(weight=50, requests=20, at_least_s=20.0, at_most_s=0.0)
 after about ten requests. `at_most_s` stays as configured."""
 
 SLOW_S = 60.0  # a share that needs longer for its requests is left out: green is exposed to as many in parity
+
+
+def configured_plan(plan: Plan, to: Mapping[Knob, Value]) -> Plan:
+    """The configured plan for this change: an upgrade holds twice as long, as a leak shows after a while."""
+    if not upgrades_in(to):
+        return plan
+    *steps, hold = plan.steps
+    longer = replace(hold, at_least_s=2 * hold.at_least_s, at_most_s=hold.at_most_s + hold.at_least_s)
+    return replace(plan, steps=(*steps, longer))
 
 
 def plan_for(

@@ -13,6 +13,7 @@ from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.request_counts import NO_SLO
 from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
+from flettner.agent.domain.upgrade import MODEL, SERVED_NAME, UpgradeLimits, is_upgrade, upgrades_in
 from flettner.agent.machine.backlog import why_not_now
 from flettner.agent.machine.earlier_outcomes import gained_nothing, why_not_again, why_not_back
 from flettner.agent.machine.evidence import no_measurement
@@ -44,6 +45,7 @@ class Guard:
     hot_changes_per_day: int = 24  # changes of running servers, which are counted apart
     hot: bool = True  # whether running servers may take changes
     hold: Hold | None = None  # how the proxy holds new requests while no server serves
+    upgrades: UpgradeLimits = field(default_factory=UpgradeLimits)
     refresh_s: float = 60.0  # an open suggestion gets new numbers, or another value, no more often
 
     def admit(
@@ -59,6 +61,8 @@ class Guard:
         """Turn a policy's proposal into a suggestion, or refuse it with the reason."""
         if proposal.rule == PERSON:
             return ProposalRefusal(why=f"the rule {PERSON} is reserved for what operators ask for")
+        if named := upgrades_in(proposal.to):
+            return ProposalRefusal(why=f"{', '.join(named)}: only an administrator asks for an upgrade")
         if why := self._reason_to_wait(state, at, reading) or self._too_many(state, proposal, at):
             return ProposalRefusal(why=why)
         if not proposal.mitigation and (why := state.budget.alarm(slo, at)):
@@ -82,6 +86,8 @@ class Guard:
         and earlier outcomes do not. A burning budget adds a note.
         """
         suggestion = self._suggestion(state, proposal, policy=actor, at=at, stepwise=False)
+        if isinstance(suggestion, Suggestion):
+            suggestion = _with_served_name(suggestion, state.fleet.setting)
         burning = state.budget.alarm(slo, at)
         if isinstance(suggestion, Suggestion) and burning:
             return replace(suggestion, notes=(*suggestion.notes, f"{burning}; a failed change adds to that"))
@@ -127,8 +133,9 @@ class Guard:
         to: dict[Knob, Value] = {}
         notes: list[str] = []
         outside: list[str] = []
+        in_force = {**blue.setting, **blue.start}
         for knob, wanted in proposal.to.items():
-            now = blue.setting.get(knob)
+            now = in_force.get(knob)
             present = proposal.assumed.get(knob) if now is None else now
             value, note = self._clamp_to_bounds(knob, wanted, present, stepwise=stepwise)
             value = now if value == present else value
@@ -150,7 +157,7 @@ class Guard:
             target=state.target,
             policy=policy,
             proposal=replace(proposal, to=to),
-            before={knob: blue.setting.get(knob) for knob in to},
+            before={knob: in_force.get(knob) for knob in to},
             base=base_digest(blue.setting),
             servers=tuple(server.name for server in state.fleet.running),
             notes=tuple(notes),
@@ -195,6 +202,8 @@ class Guard:
 
         The value of a knob that is not tunable is not shown: it may be a secret.
         """
+        if is_upgrade(knob):
+            return self.upgrades.refusal(knob, wanted)
         bound = self.bounds.get(knob, Bound())
         if not tunable(knob) and not (bound.has_limits and bound.allows(wanted)):
             why = (
@@ -256,6 +265,20 @@ class Guard:
             return now, f"{knob}={wanted} is out of reach from {now}: {why}"
         value = int(clamped) if isinstance(wanted, int) else clamped
         return value, f"{knob}={wanted} was clamped to {value}: {why}"
+
+
+def _with_served_name(suggestion: Suggestion, in_force: Setting) -> Suggestion:
+    """Let another model answer under the name that clients ask for."""
+    name, to = in_force.get(MODEL), suggestion.proposal.to
+    if MODEL not in to or name is None or SERVED_NAME in {*to, *in_force}:
+        return suggestion
+    note = f"{SERVED_NAME} is set to {name}, for which clients go on to ask"
+    return replace(
+        suggestion,
+        proposal=replace(suggestion.proposal, to={**to, SERVED_NAME: name}),
+        before={**suggestion.before, SERVED_NAME: None},
+        notes=(*suggestion.notes, note),
+    )
 
 
 def _is_carried_out(outcome: Outcome) -> bool:

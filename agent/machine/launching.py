@@ -14,7 +14,7 @@ from flettner.agent.domain.state import Phase, State
 from flettner.agent.judge.attainment import fails_badly
 from flettner.agent.judge.wording import describe_duration
 from flettner.agent.machine.adapters import refusal
-from flettner.agent.machine.default_plan import follow_evidence
+from flettner.agent.machine.default_plan import configured_plan, follow_evidence
 from flettner.agent.machine.promoting import promote
 from flettner.agent.machine.replacing import on_lost as lost_in_turn
 from flettner.agent.machine.replacing import replace_next, route_to_green
@@ -94,7 +94,7 @@ def on_warmed(rules: Rules, state: State, event: Warmed) -> Transition:
     baseline, seconds = canary.baseline, canary.evidence.baseline_s
     plan = follow_evidence(
         canary.plan,
-        rules.plan,
+        configured_plan(rules.plan, canary.suggestion.proposal.to),
         canary.suggestion.preflight,
         sum(canary.replicas.values()),
         baseline.asked / seconds if seconds else None,

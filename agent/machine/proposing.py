@@ -17,6 +17,7 @@ from flettner.agent.domain.events import (
 from flettner.agent.domain.model import Proposal
 from flettner.agent.domain.prediction_check import KEPT, drop_law
 from flettner.agent.domain.state import Phase, RecentTraffic, State
+from flettner.agent.domain.upgrade import MODEL
 from flettner.agent.machine.checking import check_suggestion
 from flettner.agent.machine.guard import PERSON, ProposalRefusal
 from flettner.agent.machine.lease import keep_alive
@@ -45,6 +46,8 @@ from flettner.vllm_facts.values import Setting
 
 def request_change(rules: Rules, state: State, event: ChangeAsked) -> Transition:
     """Turn an operator's request into a suggestion. It takes the place of one that is being checked."""
+    if why := _why_not_comparable(rules, state, event):
+        return without_effects(replace(state, note=why))
     asked = Proposal(
         rule=PERSON,
         to=event.to,
@@ -53,6 +56,7 @@ def request_change(rules: Rules, state: State, event: ChangeAsked) -> Transition
         risks="not predicted: the canary judges it like any change",
         source=event.actor,
         klass="gated",
+        accepts_other_answers=event.accepts_other_answers,
     )
     admitted = rules.guard.admit_asked(state, asked, actor=event.actor, at=event.at, slo=rules.slo)
     if isinstance(admitted, ProposalRefusal):
@@ -67,6 +71,17 @@ def _describe_knobs(to: Setting) -> str:
     raised = [f" (raising it: {fact.effects})" if str(fact.effects) else "" for fact in facts]
     meanings = [f"{fact.name}: {fact.meaning}{effect}" for fact, effect in zip(facts, raised, strict=True)]
     return "; ".join([*meanings, "how much it gains is not predicted"])
+
+
+def _why_not_comparable(rules: Rules, state: State, event: ChangeAsked) -> str:
+    """Why another model cannot be judged by its answers, with what to do; empty if it need not be, or can."""
+    if MODEL not in event.to or event.accepts_other_answers or rules.exam.command:
+        return ""
+    return (
+        f"{MODEL}={event.to[MODEL]} was requested: the answers of another model cannot be compared with "
+        f"those of {state.fleet.setting.get(MODEL)}; give a check command in [targets.quality], or accept "
+        "other answers (--accept-different-answers)"
+    )
 
 
 def approve(rules: Rules, state: State, event: Approved) -> Transition:

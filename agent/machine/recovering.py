@@ -15,7 +15,7 @@ from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine import hot_trial
-from flettner.agent.machine.default_plan import plan_for
+from flettner.agent.machine.default_plan import configured_plan, plan_for
 from flettner.agent.machine.hot_knobs import has_drifted, with_kept_values
 from flettner.agent.machine.launching import begin_step, resume_step
 from flettner.agent.machine.open_suggestions import end_all, end_check, end_each, end_suggestion
@@ -137,7 +137,13 @@ def merge_found_servers(state: State, event: AgentStarted, by_name: FoundServers
         if dict(server.setting) != dict(recorded.setting):
             note = f"{server.name} runs with other flags than flettner set: its flags are adopted"
         fleet.append(
-            replace(server, like=recorded.like, differs=recorded.differs, adapters=recorded.adapters)
+            replace(
+                server,
+                like=recorded.like,
+                differs=recorded.differs,
+                adapters=recorded.adapters,
+                start=recorded.start,
+            )
         )
         drifted = drifted or has_drifted(state.knobs, server)
     fleet += servers_joining(state, event)
@@ -165,14 +171,15 @@ def _as_found(state: State, green: Server, by_name: FoundServers) -> Server:
     """A new server as it runs; the newest one may be about to start, or to get another replica."""
     if state.phase in {Phase.DRAINING, Phase.LAUNCHING} and green is state.greens[-1]:
         return green
-    return replace(by_name.get(green.name, green), like=green.like, differs=green.differs)
+    return replace(by_name.get(green.name, green), like=green.like, differs=green.differs, start=green.start)
 
 
 def _end_made(state: State) -> State:
     """End the suggestions that a third party has carried out: the servers run with their values."""
     for suggestion in state.suggestions.open:
         to = suggestion.proposal.to
-        running = [[server.setting.get(knob) for knob in to] for server in state.fleet.running]
+        values = [{**server.setting, **server.start} for server in state.fleet.running]
+        running = [[present.get(knob) for knob in to] for present in values]
         if running and all(values == list(to.values()) for values in running):
             state = end_suggestion(state, suggestion, "superseded", "a third party has made this change")
     return state
@@ -264,7 +271,8 @@ def replan(rules: Rules, state: State, canary: Canary, scaled: Sequence[Server],
     """The canary with the shares for the new number of replicas."""
     replicas = {**canary.replicas, **{server.name: server.replicas for server in scaled}}
     preflight = PreflightResult(strategy=canary.suggestion.preflight.strategy)
-    plan = plan_for(rules.plan, preflight, sum(replicas.values()), expected_rate(state, at))
+    configured = configured_plan(rules.plan, canary.suggestion.proposal.to)
+    plan = plan_for(configured, preflight, sum(replicas.values()), expected_rate(state, at))
     return replace(canary, replicas=replicas, plan=replace(canary.plan, steps=plan.steps))
 
 

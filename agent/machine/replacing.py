@@ -99,7 +99,8 @@ def replace_next(state: State, at: datetime, why: str) -> Transition | None:
     if not left:
         return None
     state, name = name_next_server(state)
-    green = Server(name=name, setting=canary.greens[0].setting, like=left[-1].name)
+    first = canary.greens[0]
+    green = Server(name=name, setting=first.setting, like=left[-1].name, start=first.start)
     joined = replace(canary, greens=(*canary.greens, green))
     return drain_old_server(replace(state, rollout=joined), at, why)
 

@@ -9,6 +9,7 @@ from flettner.agent.domain.model import Plan, Proposal, Server
 from flettner.agent.domain.rollout import Canary, HotChange
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion
+from flettner.agent.domain.upgrade import flags_in, start_in
 from flettner.agent.judge.blocks.verdict import begin_blocks
 from flettner.agent.machine.answer_check import drain_or_examine
 from flettner.agent.machine.guard import PERSON, base_digest
@@ -74,7 +75,13 @@ def _start_canary(_: Rules, state: State, approved: Suggestion, plan: Plan, at: 
     running, (baseline, baseline_s) = state.fleet.running, recent_traffic(state, at)
     state, name = name_next_server(state)
     old = running[-1]
-    green = Server(name=name, setting={**old.setting, **approved.proposal.to}, like=old.name)
+    to = approved.proposal.to
+    green = Server(
+        name=name,
+        setting={**old.setting, **flags_in(to)},
+        like=old.name,
+        start={**old.start, **start_in(to)},
+    )
     rollout = Canary(
         id=_rollout_id(state, approved),
         suggestion=approved,

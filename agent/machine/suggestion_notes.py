@@ -129,5 +129,7 @@ def _describe_examination(plan: Plan, altering: tuple[Knob, ...]) -> tuple[str, 
     """The examination before the canary, where answers may change."""
     if not plan.examine_s:
         return ()
+    if not plan.compare_answers:
+        return ("the check command examines green before it gets traffic; answers are not compared",)
     may = f"{', '.join(altering)} may alter the answers: " if altering else ""
     return (f"{may}green's answers to the golden prompts are compared with blue's before it gets traffic",)

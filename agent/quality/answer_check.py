@@ -35,6 +35,9 @@ class Examiner:
         async with asyncio.timeout(effect.deadline_s):
             blue, green, own_answers = effect.blue, effect.green, self._answers
             self._answers = None
+            if green is not None and not effect.compare:
+                unlike = AnswerComparison(ok=True, why="the answers are not compared with blue's")
+                return await self._with_command(unlike, blue, green)
             if green is None:
                 self._answers = blue, _require_answers(blue, (await self._ask(blue), await self._ask(blue)))
                 return AnswerComparison(ok=True, why=f"{blue.name} answered the golden prompts")

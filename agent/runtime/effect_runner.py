@@ -162,6 +162,7 @@ class EffectRunner:
                 await self._wait_for_stop(effect.server)
                 await self._check_epoch()
                 server = await self.engine.launch(effect.server, effect.deadline_s)
+                server = replace(server, start=effect.server.start)
                 server, refused = await self._load_adapters(server, effect.server.adapters)
                 return Launched(at=self.now(), number=number, server=server, refused=refused)
             case WarmUp(number=number):
@@ -252,7 +253,7 @@ class EffectRunner:
         return KnobsSet(at=self.now(), number=change.number) if isinstance(effect, SetKnobs) else None
 
     async def _preflight(self, effect: Preflight) -> PreflightResult:
-        result = await self.engine.preflight(effect.servers, effect.setting, effect.wanted)
+        result = await self.engine.preflight(effect.servers, effect.setting, effect.wanted, effect.start)
         unseen = UNSEEN.get(self.counted_by)
         return replace(result, notes=(*result.notes, unseen)) if unseen else result
 

@@ -81,6 +81,7 @@ def build_rules(config: Config, target: Target) -> Rules:
         hot_changes_per_day=target.hot_changes_per_day,
         hot=target.strategy in HOT_FIRST,
         hold=target.traffic.plugin.hold,
+        upgrades=target.upgrades,
     )
     policies = tuple((policy.name, policy.plugin) for policy in config.policies)
     by_engine = find_request_source(target, target.traffic.plugin) == "engine"

@@ -9,6 +9,7 @@ from bench.loop.world import PROGRAM, World
 from flettner.actuators.host.origin import Origin
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.domain.upgrade import AS_IT_IS
 from flettner.simulator.card import Card
 from flettner.simulator.flags import Flags, InvalidFlagError, parse
 from flettner.simulator.live_limits import find_knobs
@@ -50,9 +51,14 @@ class VirtualEngine(FakeEngine):
         self._start_s: float | None = None  # of the last start
 
     async def preflight(
-        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+        self,
+        servers: Sequence[Server],
+        setting: Setting,
+        wanted: Strategy | Literal["auto"],
+        start: Setting = AS_IT_IS,
     ) -> PreflightResult:
         """Check the flags as vLLM does; whether the memory suffices shows at the start."""
+        del start
         self.calls.append(("preflight", servers[0].name))
         if wanted not in {"auto", "surge"}:
             return PreflightResult(problem="processes know only surge")

@@ -11,6 +11,7 @@ from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Adapter, PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Engine, Now, Site
+from flettner.agent.domain.upgrade import AS_IT_IS
 from flettner.agent.machine.strategy import HostCapacity, choose_strategy
 from flettner.vllm_facts.values import Setting
 from tests.simulation.scenario import Act
@@ -165,9 +166,13 @@ class SimEngine:
         return [seen(self.host.world, process) for process in self.host.world.servers.values()]
 
     async def preflight(
-        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+        self,
+        servers: Sequence[Server],
+        setting: Setting,
+        wanted: Strategy | Literal["auto"],
+        start: Setting = AS_IT_IS,
     ) -> PreflightResult:
-        del setting, wanted
+        del setting, wanted, start
         choice = choose_strategy(
             self.strategy, len(servers), HostCapacity(free=self.strategy == "surge", why="so it was set up")
         )

@@ -11,6 +11,7 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Adapter, PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
+from flettner.agent.domain.upgrade import AS_IT_IS
 from flettner.vllm_facts.values import Setting
 from tests.support.hot_servers import HotServers, knobs_of
 
@@ -92,9 +93,13 @@ class FakeEngine:
         return max(self.epoch, newest_epoch(await self.observe()))
 
     async def preflight(
-        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+        self,
+        servers: Sequence[Server],
+        setting: Setting,
+        wanted: Strategy | Literal["auto"],
+        start: Setting = AS_IT_IS,
     ) -> PreflightResult:
-        del setting
+        del setting, start
         self.calls.append(("preflight", servers[0].name))
         return self.preflight_result if wanted == "auto" else replace(self.preflight_result, strategy=wanted)
 

@@ -88,7 +88,13 @@ def add_propose(subparsers: Subparsers) -> None:
         nargs="+",
         type=parse_knob,
         metavar="KNOB=VALUE",
-        help="for example max_num_seqs=128; null restores vLLM's default",
+        help="for example max_num_seqs=128; null restores vLLM's default; an admin may also name image=, "
+        "command=, env.NAME=, model=, revision= and tokenizer=",
+    )
+    propose.add_argument(
+        "--accept-different-answers",
+        action="store_true",
+        help="do not compare the new servers' answers with those in force: needed for another model",
     )
     propose.add_argument("--reason", type=_parse_reason, required=True, help=REASON)
 
@@ -238,6 +244,8 @@ def _propose(args: argparse.Namespace, daemon: ApiClient) -> int:
         complain("a knob is given more than once; give it once")
         return USAGE
     body = {"to": to, "reason": args.reason}
+    if args.accept_different_answers:
+        body["accept_different_answers"] = True
     answer = _wait_for_check(daemon, daemon.post(path("targets", args.target, "suggestions"), body))
     name = escape_text(answer["id"])
     if is_held(answer):

@@ -4,6 +4,7 @@ import argparse
 import re
 
 from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.values import is_start
 
 
 def parse_knob(text: str) -> tuple[str, object]:
@@ -11,6 +12,8 @@ def parse_knob(text: str) -> tuple[str, object]:
     from flettner.vllm_facts.flag_parser import parse_setting  # noqa: PLC0415 - only `propose` needs the flag tables
 
     knob, equals, given = text.partition("=")
+    if equals and is_start(knob):
+        return knob, None if given == "null" else given
     knob = knob.strip().removeprefix("--").replace("-", "_")
     if not equals or re.fullmatch(r"[a-z][a-z0-9_]*", knob) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not KNOB=VALUE, such as max_num_seqs=128")

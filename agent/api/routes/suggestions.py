@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from flettner.agent.api.admission import refuse_upgrade
 from flettner.agent.api.documents import SuggestionDocument, suggestion_of, tag_of
 from flettner.agent.api.operations import Call, Operation, OperationResult
 from flettner.agent.api.problems import RequestRefusedError
@@ -110,6 +111,7 @@ async def _approve(call: Call) -> OperationResult:
     """Approve the version that the digest names. A refusal never contains the current digest: a client could
     send it back without anyone reviewing the change."""
     body, suggestion = call.parsed_as(ApprovalBody), _suggestion(call)
+    refuse_upgrade(call, suggestion.proposal.to)
     same = hmac.compare_digest(body.digest, suggestion.digest)
     if same and (suggestion.status == "approved" or suggestion.approved_by):
         return _shown(call, suggestion)
@@ -217,8 +219,8 @@ OPERATIONS = (
         headers=TAG,
         errors={
             **UNKNOWN,
-            403: "A page of another site sends the request, the token's role is too low, or the caller "
-            'proposed the change and [agent] approval is "other".',
+            403: "A page of another site sends the request, the token's role is too low, it is no admin's "
+            'and the change is an upgrade, or the caller proposed it and [agent] approval is "other".',
             409: "It has changed, is not open or is still being checked, the mode is advise, or the "
             "target is paused.",
             410: "It has expired.",

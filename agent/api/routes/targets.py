@@ -4,7 +4,12 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
-from flettner.agent.api.admission import refuse_if_full, refuse_over_budget, refuse_too_many_open
+from flettner.agent.api.admission import (
+    refuse_if_full,
+    refuse_over_budget,
+    refuse_too_many_open,
+    refuse_upgrade,
+)
 from flettner.agent.api.daemon_view import TargetView
 from flettner.agent.api.documents import SuggestionDocument, TargetDocument, suggestion_of, tag_of, target_of
 from flettner.agent.api.operations import Call, Operation, OperationResult
@@ -12,10 +17,13 @@ from flettner.agent.api.problems import RequestRefusedError
 from flettner.agent.api.request_parsing import PLAIN, Reason
 from flettner.agent.domain.events import ChangeAsked, Paused, Resumed
 from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.upgrade import SERVED_NAME
 from flettner.agent.machine.transitions import IDLE
 from flettner.vllm_facts.values import Value
 
-KnobName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+KnobName = Annotated[
+    str, StringConstraints(pattern=r"^(?:[a-z][a-z0-9_]{0,63}|env\.[A-Za-z_][A-Za-z0-9_]{0,99})$")
+]
 MAX_TEXT = 200  # bytes of UTF-8
 MAX_INTEGER = 2**53 - 1  # the largest whole number that canonical JSON, and so a digest, can carry
 
@@ -57,10 +65,14 @@ class ChangeBody(BaseModel):
     to: dict[KnobName, RequestedValue] = Field(
         min_length=1,
         max_length=16,
-        description="by canonical flag name",
+        description="by canonical flag name; an administrator may also name `image`, `command`, `env.NAME`, "
+        "`model`, `revision` and `tokenizer`, within [targets.upgrades]",
         json_schema_extra={"additionalProperties": False},  # pydantic describes the names it takes, no more
     )
     reason: Reason
+    accept_different_answers: bool = Field(
+        default=False, description="the answers of the new servers are not compared with those in force"
+    )
 
 
 class PauseQuery(BaseModel):
@@ -122,15 +134,22 @@ async def _ask(call: Call) -> OperationResult:
     target = find_target(call)
     before = target.state
     wanted: dict[str, Value] = dict(body.to)
+    refuse_upgrade(call, wanted)
     refuse_if_full(call)
     refuse_over_budget(call, before)
     refuse_too_many_open(call, before, wanted)
-    event = ChangeAsked(at=call.daemon.now(), actor=call.actor, to=wanted, reason=body.reason)
+    event = ChangeAsked(
+        at=call.daemon.now(),
+        actor=call.actor,
+        to=wanted,
+        reason=body.reason,
+        accepts_other_answers=body.accept_different_answers,
+    )
     state = await call.submit(target, event)
     if state.phase not in IDLE:
         raise RequestRefusedError(409, _why_busy(state), kind="busy")
     made = next(iter(state.suggestions.pending), None)
-    if made is None or not set(made.proposal.to) <= set(wanted):
+    if made is None or not set(made.proposal.to) - {SERVED_NAME} <= set(wanted):
         raise _refused(state)
     is_new = call.accepted is not None or before.suggestions.find_pending(made.id) is None
     if not is_new and dict(made.proposal.to) != wanted:  # an older suggestion: this one was not accepted
@@ -213,6 +232,11 @@ OPERATIONS = (
         status=201,
         body=ChangeBody,
         headers={"ETag": "its digest, once it has one", "Location": "the suggestion's address"},
-        errors={**UNKNOWN, 409: "The guard refused the change, or a rollout runs; `detail` has the reason."},
+        errors={
+            **UNKNOWN,
+            403: "A page of another site sends the request, the token's role is too low, or it is no admin's "
+            "and the change is an upgrade.",
+            409: "The guard refused the change, or a rollout runs; `detail` has the reason.",
+        },
     ),
 )

@@ -10,6 +10,7 @@ from flettner.agent.domain.answers import GoldenAnswer
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Adapter, PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Engine, Now, Site
+from flettner.agent.domain.upgrade import AS_IT_IS
 from flettner.vllm_facts.values import Setting
 from tests.simulation.adapters import Host, Killed, alive
 
@@ -61,10 +62,16 @@ class FaultyEngine:
         return await self.inner.newest_epoch()
 
     async def preflight(
-        self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
+        self,
+        servers: Sequence[Server],
+        setting: Setting,
+        wanted: Strategy | Literal["auto"],
+        start: Setting = AS_IT_IS,
     ) -> PreflightResult:
         name = servers[0].name
-        return await self._perform("preflight", name, lambda: self.inner.preflight(servers, setting, wanted))
+        return await self._perform(
+            "preflight", name, lambda: self.inner.preflight(servers, setting, wanted, start)
+        )
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         return await self._perform("launch", server.name, lambda: self.inner.launch(server, deadline_s))

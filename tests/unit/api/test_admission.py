@@ -22,7 +22,6 @@ def daemon() -> MachineDaemonView:
 @pytest.mark.parametrize(
     ("to", "message"),
     [
-        ({"model": "evil/model"}, "[targets.bounds.model] under `allowed`"),
         ({"trust_remote_code": True}, "[targets.bounds.trust_remote_code] under `allowed`"),
         ({"host": "0.0.0.0"}, "[targets.bounds.host] under `allowed`"),  # noqa: S104 - never bound
         ({"middleware": "evil.Middleware"}, "[targets.bounds.middleware] under `allowed`"),

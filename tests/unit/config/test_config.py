@@ -293,8 +293,8 @@ def test_parses_durations(written: str, expected_s: float) -> None:
             "[targets.bounds.trust_remote_code]: flettner does not change trust_remote_code unless its",
         ),
         (
-            "[targets.bounds.model]\noctaves = 2",
-            "[targets.bounds.model]: flettner does not change model unless its values are named",
+            "[targets.bounds.load_format]\noctaves = 2",
+            "[targets.bounds.load_format]: flettner does not change load_format unless its values are named",
         ),
         (
             "[targets.bounds.'compilation_config.mode']\nallowed = []",

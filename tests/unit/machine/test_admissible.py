@@ -18,10 +18,7 @@ STATE = State(target="chat", fleet=Fleet(servers=(BLUE,)))
 SEEN = reading(NOON)
 
 HOSTILE: tuple[tuple[Knob, Value], ...] = (
-    ("model", "evil/model"),
     ("served_model_name", "gpt-4"),
-    ("revision", "attack"),
-    ("tokenizer", "evil/tokenizer"),
     ("hf_config_path", "/tmp/evil"),  # noqa: S108 - never opened
     ("hf_overrides", '{"architectures": ["Evil"]}'),
     ("model_impl", "transformers"),
@@ -158,7 +155,7 @@ def test_a_tunable_flag_may_be_removed() -> None:
 @pytest.mark.parametrize(
     ("knob", "bound", "admitted", "refused"),
     [
-        ("model", Bound(allowed=("org/a", "org/b")), "org/b", "org/c"),
+        ("load_format", Bound(allowed=("auto", "dummy")), "dummy", "gguf"),
         ("compilation_config.mode", Bound(allowed=(0, 3)), 3, 2),
         ("enable_log_requests", Bound(allowed=(True,)), True, 1),
         ("nnodes", Bound(min=1, max=2), 2, 3),
@@ -183,7 +180,9 @@ def test_the_operators_table_admits_exactly_the_listed_values(
 
 
 def test_a_table_without_limits_admits_nothing() -> None:
-    for refusal in admit_both({"model": "evil/model"}, replace(GUARD, bounds={"model": Bound(octaves=2)})):
+    for refusal in admit_both(
+        {"load_format": "dummy"}, replace(GUARD, bounds={"load_format": Bound(octaves=2)})
+    ):
         assert isinstance(refusal, ProposalRefusal)
 
 

@@ -103,10 +103,9 @@ def test_an_outranked_rule_is_not_suggested_in_place_of_a_refused_one() -> None:
 
 
 INADMISSIBLE: dict[str, tuple[Mapping[str, Value], str]] = {
-    "identity": ({"model": "evil/model"}, "[targets.bounds.model] under `allowed`"),
     "code": ({"trust_remote_code": True}, "[targets.bounds.trust_remote_code] under `allowed`"),
     "network": ({"host": "0.0.0.0"}, "[targets.bounds.host] under `allowed`"),  # noqa: S104 - never bound
-    "unknown": ({"image": "evil:latest"}, "[targets.bounds.image] under `allowed`"),
+    "unknown": ({"imagine": "evil:latest"}, "[targets.bounds.imagine] under `allowed`"),
     "with a good one": ({"max_num_seqs": 8, "api_key": "mine"}, "a change of api_key was requested"),
     "text": ({"max_num_seqs": "8"}, 'max_num_seqs="8" was requested: max_num_seqs is a whole number'),
     "switch": ({"max_num_seqs": True}, "max_num_seqs=true was requested: max_num_seqs is a whole number"),
