@@ -215,6 +215,31 @@ def find_program(argv: Sequence[str]) -> int:
     raise FlagError("no server is named: start with `vllm serve MODEL` or `python -m MODULE`")
 
 
+def replace_program(argv: Sequence[str], program: str) -> tuple[list[str], str]:
+    """Return the command line with another program, and the present one, a path or a name. Raises FlagError.
+
+    `python FILE` is one program, since FILE belongs to the same environment as that Python.
+    """
+    at = find_program(argv)
+    is_python = _PYTHON.fullmatch(program.rpartition("/")[2]) is not None
+    if _PYTHON.fullmatch(argv[at].rpartition("/")[2]) is None:
+        after, present = at + 1, argv[at]
+    elif "-m" in argv[at : _after_python(argv, at + 1)]:
+        if not is_python:
+            raise FlagError(
+                f"command={program} was requested, and the server is started by `python -m`: request the "
+                "Python of the other environment, such as /opt/vllm/bin/python"
+            )
+        return [*argv[:at], program, *argv[at + 1 :]], argv[at]
+    else:
+        after = _after_python(argv, at + 1)
+        after -= argv[after - 1] == "serve"
+        present = argv[after - 1]
+    if is_python:
+        raise FlagError(f"command={program} was requested, and it is a Python: request the vllm beside it")
+    return [*argv[:at], program, *argv[after:]], present
+
+
 def _count_stray(argv: Sequence[str], at: int) -> int:
     """How many words after the program start the server once more, as in `vllm serve vllm serve MODEL`."""
     words = [word.rpartition("/")[2] for word in argv[at : at + 3]]

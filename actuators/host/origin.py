@@ -5,15 +5,24 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 from flettner.actuators.host.notes import Notes
 from flettner.actuators.host.procfs import Process, directory, environment, words
+from flettner.agent.domain.upgrade import COMMAND, env_in
 from flettner.redaction import MASK
 from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.flag_parser import edit_flags, find_api_key, find_secrets, parse_setting
-from flettner.vllm_facts.values import Setting, Value
+from flettner.vllm_facts.flag_parser import (
+    edit_flags,
+    find_api_key,
+    find_program,
+    find_secrets,
+    parse_setting,
+    replace_program,
+)
+from flettner.vllm_facts.values import ENV, Setting, Value
 
 # Messages from systemd to the daemon: a server that inherits them would notify systemd as the daemon.
 _NOT_INHERITED = frozenset(
@@ -58,9 +67,42 @@ class Origin:
     def setting(self) -> Setting:
         return setting_of(self.argv)
 
+    def upgraded(self, start: Setting) -> Self:
+        """Return the origin with the program and the variables that upgrades have set. Raises FlagError.
+
+        In PATH and VIRTUAL_ENV the folder of the new program takes the place of the present one's.
+        """
+        argv, env = self.argv, dict(self.env)
+        if program := str(start.get(COMMAND) or ""):
+            changed, _ = replace_program(self.argv, program)
+            argv, old, new = tuple(changed), Path(self.program_path()).parent, Path(program).parent
+            path = [str(new) if part == str(old) else part for part in env.get("PATH", "").split(os.pathsep)]
+            env |= {"PATH": os.pathsep.join(path)} if "PATH" in env else {}
+            if env.get("VIRTUAL_ENV") == str(old.parent):
+                env["VIRTUAL_ENV"] = str(new.parent)
+        for name, value in env_in(start).items():
+            env.pop(name, None)
+            env |= {} if value is None else {name: str(value)}
+        return replace(self, argv=argv, env=env)
+
+    def present(self, name: str) -> Value:
+        """Return the program or a variable, by the name that a change has for it. Raises FlagError."""
+        return self.program_path() if name == COMMAND else self.env.get(name.removeprefix(ENV))
+
+    def program_path(self) -> str:
+        """Return the full path of the program; its name if it is not found. Raises FlagError."""
+        at = find_program(self.argv)
+        with suppress(FlagError):
+            _, present = replace_program(self.argv, "vllm")
+            return self._found(present) or present
+        return self._found(self.argv[at]) or self.argv[at]
+
     def program(self) -> str | None:
         """Return the path of the program; None if it is missing, or may not be executed."""
-        name = str(Path(self.cwd, self.argv[0])) if "/" in self.argv[0] else self.argv[0]
+        return self._found(self.argv[0])
+
+    def _found(self, word: str) -> str | None:
+        name = str(Path(self.cwd, word)) if "/" in word else word
         return shutil.which(name, path=self.env.get("PATH", os.defpath))
 
 

@@ -21,6 +21,7 @@ from flettner.actuators.process.logs import ServerLogs
 from flettner.actuators.process.options import ProcessOptions
 from flettner.actuators.process.preflight import Preflight, find_obstacles, start_key
 from flettner.actuators.process.sleep import RunningServer, Sleeper
+from flettner.actuators.process.upgrade import check_upgrade
 from flettner.actuators.process.watch import until_gone
 from flettner.actuators.vllm import control, scheduler_class
 from flettner.actuators.vllm.control import ControlEndpoint, control_path, remove_own_socket, with_own_control
@@ -82,18 +83,21 @@ class ProcessEngine(VllmEngine):
         wanted: Strategy | Literal["auto"],
         start: Setting = AS_IT_IS,
     ) -> PreflightResult:
-        if start:
-            return PreflightResult(problem=f"{', '.join(start)} cannot be changed yet")
-        origin = await asyncio.to_thread(self._origin)
+        present = (await asyncio.to_thread(self._origin)).upgraded(servers[-1].start)
+        try:
+            upgrade = await check_upgrade(present, start, runs=self._site.acts)
+        except FlagError as error:
+            return PreflightResult(problem=str(error))
         running = await asyncio.to_thread(self._running, servers[-1])
         asked = Preflight(
-            origin=origin,
+            origin=present.upgraded(start),
             times=self._times,
             sleeper=self.sleeper,
             running=running,
             port=self._options.ports[0],
         )
-        return await asked.predict(servers, setting, wanted)
+        result = await asked.predict(servers, setting, wanted)
+        return replace(result, resolved=upgrade.resolved, notes=(*upgrade.notes, *result.notes))
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """Launch a server; a second launch of it finds the process that the first has started."""
@@ -130,7 +134,7 @@ class ProcessEngine(VllmEngine):
             await self._undo(server.name, process)
             raise
         if starts:
-            self._times.record(self._start_key(), asyncio.get_running_loop().time() - began_s, None)
+            self._times.record(self._start_key(server), asyncio.get_running_loop().time() - began_s, None)
         setting = server.setting or setting_of(process.argv)
         healthy = replace(server, setting=setting, address=address, ours=ours)
         return (await self._with_hot_knobs([healthy]))[0]
@@ -138,7 +142,7 @@ class ProcessEngine(VllmEngine):
     async def warm_up(
         self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
     ) -> None:
-        with self._timed("warm_up"):
+        with self._timed("warm_up", server):
             await super().warm_up(server, requests, deadline_s, prompts)
 
     async def _recent_log(self, server: Server, lines: int = RECENT_LINES) -> Sequence[str]:
@@ -171,11 +175,11 @@ class ProcessEngine(VllmEngine):
             try:
                 if running_server is None:
                     raise ActError("it does not run")  # noqa: TRY301 - as any other reason
-                with self._timed("sleep"):
+                with self._timed("sleep", server):
                     how = await self.sleeper.put_to_sleep(running_server)
             except ActError as error:
                 stopped.write_ended(self._site, server.name)
-                with self._timed("stop"):
+                with self._timed("stop", server):
                     await self._end_server(server, running, self._options.stop_s)
                     await until_freed()
                 return f"{server.name} is stopped, since it cannot sleep: {error.why}"
@@ -188,7 +192,7 @@ class ProcessEngine(VllmEngine):
         began_s = clock()
         try:
             if await self.sleeper.wake(server.name, running_server):
-                self._times.record_part(self._start_key(), "wake", clock() - began_s)
+                self._times.record_part(self._start_key(server), "wake", clock() - began_s)
         except ActError as error:
             log = self._logs.tail(server.name)
             stopped.write_ended(self._site, server.name)
@@ -196,11 +200,11 @@ class ProcessEngine(VllmEngine):
             raise ActError(error.why, log) from error
 
     @contextmanager
-    def _timed(self, part: SwapPart) -> Iterator[None]:
+    def _timed(self, part: SwapPart, server: Server) -> Iterator[None]:
         """Record how long it took, unless it failed."""
         began_s = asyncio.get_running_loop().time()
         yield
-        self._times.record_part(self._start_key(), part, asyncio.get_running_loop().time() - began_s)
+        self._times.record_part(self._start_key(server), part, asyncio.get_running_loop().time() - began_s)
 
     async def watch(self, server: Server, emit: Callable[[ServerLost], None], now: Now) -> None:
         def report(why: str, *, gone: bool, external: bool = False) -> None:
@@ -292,8 +296,8 @@ class ProcessEngine(VllmEngine):
             return [error.why]
         return obstacles
 
-    def _start_key(self) -> str:
-        return start_key(self._origin())
+    def _start_key(self, server: Server) -> str:
+        return start_key(self._origin().upgraded(server.start))
 
     async def newest_epoch(self) -> int:
         running = await asyncio.to_thread(ownership_env.marked, self._site)
@@ -320,7 +324,7 @@ class ProcessEngine(VllmEngine):
         if "/" in server.name:
             raise ActError(f"{server.name!r} cannot be the name of a server")
         ownership_env.prepare_folder(site)
-        origin = self._origin()
+        origin = self._origin().upgraded(server.start)
         port = self._free_port(server.addresses[0].port if server.addresses else 0)
         argv = tuple(origin.command(server.setting, port))
         log = ownership_env.log_of(site, server.name)

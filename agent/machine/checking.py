@@ -166,6 +166,9 @@ def answer_check(
         result: OutcomeResult = "refused" if preflight.lasting else "undecided"
         return without_effects(refuse_suggestion(state, suggestion, at, preflight.problem, result))
     suggestion = _with_resolved(suggestion, preflight)
+    if all(suggestion.before.get(name) == new for name, new in suggestion.proposal.to.items()):
+        why = "it changes nothing: the servers run with it already"
+        return without_effects(refuse_suggestion(state, suggestion, at, why, "undecided"))
     expires_at = at + timedelta(seconds=rules.guard.suggestion_ttl_s)
     sealed = seal_suggestion(rules, state, suggestion, preflight, at=at, expires_at=expires_at)
     opened = replace(state.suggestions, checking=None, open=(sealed, *state.suggestions.open))

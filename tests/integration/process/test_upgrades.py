@@ -1,0 +1,109 @@
+"""A server starts with another program, another environment or another model."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from flettner.actuators.host import ownership_env, procfs
+from flettner.actuators.host.origin import Origin
+from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Server
+from flettner.vllm_facts.values import Setting
+from tests.support.process_rig import STUB, Bound, site
+
+pytestmark = pytest.mark.smoke
+
+
+def install(folder: Path, version: str) -> str:
+    """Install the stub as the vllm of an environment of its own, and return its path."""
+    (folder / "bin").mkdir(parents=True)
+    vllm, python = folder / "bin" / "vllm", folder / "bin" / "python"
+    vllm.write_text(f'#!/bin/sh\nshift\nexec {sys.executable} {STUB[1]} "$@"\n')
+    python.write_text(f"#!/bin/sh\necho {version}\n")
+    for program in (vllm, python):
+        program.chmod(0o755)
+    return str(vllm)
+
+
+def environment(state_dir: Path, name: str) -> dict[str, str]:
+    return procfs.environment(ownership_env.marked(site(state_dir))[name].process.pid)
+
+
+async def test_green_runs_with_what_the_upgrade_names_and_blue_stays(bound: Bound, tmp_path: Path) -> None:
+    old, new = install(tmp_path / "old", "0.32.0"), install(tmp_path / "new", "0.33.0")
+    env = {"PATH": f"{Path(old).parent}:/bin", "A": "1"}
+    engine = bound(command=(old, "serve", "--model", "m"), env=env)
+    blue = await engine.launch(Server(name="chat-r1", setting={"model": "m"}), 60)
+    start: Setting = {"command": new, "env.A": None, "env.B": "2"}
+    setting: Setting = {"model": "n", "max_num_seqs": 2}
+
+    result = await engine.preflight([blue], setting, "surge", start)
+    green = await engine.launch(Server(name="chat-r2", setting=setting, start=start, like=blue.name), 60)
+
+    assert result.problem == ""
+    assert result.resolved == {"command": (old, new), "env.A": ("1", None), "env.B": (None, "2")}
+    assert "vLLM 0.32.0 → vLLM 0.33.0" in result.notes
+    seen = environment(tmp_path, "chat-r2")
+    assert (seen.get("A"), seen["B"], seen["PATH"]) == (None, "2", f"{Path(new).parent}:/bin")
+    assert green.setting == setting
+    assert environment(tmp_path, "chat-r1")["A"] == "1"
+    running = ownership_env.marked(site(tmp_path))
+    assert running["chat-r1"].argv[:2] == (old, "serve")
+    assert running["chat-r2"].argv[:2] == (new, "serve")
+
+
+async def test_a_stopped_server_starts_again_as_it_was_upgraded(bound: Bound, tmp_path: Path) -> None:
+    old, new = install(tmp_path / "old", "0.32.0"), install(tmp_path / "new", "0.33.0")
+    engine = bound(command=(old, "serve", "--model", "m"))
+    upgraded = Server(name="chat-r1", setting={"model": "m"}, start={"command": new})
+    launched = await engine.launch(upgraded, 60)
+
+    await engine.stop(launched)
+    later = bound(command=(old, "serve", "--model", "m"), epoch=2)
+    await later.launch(launched, 60)
+
+    assert ownership_env.marked(site(tmp_path))["chat-r1"].argv[0] == new
+
+
+@pytest.mark.parametrize(
+    ("start", "why"),
+    [
+        ({"image": "vllm/vllm-openai:v0.33.0"}, "a process is upgraded by command="),
+        ({"command": "/nowhere/bin/vllm"}, "missing or not executable on this host: install that"),
+        ({"command": sys.executable}, "request the vllm beside it"),
+    ],
+)
+async def test_the_preflight_refuses_what_cannot_start(bound: Bound, start: Setting, why: str) -> None:
+    engine = bound("--model", "m")
+    blue = await engine.launch(Server(name="chat-r1", setting={"model": "m"}), 60)
+
+    result = await engine.preflight([blue], {"model": "m"}, "surge", start)
+
+    assert why in result.problem
+
+
+async def test_an_upgrade_that_does_not_start_leaves_nothing(bound: Bound, tmp_path: Path) -> None:
+    old = install(tmp_path / "old", "0.32.0")
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho no libcudart.so.13 >&2\nexit 1\n")
+    broken.chmod(0o755)
+    engine = bound(command=(old, "serve", "--model", "m"))
+    blue = await engine.launch(Server(name="chat-r1", setting={"model": "m"}), 60)
+
+    with pytest.raises(ActError) as error:
+        await engine.launch(Server(name="chat-r2", setting={}, start={"command": str(broken)}), 60)
+
+    assert any("libcudart" in line for line in error.value.log)
+    assert [server.name for server in await engine.observe()] == [blue.name]
+
+
+def test_a_virtual_environment_that_is_active_is_replaced() -> None:
+    env = {"PATH": os.pathsep.join(("/a/bin", "/usr/bin")), "VIRTUAL_ENV": "/a"}
+    origin = Origin(argv=("/a/bin/vllm", "serve", "m"), env=env, cwd="/")
+
+    upgraded = origin.upgraded({"command": "/b/bin/vllm"})
+
+    assert upgraded.argv == ("/b/bin/vllm", "serve", "m")
+    assert upgraded.env == {"PATH": os.pathsep.join(("/b/bin", "/usr/bin")), "VIRTUAL_ENV": "/b"}
