@@ -10,10 +10,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
 import docker
+from docker.utils import parse_repository_tag
 
 from flettner.actuators.docker.container import Container, ContainerState, Endpoint
 from flettner.actuators.host.server_log import format_lines
@@ -29,6 +31,7 @@ _POLL_S = 0.2
 _LONGEST = 1000  # characters of a log line
 _OUTPUT_LINES = 5000  # of a container that ran once
 _ONE_SHOT_SINCE = "1.41"  # of the API
+_PULL_SILENCE_S = 600
 _RECLAIMABLE = ("total_inactive_file", "inactive_file")
 _IN_PROGRESS = "in progress"  # the Engine removes it already, for another client
 
@@ -134,6 +137,22 @@ class DockerClient:
         return follow_events(self._engine.connected, filters, since)
 
     # Changes.
+
+    async def pull(self, ref: str) -> None:
+        """Pull the image of this tag or digest, with the user's own credentials. Raises ActError.
+
+        A cancelled pull ends at its next line of progress.
+        """
+        ended = Event()
+        pulling = asyncio.ensure_future(
+            self._engine.ask(f"pull {ref}", partial(_pull, ref=ref, ended=ended), _PULL_SILENCE_S)
+        )
+        try:
+            await asyncio.shield(pulling)
+        except asyncio.CancelledError:
+            ended.set()
+            await asyncio.wait({pulling})
+            raise
 
     async def create(self, body: Json, name: str) -> str:
         """Create a container of raw Engine JSON; return its id. Pulls and starts nothing."""
@@ -296,6 +315,17 @@ class DockerClient:
             if network in {name, endpoint.network_id}:
                 return endpoint
         return None
+
+
+def _pull(api: docker.APIClient, ref: str, ended: Event) -> None:
+    name, _, digest = ref.partition("@")
+    repository, tag = parse_repository_tag(name)
+    api.timeout = _PULL_SILENCE_S  # between two lines of progress: a large layer is unpacked in silence
+    for line in api.pull(repository, tag=digest or tag or "latest", stream=True, decode=True):
+        if ended.is_set():
+            return
+        if "error" in line:
+            raise ActError(f"docker: pull {ref}: {line['error']}")
 
 
 def _stats(api: docker.APIClient, container: str) -> Json:

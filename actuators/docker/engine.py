@@ -18,6 +18,7 @@ from flettner.actuators.docker.options import DockerOptions
 from flettner.actuators.docker.preflight import Preflight
 from flettner.actuators.docker.registry import Registry
 from flettner.actuators.docker.sleep import Sleeper
+from flettner.actuators.docker.upgrade import pin, upgraded
 from flettner.actuators.docker.watch import Watch
 from flettner.actuators.docker.way_back import describe_way_back
 from flettner.actuators.host.cgroup import find_container_of
@@ -92,16 +93,22 @@ class DockerEngine(VllmEngine):
         wanted: Strategy | Literal["auto"],
         start: Setting = AS_IT_IS,
     ) -> PreflightResult:
-        if start:
-            return PreflightResult(problem=f"{', '.join(start)} cannot be changed yet")
         containers = await self._registry.find()
         missing = [server.name for server in servers if server.name not in containers]
         if missing or not servers:
             raise ActError(f"there is no container of {', '.join(missing) or 'this target'} to ask")
         blues = [containers[server.name] for server in servers]
-        asked = Preflight(sleeper=self.sleeper, blues=blues, servers=servers, setting=setting)
+        try:
+            pinned = await pin(self._client, blues[-1], start, acts=self._site.acts)
+        except ActError as error:
+            return PreflightResult(problem=error.why)
+        templates = [await upgraded(self._client, blue, pinned.start) for blue in blues] if start else blues
+        asked = Preflight(
+            sleeper=self.sleeper, blues=blues, servers=servers, setting=setting, templates=templates
+        )
         result = await asked.predict(wanted)
-        return replace(result, notes=(*result.notes, *note_on_live_limits(servers, setting)))
+        notes = (*pinned.notes, *result.notes, *note_on_live_limits(servers, setting))
+        return replace(result, notes=notes, resolved=pinned.resolved)
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """Launch a server; a second launch of it finds the container that the first has started."""

@@ -24,6 +24,7 @@ from flettner.actuators.docker.exit_diagnosis import (
 )
 from flettner.actuators.docker.listener import find_foreign
 from flettner.actuators.docker.registry import Registry, container_name, server_labels
+from flettner.actuators.docker.upgrade import upgraded
 from flettner.actuators.host.memory import until_freed
 from flettner.actuators.vllm import scheduler_class
 from flettner.actuators.vllm.probe import OpenAiProbe
@@ -87,7 +88,7 @@ class Lifecycle:
             raise
 
     async def _start_new(self, server: Server, others: Mapping[str, Container]) -> Container:
-        template = self._choose_template(server, others)
+        template = await upgraded(self.client, self._choose_template(server, others), server.start)
         created = await self._create(server, template)
         began_s = asyncio.get_running_loop().time()
         healthy = await self._wait_until_healthy(server.name, created, start=True)

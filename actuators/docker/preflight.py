@@ -1,7 +1,7 @@
 """Predict the effect of a setting on containers before any is touched: strategy, times, problems."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -30,13 +30,14 @@ class Preflight:
     blues: Sequence[Container]
     servers: Sequence[Server]
     setting: Setting
+    templates: Sequence[Container] = ()  # the containers as the change makes them; empty: as they are
 
     async def predict(self, wanted: Strategy | Literal["auto"]) -> PreflightResult:
         """Raises ActError when the Engine, or the image's own vLLM, cannot be asked."""
         if problem := await self._find_obstacle():
             return PreflightResult(problem=problem)
         try:
-            candidates = [_candidate(blue, self.setting) for blue in self.blues]
+            candidates = [_candidate(blue, self.setting) for blue in self.templates or self.blues]
         except FlagError as error:
             return PreflightResult(problem=str(error), lasting=True)
         choice, problem = await self._choose_strategy(wanted)
@@ -58,6 +59,11 @@ class Preflight:
     @property
     def _pattern(self) -> Container:
         return self.blues[-1]
+
+    @property
+    def _template(self) -> Container:
+        """What green is made like."""
+        return (self.templates or self.blues)[-1]
 
     async def _find_obstacle(self) -> str:
         """Return why no like container can be made of one of them, with the fix; empty: it can."""
@@ -87,12 +93,19 @@ class Preflight:
         site = self._lifecycle.site
         if not site.acts:
             return DryRunResult(why="advise mode starts no container to check them with vLLM")
-        commands = [self._pattern.serve.argv, candidate.argv]
-        return await dry_run(self._lifecycle.client, site, self._pattern, commands)
+        client, argv = self._lifecycle.client, self._pattern.serve.argv
+        if self._template.image == self._pattern.image:
+            return await dry_run(client, site, self._template, [argv, candidate.argv])
+        now = await dry_run(client, site, self._pattern, [argv])
+        then = await dry_run(client, site, self._template, [candidate.argv])
+        if now.why or then.why:
+            return then if then.why else now
+        versions = f"{now.version} → {then.version}"
+        return replace(then, answers=(*now.answers, *then.answers), version=versions)
 
     async def _predict(self, strategy: Strategy, why: str, checked: DryRunResult) -> PreflightResult:
         times, pattern = self._lifecycle.times, self._pattern
-        key, cache = pattern.start_key, predict_cache_state(pattern, checked)
+        key, cache = self._template.start_key, predict_cache_state(pattern, checked)
         times.foresee(key, self.setting, cache.warm)
         log = await read_start_log(self._lifecycle.client, pattern)
         start_s, note = times.predict(key, cache.warm, measured_start(log, pattern))
