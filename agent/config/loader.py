@@ -29,8 +29,8 @@ from flettner.agent.config.tables import DEFAULT_TRAFFIC, ApiTable, FileTable, T
 from flettner.agent.config.windows import build_schedule, build_windows
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.model import Approvers, Bound, Mode, Plan, Slo
-from flettner.agent.domain.windows import Windows
 from flettner.agent.domain.upgrade import UpgradeLimits
+from flettner.agent.domain.windows import Windows
 from flettner.agent.plugins import loader, third_party
 from flettner.agent.quality.golden_prompts import GoldenPromptOptions
 from flettner.primitives.address import Address

@@ -37,6 +37,9 @@ NOT_RUN: Mapping[str, str] = {
     r"groupadd|useradd|install |ln ": "changes this machine; see tests/integration/packaging",
     r"iptables": "changes this machine's network",
     r"flettner tune": "needs a GPU and an hour; see tests/integration/process/test_tune.py",
+    r"flettner propose \S+ (image|command|env\.\w+|model)=": (
+        "needs an admin and another vLLM; see tests/integration/docker/test_upgrades.py"
+    ),
     r"docker (build|run)": "tests/integration/packaging/test_image.py builds the image",
     r"flettner (check|run -c) docker\.toml|flettner-docker-proxy check": (
         "needs a container; tests/integration/docker creates some"
