@@ -37,7 +37,7 @@ class Fixes:
     later: tuple[str, ...] = ()  # what is not among the changes, and why
 
     def after(self, config: ServeConfig) -> ServeConfig:
-        return _apply(config, self.to, self.env)
+        return apply_changes(config, self.to, self.env)
 
 
 def find_fixes(
@@ -268,7 +268,7 @@ class _Attempt:
     def _with(self, finding: Finding) -> ServeConfig:
         config = self._config
         for followed in (*self._followed, finding):
-            config = _apply(config, followed.to, followed.env)
+            config = apply_changes(config, followed.to, followed.env)
         return config
 
     def fixes(self, dropped: Sequence[Outranked[Finding]]) -> Fixes:
@@ -372,7 +372,7 @@ def _settle(finding: Finding, config: ServeConfig, lints: Sequence[LintRule]) ->
     own = [lint for lint in lints if finding.rule in lint.rules]
     settled = finding
     for _ in range(STEPS):
-        after = replace(_apply(config, settled.to, settled.env), log=())
+        after = replace(apply_changes(config, settled.to, settled.env), log=())
         findings = (other for other in _run_lints(after, own) if other.rule == finding.rule)
         onward = next((other for other in findings if other.to.keys() & settled.to.keys()), None)
         if onward is None:
@@ -425,7 +425,9 @@ def _find_contradiction(findings: Sequence[Finding]) -> Outranked[Finding] | Non
     return None
 
 
-def _apply(config: ServeConfig, to: Mapping[Knob, Value], env: Mapping[str, str | None]) -> ServeConfig:
+def apply_changes(
+    config: ServeConfig, to: Mapping[Knob, Value], env: Mapping[str, str | None]
+) -> ServeConfig:
     setting = {knob: value for knob, value in {**config.setting, **to}.items() if value is not None}
     environment = {name: value for name, value in {**config.env, **env}.items() if value is not None}
     return replace(config, setting=setting, env=environment)

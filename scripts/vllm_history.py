@@ -1,5 +1,5 @@
 # ruff: noqa: INP001, T201 - a script, which prints its answer
-"""Writes the table of the flags, values and JSON keys that each release of vLLM takes. Run it as
+"""Writes the table of the flags, values, JSON keys, defaults, variables and metrics of each vLLM. Run it as
 
     .venv/bin/python scripts/vllm_history.py FOLDER
 
@@ -8,11 +8,13 @@ It reads the sources without running them, and writes vllm_facts/releases/histor
 """
 
 import ast
+import json
 import re
 import sys
 import tarfile
 import warnings
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
@@ -23,16 +25,20 @@ READ = re.compile(
     r"|entrypoints/cli/serve"
     r"|(?:entrypoints/openai/)?(?:tool_parsers|reasoning)/.+|reasoning/.+|parser/.+"
     r"|model_executor/layers/quantization/__init__|(?:v1/)?attention/backends/registry"
-    r"|entrypoints/chat_utils)\.py"
+    r"|entrypoints/chat_utils|(?:.+/)?metrics(?:/.+)?)\.py"
 )
 ENTRANCES = re.compile(r"vllm/(?:engine/arg_utils|entrypoints/(?:.+/)?cli_args|entrypoints/cli/serve)\.py")
 FRONTEND = re.compile(r"(?:Base)?FrontendArgs")
 PARSERS = {"ToolParserManager": "tool_call_parser", "ReasoningParserManager": "reasoning_parser"}
+METRIC = re.compile(r"vllm:\w+")
 LAZY = re.compile(r"_?(TOOL|REASONING)_PARSERS_TO_REGISTER")
 
 Patch: TypeAlias = tuple[int, int, int]
 Row: TypeAlias = tuple[str, str, str]
-"""Kind, flag, and value or key. An `open_key` is one of a flag that ignores unknown keys."""
+"""Kind, flag, and value or key. An `open_key` is one of a flag that ignores unknown keys.
+
+A `default` is JSON, null where vLLM decides at the start; it is that of a flag, of a key (`flag.key`) or of a
+variable. One that never changed has no row. A `variable` is one of the environment."""
 
 
 @dataclass(slots=True)
@@ -45,6 +51,8 @@ class Sources:
     arguments: list[tuple[ast.Call, dict[str, str]]] = field(default_factory=list)  # with group -> class
     parsers: dict[str, set[str]] = field(default_factory=dict)  # flag: names
     forbids: bool = False  # the configuration classes refuse unknown keys
+    variables: dict[str, ast.expr | None] = field(default_factory=dict)  # with their defaults
+    metrics: set[str] = field(default_factory=set)
 
     def read(self, file: str, tree: ast.Module) -> None:
         for node in ast.walk(tree):
@@ -62,7 +70,23 @@ class Sources:
             self.arguments += [(call, groups) for call in calls if _name(call.func) == "add_argument"]
         if file == "vllm/config/utils.py":
             self.forbids = self.forbids or "extra='forbid'" in ast.unparse(tree)
+        if file == "vllm/envs.py":
+            self._read_variables(tree)
+        if "metrics" in file:
+            texts = _strings(node for node in ast.walk(tree) if isinstance(node, ast.Constant))
+            self.metrics.update(filter(METRIC.fullmatch, texts))
         self._read_registrations(tree)
+
+    def _read_variables(self, tree: ast.Module) -> None:
+        """The keys of `environment_variables`, and their defaults as the block for type checkers has them."""
+        values = {
+            node.target.id: node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        }
+        table = values.get("environment_variables")
+        if isinstance(table, ast.Dict):
+            self.variables = {name: values.get(name) for name in _strings(table.keys)}
 
     def _read_assignment(self, name: str, value: ast.expr) -> None:
         if isinstance(value, ast.Subscript) and _name(value.value) == "Literal":
@@ -103,6 +127,9 @@ class Sources:
                     yield from (("value", key, choice) for choice in self.choices(annotation))
         for flag, names in self.parsers.items():
             yield from (("value", flag, name) for name in names)
+        yield from (("variable", name, "") for name in self.variables)
+        yield from (("metric", name, "") for name in self.metrics)
+        yield from self._rows_of_defaults()
         methods = self.types.get("QuantizationMethods")
         if methods is not None:
             yield from (("value", "quantization", choice) for choice in self.choices(methods))
@@ -126,6 +153,57 @@ class Sources:
         if annotation is not None:
             yield from (("value", flags[0], choice) for choice in self.choices(annotation))
             yield from self._rows_of_keys(flags[0], annotation)
+
+    def _rows_of_defaults(self) -> Iterator[Row]:
+        values: dict[str, ast.expr] = {name: value for name, value in self.variables.items() if value}
+        for call, _ in self.arguments:
+            names = [text for text in _strings(call.args) if text.startswith("--")]
+            given = {word.arg: word.value for word in call.keywords}
+            if names and "default" in given:
+                values[_canonical(names[0])] = given["default"]
+        for name, owner in self.classes.items():
+            if FRONTEND.fullmatch(name) or name in {"EngineArgs", "AsyncEngineArgs"}:
+                values |= self._defaults_of(owner)
+                for flag, annotation in _fields(owner):
+                    for kind in re.findall(r"[A-Z]\w+Config\b", ast.unparse(annotation)):
+                        keys = self._defaults_of(self.classes[kind]) if kind in self.classes else {}
+                        values |= {f"{flag}.{key}": value for key, value in keys.items()}
+        for name, value in values.items():
+            if (text := self._literal_default(value)) is not None:
+                yield "default", name, text
+
+    def _defaults_of(self, owner: ast.ClassDef) -> dict[str, ast.expr]:
+        bases = (self.classes.get(_name(base)) for base in owner.bases)
+        values = {key: value for base in bases if base for key, value in self._defaults_of(base).items()}
+        for node in owner.body:
+            match node:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                    | ast.Assign(targets=[ast.Name(id=name)], value=value)
+                ):
+                    values[name] = value
+        return {key: value for key, value in values.items() if not key.startswith("_")}
+
+    def _literal_default(self, value: ast.expr, depth: int = 5) -> str | None:
+        """The default as JSON; None if it is computed."""
+        owner = key = ""
+        match value:
+            case ast.Attribute(value=ast.Name(id=owner), attr=key):
+                pass
+            case ast.Call(
+                func=ast.Name(id="get_field"), args=[ast.Name(id=owner), ast.Constant(value=str(key))]
+            ):
+                pass
+            case ast.Call(func=ast.Name(id="field" | "Field"), args=args, keywords=words):
+                given = [*args[:1], *(word.value for word in words if word.arg == "default")]
+                return self._literal_default(given[0], depth) if given else None
+        if owner:
+            inner = self._defaults_of(self.classes[owner]).get(key) if owner in self.classes else None
+            return self._literal_default(inner, depth - 1) if inner and depth else None
+        try:
+            return json.dumps(ast.literal_eval(value))
+        except (ValueError, TypeError):
+            return None
 
     def _field_of_arguments(self, flag: str) -> ast.expr | None:
         owners = (self.classes.get(name) for name in ("EngineArgs", "AsyncEngineArgs"))
@@ -263,12 +341,25 @@ def spans(present: list[bool], releases: list[str]) -> str:
     return " ".join(written)
 
 
+def _without_shared_defaults(found: Sequence[set[Row]]) -> set[Row]:
+    """All rows without defaults that never changed, but with those of flags that came or went."""
+    shared = set.intersection(*found)
+    values = Counter(name for kind, name, _ in set().union(*found) if kind == "default")
+    return {
+        (kind, name, text)
+        for kind, name, text in set().union(*found)
+        if kind != "default"
+        or values[name] > 1
+        or (name.islower() and "." not in name and (kind, name, text) not in shared)
+    }
+
+
 def main(folder: Path) -> int:
     archives = sorted(folder.glob("vllm-*.tar.gz"), key=lambda archive: patch_of_name(archive.name))
     found = [read_archive(archive) for archive in archives]
     releases = [".".join(map(str, patch_of_name(archive.name))) for archive in archives]
     lines = [f"# {' '.join(releases)}"]
-    rows = sorted(set().union(*found))
+    rows = sorted(_without_shared_defaults(found))
     lines += ["\t".join((*row, spans([row in own for own in found], releases))) for row in rows]
     TABLE.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"{TABLE}: {len(lines) - 1} rows of {len(archives)} releases")

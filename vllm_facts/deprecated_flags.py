@@ -25,6 +25,7 @@ class DeprecatedFlag:
     )  # else the replacement of each old value
     switch: bool = False  # it took no value
     by_hand: bool = False  # the value cannot be converted: the user must rewrite it
+    needless: bool = False  # without it vLLM does the same
 
     def gone(self, version: str | None) -> bool | None:
         """Whether that release lacks the old name; None for an unreadable version."""

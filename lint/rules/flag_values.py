@@ -55,10 +55,10 @@ def _is_choice(knob: Knob, value: str, choices: frozenset[str]) -> bool:
     """VLLM reads the names of backends in any case, with - for _."""
     if not knob.endswith("_backend"):
         return value in choices
-    return _plain(value) in map(_plain, choices)
+    return plain_name(value) in map(plain_name, choices)
 
 
-def _plain(value: str) -> str:
+def plain_name(value: str) -> str:
     return value.lower().replace("-", "_")
 
 
@@ -74,7 +74,7 @@ def find_meant_value(config: ServeConfig, knob: Knob, value: Value) -> Value:
         return _meant_number(knob, value)
     choices = _choices(config, knob)
     meant = _synonyms().get(knob, {}).get(str(value).lower(), "")
-    same = [choice for choice in choices if _plain(choice) == _plain(str(value))]
+    same = [choice for choice in choices if plain_name(choice) == plain_name(str(value))]
     return meant if meant in choices else same[0] if len(same) == 1 else None
 
 

@@ -44,7 +44,7 @@ _PLACEHOLDER = re.compile(r"\$|^<.*>$|^\{\{.*\}\}$")
 
 def _check_removed(config: ServeConfig) -> Iterable[Finding]:
     """Removed flags. If the version is unknown, a flag that no current version takes is a warning."""
-    drafts = _merge_draft_flags(config)
+    drafts = merge_draft_flags(config)
     for knob, value in config.setting.items():
         replaced = RENAMED.get(knob)
         gone = None if replaced is None else is_gone(replaced, knob, config.version)
@@ -53,7 +53,7 @@ def _check_removed(config: ServeConfig) -> Iterable[Finding]:
         start = f"{config.version} does not start with it. " if gone else ""
         yield invalid_flags_finding(
             f"vLLM {replaced.since} and later do not know {spell_flag(knob)}: {start}{replaced.how}",
-            _merge_into_json(config, drafts if drafts and knob == DRAFT else replaced.changes(knob, value)),
+            merge_into_json(config, drafts if drafts and knob == DRAFT else replaced.changes(knob, value)),
             severity="error" if gone else "warning",
             expects=f"vLLM {replaced.since} and later accept the command line",
         )
@@ -65,7 +65,7 @@ def is_gone(replaced: DeprecatedFlag, knob: Knob, version: str) -> bool | None:
     return replaced.gone(version) if present is None else not present
 
 
-def _merge_draft_flags(config: ServeConfig) -> dict[Knob, Value]:
+def merge_draft_flags(config: ServeConfig) -> dict[Knob, Value]:
     """`speculative_config` for the two old flags of a draft model, if both are given and nothing else."""
     model, tokens = text_of(config, DRAFT), positive_int(config.setting, DRAFT_TOKENS)
     if not model or tokens is None or "speculative_config" in config.setting or model.startswith("["):
@@ -74,7 +74,7 @@ def _merge_draft_flags(config: ServeConfig) -> dict[Knob, Value]:
     return {DRAFT: None, DRAFT_TOKENS: None, "speculative_config": written}
 
 
-def _merge_into_json(config: ServeConfig, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
+def merge_into_json(config: ServeConfig, to: Mapping[Knob, Value]) -> dict[Knob, Value]:
     """The same changes, with keys of a JSON flag that is given written into its JSON."""
     written = dict(to)
     for knob, value in to.items():
@@ -99,7 +99,7 @@ def _check_too_new(config: ServeConfig) -> Iterable[Finding]:
             )
             continue
         since = describe_flag(name).removeprefix("since ")
-        old = _find_older_name(config, knob, value)
+        old = find_older_name(config, knob, value)
         yield invalid_flags_finding(
             f"vLLM {config.version} does not know {spell_flag(knob)} yet: it came with {since}",
             {knob: None, **old},
@@ -107,16 +107,18 @@ def _check_too_new(config: ServeConfig) -> Iterable[Finding]:
         )
 
 
-def _find_older_name(config: ServeConfig, knob: Knob, value: Value) -> dict[Knob, Value]:
+def find_older_name(config: ServeConfig, knob: Knob, value: Value) -> dict[Knob, Value]:
     """The flag that the release has for it; empty if it has none."""
     for name, replaced in RENAMED.items():
         if not has_flag(name, config.version) or name in config.setting:
             continue
-        if replaced.by == knob and replaced.carries:
+        if replaced.by == knob and replaced.carries and (value is True or not replaced.switch):
             return {name: value}
+        if replaced.to == {knob: value}:
+            return {name: True}
         olds = [old for old, new in replaced.by_value.items() if new == {knob: value}]
-        if len(olds) == 1:
-            return {name: olds[0]}
+        if value in olds or len(olds) == 1:
+            return {name: value if value in olds else olds[0]}
     return {}
 
 

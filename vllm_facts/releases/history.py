@@ -1,4 +1,4 @@
-"""The flags, values and JSON keys that each release takes, from vLLM 0.9 on.
+"""The flags, values, JSON keys, defaults, variables and metrics of each release, from vLLM 0.9 on.
 
 `scripts/vllm_history.py` writes the table from vLLM's sources. A version that the table does not cover is
 neither judged nor refused: the functions return None for it.
@@ -21,13 +21,20 @@ Span: TypeAlias = tuple[int, int]
 
 
 class History(NamedTuple):
-    """`values`, `keys`: of each flag that takes only these. `open_keys`: it ignores others."""
+    """`values`, `keys`: of each flag that takes only these. `open_keys`: it ignores others.
+
+    `defaults`: the JSON of each default of a flag, a key (`flag.key`) or a variable; null where vLLM decides
+    at the start. Those that never changed are left out.
+    """
 
     releases: tuple[Patch, ...]
     flags: Mapping[Knob, tuple[Span, ...]]
     values: Mapping[Knob, Mapping[str, tuple[Span, ...]]]
     keys: Mapping[Knob, Mapping[str, tuple[Span, ...]]]
     open_keys: Mapping[Knob, Mapping[str, tuple[Span, ...]]]
+    defaults: Mapping[str, Mapping[str, tuple[Span, ...]]]
+    variables: Mapping[str, tuple[Span, ...]]
+    metrics: Mapping[str, tuple[Span, ...]]
 
 
 @cache
@@ -35,19 +42,30 @@ def read_history() -> History:
     head, *lines = TABLE.read_text(encoding="utf-8").splitlines()
     names = head.removeprefix("# ").split(" ")
     places = {name: place for place, name in enumerate(names)} | {"": len(names) - 1}
-    flags: dict[Knob, tuple[Span, ...]] = {}
-    parts: dict[str, dict[Knob, dict[str, tuple[Span, ...]]]] = {"value": {}, "key": {}, "open_key": {}}
+    names_of: dict[str, dict[str, tuple[Span, ...]]] = {"flag": {}, "variable": {}, "metric": {}}
+    parts: dict[str, dict[str, dict[str, tuple[Span, ...]]]] = {
+        kind: {} for kind in ("value", "key", "open_key", "default")
+    }
     for line in lines:
         kind, flag, name, text = line.split("\t")
         spans = tuple(
             (places[first], places[last])
             for first, _, last in (span.partition("-") for span in text.split(" "))
         )
-        if kind == "flag":
-            flags[flag] = spans
+        if kind in names_of:
+            names_of[kind][flag] = spans
         else:
             parts[kind].setdefault(flag, {})[name] = spans
-    return History(tuple(map(_numbers, names)), flags, *parts.values())
+    return History(
+        releases=tuple(map(_numbers, names)),
+        flags=names_of["flag"],
+        values=parts["value"],
+        keys=parts["key"],
+        open_keys=parts["open_key"],
+        defaults=parts["default"],
+        variables=names_of["variable"],
+        metrics=names_of["metric"],
+    )
 
 
 def _numbers(name: str) -> Patch:
@@ -77,6 +95,17 @@ def has_flag(flag: Knob, version: str) -> bool | None:
     """Whether that release has the flag."""
     place = _place(version)
     return None if place is None else _includes(read_history().flags.get(flag, ()), place)
+
+
+def has_variable(name: str, version: str) -> bool | None:
+    """Whether vLLM of that release reads the environment variable."""
+    place = _place(version)
+    return None if place is None else _includes(read_history().variables.get(name, ()), place)
+
+
+def find_default(name: str, version: str) -> str | None:
+    """The default as JSON, of a flag, a key (`flag.key`) or a variable; None if it is not in the table."""
+    return next(iter(_names_in(read_history().defaults.get(name, {}), version) or ()), None)
 
 
 def is_known_flag(flag: Knob) -> bool:

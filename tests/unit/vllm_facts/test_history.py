@@ -1,5 +1,6 @@
 """The flags, values and JSON keys of each release."""
 
+import json
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -7,14 +8,16 @@ from types import ModuleType
 
 import pytest
 
-from flettner.vllm_facts.deprecated_flags import RENAMED
+from flettner.vllm_facts.deprecated_flags import ENVIRONMENT, RENAMED
 from flettner.vllm_facts.knobs import FLAGS, KNOBS, release_of
 from flettner.vllm_facts.meant_flags import meant_flags
 from flettner.vllm_facts.releases import RELEASE, TABLE
 from flettner.vllm_facts.releases.history import (
     came_later,
     describe_flag,
+    find_default,
     has_flag,
+    has_variable,
     is_covered,
     is_known_flag,
     keys_in,
@@ -153,7 +156,69 @@ def test_the_script_reads_flags_values_and_keys_from_sources(script: ModuleType)
         *(("value", "color", value) for value in ("red", "blue")),
         *(("key", "part_config", key) for key in ("mode", "name")),
         *(("value", "part_config.mode", value) for value in ("on", "off")),
+        ("default", "color", '"red"'),
     }
+
+
+DEFAULTS = """
+class EngineArgs:
+    size: str | None = SizeConfig.size
+    share: float = get_field(SizeConfig, "share")
+    count: int | None = None
+    size_config: SizeConfig = get_field(VllmConfig, "size_config")
+"""
+SIZES = """
+class SizeConfig:
+    size: str = "m"
+    share: float = Field(default=0.9, gt=0)
+    parts: list[str] = field(default_factory=list)
+    _inner: int = 7
+"""
+VARIABLES = """
+if TYPE_CHECKING:
+    VLLM_PORT: int | None = None
+    VLLM_HELPER: bool = False
+
+environment_variables: dict[str, Callable] = {
+    "VLLM_PORT": lambda: os.getenv("VLLM_PORT"),
+}
+"""
+
+
+def test_the_script_reads_defaults_variables_and_metrics(script: ModuleType) -> None:
+    import ast  # noqa: PLC0415 - of the script's interface
+
+    sources = script.Sources()
+    sources.read("vllm/engine/arg_utils.py", ast.parse(DEFAULTS))
+    sources.read("vllm/config/size.py", ast.parse(SIZES))
+    sources.read("vllm/envs.py", ast.parse(VARIABLES))
+    sources.read("vllm/v1/metrics/loggers.py", ast.parse('gauge(name="vllm:running")'))
+
+    assert set(sources.rows()) >= {
+        ("default", "size", '"m"'),
+        ("default", "share", "0.9"),
+        ("default", "count", "null"),
+        ("default", "size_config.share", "0.9"),
+        ("default", "VLLM_PORT", "null"),
+        ("variable", "VLLM_PORT", ""),
+        ("metric", "vllm:running", ""),
+    }
+    assert not {"_inner", "VLLM_HELPER", "size_config.parts"} & {name for _, name, _ in sources.rows()}
+
+
+@pytest.mark.parametrize("flag", sorted(name for name in read_history().defaults if name in TABLE))
+def test_the_defaults_agree_with_the_parser(flag: str) -> None:
+    text, parsed = find_default(flag, PRESENT), TABLE[flag].default
+    default = None if text is None else json.loads(text)
+
+    computed = text is None or parsed in {None, ""} or default is None
+    assert computed or default == parsed
+
+
+@pytest.mark.parametrize("name", sorted(ENVIRONMENT))
+def test_a_removed_variable_is_gone_from_the_release_that_removed_it(name: str) -> None:
+    assert has_variable(name, f"{ENVIRONMENT[name].since}.0") is False
+    assert has_variable(name, "0.10.0") or has_variable(name, "0.13.0") or has_variable(name, "0.17.0")
 
 
 def test_spans_name_the_first_and_the_last_release(script: ModuleType) -> None:
