@@ -40,7 +40,7 @@ from flettner.vllm_facts.serve_config import Finding, FindingSeverity, GpuModel,
 from flettner.vllm_facts.sizing.effective_flags import json_entries, text_of
 from flettner.vllm_facts.values import Knob, Setting, Value, is_same, spell_flag
 
-Kind = Literal["flag", "value", "variable", "entry point", "check", "regression", "default"]
+Kind = Literal["flag", "value", "variable", "entry point", "image", "check", "regression", "default"]
 """`check`: a check of a start that the new release has, or that has another outcome there."""
 
 _RELEASE_RULES = frozenset({"V1", "V2", "V3", "E1"})
@@ -185,9 +185,9 @@ class _State:
 
     def replace_variables(self) -> None:
         for name, value in self.config.env.items():
-            if has_variable(name, self.new) is not False or not has_variable(name, self.old):
-                continue
             replaced = ENVIRONMENT.get(name)
+            if has_variable(name, self.new) or not (has_variable(name, self.old) or replaced):
+                continue
             gone = replaced is not None and replaced.gone(self.new) is True
             to = _read_variable(replaced.by, value) if gone and replaced and replaced.carries else {}
             if any(has_flag(_first(knob), self.new) is False or self._is_given(knob) for knob in to):

@@ -8,10 +8,20 @@ from typing import Any
 from flettner.agent.domain.errors import ConfigError
 from flettner.lint.card_sizes import find_fixes_for_sizes
 from flettner.lint.fixes import SEVERITIES, Fixes, find_errors
+from flettner.lint.migration import Migration
 from flettner.lint.missing_facts import EXTRA, FACTS, Judged, judge_coverage
 from flettner.lint.rules import all_lints
 from flettner.rules.table import slug_of
 from flettner.tools.advisor.fact_options import build_serve_config, missing_facts
+from flettner.tools.advisor.migration_report import (
+    as_rows,
+    compare_entries,
+    format_refusal,
+    migrate_config,
+    remind_of_image,
+    replace_image,
+)
+from flettner.tools.advisor.migration_report import as_text as format_migration
 from flettner.tools.advisor.render import (
     as_row,
     as_text,
@@ -45,13 +55,14 @@ class LintReport:
     in_file: Sequence[UnsupportedEdit]
     unread: Sequence[str]
     fail_on: FindingSeverity = "info"
+    migration: Migration | None = None  # to another release; then the findings are those of the migration
 
     @property
     def status(self) -> int:
         grave = SEVERITIES[: SEVERITIES.index(self.fail_on) + 1]
         if any(finding.severity in grave for finding in self.fixes.findings):
             return FINDINGS
-        if self.fixes.findings:
+        if self.fixes.findings or self.migration:
             return NO_FINDINGS
         return NO_FINDINGS if self.judged.is_complete and not self.unread else NOT_JUDGED
 
@@ -67,6 +78,7 @@ class LintReport:
 
     def as_row(self) -> dict[str, Any]:
         more: Mapping[str, Any] = {
+            **({"migration": as_rows(self.migration)} if self.migration else {}),
             "verdict": self.verdict,
             "checked": [] if self.unread else self.judged.checked,
             "not_judged": [
@@ -82,6 +94,11 @@ class LintReport:
         return as_row(self.fixes, self.config, offered, assumed={}, unknown=lacking, more=more)
 
     def as_text(self) -> str:
+        if self.migration:
+            table = format_migration(self.migration)
+            if self.refused:
+                return f"{table}\n{format_refusal(self.migration.refused, self.migration.new)}"
+            return f"{table}\n{format_improved(self.better, (), self.in_file)}"
         if not self.fixes.findings:
             return format_no_findings(self.judged, self.config, self.unread)
         text = as_text(self.fixes, self.config, assumed={})
@@ -113,6 +130,8 @@ def lint_command(
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error
     config = replace(config, shared_card=shared_card, hosts=hosts, ray=ray)
+    if args.upgrade_to:
+        return _report_migration(command, config, args, unread)
     lints = all_lints()
     fixes, config = find_fixes_for_sizes(config, lints)
     if args.only:
@@ -129,6 +148,36 @@ def lint_command(
         in_file=command.unsupported_edits(fixes.to),
         unread=[*unread, *([command.unread] if command.unread else [])],
         fail_on=args.fail_on,
+    )
+
+
+def _report_migration(
+    command: ServeCommand, config: ServeConfig, args: argparse.Namespace, unread: Sequence[str]
+) -> LintReport:
+    """The command for the release of `--upgrade-to`. Raises ConfigError."""
+    if args.only:
+        raise ConfigError("--only: chooses among findings; leave it out, or --upgrade-to")
+    successor = replace_image(command, args.upgrade_to)
+    if successor.argv != command.argv:
+        config = replace(config, setting={**successor.setting, **successor.exposure})
+    migration = migrate_config(config, args.upgrade_to)
+    entries = compare_entries(command, successor)
+    if config.version and not (args.vllm_version or args.log or command.before):
+        entries.append(remind_of_image(migration.old, migration.new))
+    fixes = migration.fixes
+    migration = replace(migration, differences=(*entries, *migration.differences))
+    successor = replace(successor, env={} if successor.before else config.env)
+    return LintReport(
+        config=config,
+        fixes=fixes,
+        judged=judge_coverage(config, ()),
+        better=edit_command(successor, fixes.to, fixes.env),
+        refused=bool(migration.refused),
+        still=[row.before or row.finding.rule for row in migration.refused],
+        in_file=command.unsupported_edits(fixes.to),
+        unread=[*unread, *([command.unread] if command.unread else [])],
+        fail_on=args.fail_on,
+        migration=migration,
     )
 
 

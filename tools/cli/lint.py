@@ -62,6 +62,12 @@ def add_lint(subparsers: Subparsers) -> None:
         default="warning",
         help="the least severity that makes the exit status 1: info counts notes, too (%(default)s)",
     )
+    parser.add_argument(
+        "--upgrade-to",
+        metavar="V",
+        help="instead of findings, show the command for this release of vLLM and what differs there from "
+        "--vllm-version or the image; an older release counts as well",
+    )
     parser.add_argument("--skip-unrelated", action="store_true", help="skip files that do not start vLLM")
     parser.add_argument(
         "command",

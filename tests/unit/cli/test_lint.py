@@ -519,3 +519,55 @@ def test_reports_a_public_address_without_a_key_and_prints_no_key(lint: Lint) ->
     assert "R1" in {row["rule"] for row in open_["findings"]}
     assert "R1" not in {row["rule"] for row in guarded["findings"]}
     assert "s3cret-key" not in json.dumps(guarded["findings"])
+
+
+OLD_IMAGE = ("docker", "run", "-e", "VLLM_USE_V1=1", "vllm/vllm-openai:v0.11.0", "--model", "org/model")
+
+
+def test_a_command_for_another_release_has_its_image_and_flags(lint: Lint) -> None:
+    status, out, err = lint(
+        "--upgrade-to", "0.33.0", "--", *OLD_IMAGE, "--swap-space", "4", "--task", "generate"
+    )
+
+    assert (status, err) == (1, "")
+    command = "docker run vllm/vllm-openai:v0.33.0 --model org/model --runner generate"
+    assert out.partition("THESE CHANGES\n")[2].replace(" \\\n   ", "").rstrip() == command
+    rows = [line for line in out.splitlines() if line.startswith(("variable", "flag", "default", "entry"))]
+    assert {row.split()[0] for row in rows} == {"variable", "flag", "default", "entry"}
+    assert any("gpu_memory_utilization 0.9" in row and "0.92" in row for row in rows)
+
+
+def test_a_command_that_another_release_cannot_have_is_not_printed(lint: Lint) -> None:
+    status, out, _ = lint(
+        "--vllm-version", "0.27.0", "--upgrade-to", "0.28", "--", *SERVE, "--calculate-kv-scales"
+    )
+
+    assert status == 1
+    assert "No command for vLLM 0.28: decide about --calculate-kv-scales" in out
+    assert "THE COMMAND" not in out
+
+
+def test_json_of_an_upgrade_has_every_difference(lint: Lint) -> None:
+    document = lint_json(lint, "--vllm-version", "0.19.0", "--upgrade-to", "0.20.0", "--", *SERVE)
+
+    assert (document["migration"]["from"], document["migration"]["to"]) == ("0.19.0", "0.20.0")
+    (share,) = [
+        row for row in document["migration"]["differences"] if "gpu_memory_utilization" in row["before"]
+    ]
+    assert (share["kind"], share["after"], share["refused"]) == ("default", "0.92", False)
+    assert document["verdict"] == "no findings"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--upgrade-to", "0.33.0"), "--upgrade-to 0.33.0: the present release is not known"),
+        (("--vllm-version", "0.32.0", "--upgrade-to", "0.99"), "--upgrade-to 0.99: vLLM 0.99: the flags of"),
+        (("--vllm-version", "0.32.0", "--upgrade-to", "0.33", "--only", "auto"), "--only: chooses among"),
+    ],
+)
+def test_an_upgrade_that_cannot_be_judged_is_refused(lint: Lint, argv: tuple[str, ...], said: str) -> None:
+    status, _, err = lint(*argv, "--", *SERVE)
+
+    assert status == 2
+    assert said in err

@@ -309,3 +309,26 @@ def test_a_flag_that_a_condition_adds_is_unread(lint: Lint, folder: Path) -> Non
     )
 
     assert "line 3: whether --seed 1 is added is unknown" in lint("-f", "if.sh")[1]
+
+
+OLD_COMPOSE = """\
+services:
+  chat:
+    image: vllm/vllm-openai:v0.11.1
+    environment:
+      - HF_HOME=/models  # shared
+      - VLLM_USE_V1=1
+    command: --model org/model --swap-space 4 --task generate
+"""
+
+
+def test_flags_of_a_file_are_written_for_another_release(lint: Lint, tmp_path: Path) -> None:
+    file = tmp_path / "compose.yaml"
+    file.write_text(OLD_COMPOSE)
+
+    _, out, _ = lint("--upgrade-to", "0.33.0", "-f", str(file))
+    lint("--upgrade-to", "0.33.0", "--fix", "-f", str(file))
+
+    assert "write the new image by hand" in " ".join(out.split())
+    after = OLD_COMPOSE.replace("--swap-space 4 --task generate", "--runner generate")
+    assert file.read_text() == after.replace("      - VLLM_USE_V1=1\n", "")

@@ -18,7 +18,7 @@ CAPACITY = (
 def lint(options: str, command: str, *more: str) -> LintReport:
     parser = argparse.ArgumentParser()
     add_options(parser)
-    parser.set_defaults(only=None, fail_on="warning")
+    parser.set_defaults(only=None, upgrade_to=None, fail_on="warning")
     args = parser.parse_args([*options.split(), *more])
     return lint_command(parse_command(["vllm", "serve", *command.split()]), args)
 

@@ -28,7 +28,7 @@ def shares(file: str, text: str, beside: Mapping[str, str] = {}, gpu: str = "L40
     """The proposed share of each server; "" without one, None for the note that it fits nowhere here."""
     parser = argparse.ArgumentParser()
     add_options(parser)
-    parser.set_defaults(only=None, fail_on="warning")
+    parser.set_defaults(only=None, upgrade_to=None, fail_on="warning")
     reports = lint_text(file, text, parser.parse_args(["--gpu", gpu]), beside=beside)
     proposed: dict[str, object] = {}
     for number, each in enumerate(reports):
