@@ -213,8 +213,7 @@ def _fit(points: Sequence[tuple[float, float]], mean_x: float, mean_y: float) ->
 
 def _computed(sample: EngineSample) -> float:
     """Prompt tokens that were computed, not found in the prefix cache."""
-    cached = sample.prefix_hits if "prompt_tokens_cached" in sample.missing else sample.cached_tokens
-    return max(0.0, sample.prompt_tokens - cached)
+    return max(0.0, sample.prompt_tokens - sample.cached_tokens)
 
 
 def _queued_s(samples: Sequence[EngineSample]) -> float:

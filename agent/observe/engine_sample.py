@@ -44,7 +44,7 @@ def sample(
         preemptions=new.get("preemptions", 0.0),
         prompt_tokens=new.get("prompt_tokens", 0.0),
         generation_tokens=new.get("generation_tokens", 0.0),
-        cached_tokens=new.get("cached_tokens", 0.0),
+        cached_tokens=new.get("cached_tokens", new.get("prefix_hits", 0.0)),  # before 0.16 the hits say it
         prefix_queries=new.get("prefix_queries", 0.0),
         prefix_hits=new.get("prefix_hits", 0.0),
         finished={why: count - before.finished.get(why, 0.0) for why, count in after.finished.items()},

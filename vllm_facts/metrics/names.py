@@ -12,7 +12,7 @@ COUNTERS: dict[str, tuple[str, ...]] = {
     "preemptions": ("vllm:num_preemptions_total",),
     "prompt_tokens": ("vllm:prompt_tokens_total",),
     "generation_tokens": ("vllm:generation_tokens_total",),
-    "cached_tokens": ("vllm:prompt_tokens_cached_total",),  # since 0.17
+    "cached_tokens": ("vllm:prompt_tokens_cached_total",),  # since 0.16
     "prefix_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
     "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
     "finished": ("vllm:request_success_total",),
