@@ -16,6 +16,7 @@ def test_the_phase_tells_that_the_split_is_not_in_force(*, paused: bool, phase: 
         "phase": "observing",
         "mode": "approve",
         "paused": paused,
+        "maintenance": False,
         "sources": [{"source": "traffic", "available": False, "why": why}],
     }
 
