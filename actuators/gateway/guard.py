@@ -28,6 +28,7 @@ from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import KubernetesClient
 from flettner.clients.kubernetes.documents import Json
 from flettner.clients.kubernetes.errors import AwayError, MissingError
+from flettner.primitives.wall_clock import utc_now
 
 log = structlog.get_logger(__name__)
 
@@ -132,7 +133,7 @@ def main() -> int:
     parser.add_argument("--kubeconfig", default="", help="a file; default: the pod's service account")
     options = parser.parse_args()
     client = KubernetesClient(kubeconfig=options.kubeconfig, namespace=options.namespace)
-    asyncio.run(_run(Guard(client=client, now=lambda: datetime.now(UTC))))  # noqa: TID251 - the injected Now
+    asyncio.run(_run(Guard(client=client, now=utc_now)))
     return 0
 
 

@@ -5,7 +5,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 
 import structlog
@@ -23,15 +23,11 @@ from flettner.agent.prediction.worker import InlineWorker, Worker
 from flettner.agent.runtime.anchor_schedule import AnchorSchedule
 from flettner.agent.runtime.config_reload import ConfigReload
 from flettner.agent.runtime.loop import TargetLoop
+from flettner.agent.runtime.process_clock import ProcessClock, is_at_rest
 from flettner.agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
 
 STUCK_S = 10.0  # without a step, at one tick a second, after which a loop counts as stuck
 log = structlog.get_logger()
-
-
-def utc_now() -> datetime:
-    """The one wall clock of the process."""
-    return datetime.now(UTC)  # noqa: TID251 - the injected Now itself
 
 
 @dataclass(slots=True)
@@ -49,6 +45,7 @@ class Daemon:
     reload_credentials: Callable[[], None] = lambda: None
     _delivering: list[tuple[NoticeDelivery, asyncio.Task[None]]] = field(default_factory=list)
     _tasks: asyncio.TaskGroup = field(default_factory=asyncio.TaskGroup)
+    time: ProcessClock = field(default_factory=ProcessClock)
     _started: set[str] = field(default_factory=set)
 
     async def run(self, epoch: int, ready: Callable[[], None]) -> None:
@@ -105,6 +102,7 @@ class Daemon:
         every_s = min((read_watchdog_s() or STUCK_S) / 3, 1.0)
         reported = False
         while True:
+            self.follow_wall_clock()
             if self.ready():
                 if not reported:
                     ready()
@@ -113,6 +111,13 @@ class Daemon:
                 self.systemd.watchdog()
                 self.systemd.status(self._summary())
             await asyncio.sleep(every_s)
+
+    def follow_wall_clock(self) -> None:
+        """Take the wall clock's time if no target has an open deadline; the status says if it has not."""
+        changed = self.time.follow(at_rest=all(is_at_rest(loop.state) for loop in self.loops.values()))
+        if changed is not None:
+            for loop in self.loops.values():
+                loop.ingest(changed)
 
     def _summary(self) -> str:
         phases = (f"{name} {loop.state.phase.value}" for name, loop in self.loops.items())
@@ -174,7 +179,7 @@ class Daemon:
         return any(now - self.loops[name].last_step >= STUCK_S for name in self._started)
 
     def now(self) -> datetime:
-        return utc_now()
+        return self.time.now()
 
     def clock(self) -> float:
         return asyncio.get_running_loop().time()

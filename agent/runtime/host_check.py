@@ -9,10 +9,10 @@ from flettner.agent.config.loader import Config
 from flettner.agent.domain.errors import ActError, ConfigError, NoticeError
 from flettner.agent.domain.ports import Traffic
 from flettner.agent.runtime.api_check import find_api_problems
-from flettner.agent.runtime.daemon import utc_now
 from flettner.agent.runtime.lock import find_lock_problems
 from flettner.agent.runtime.wiring import bind_actuators, build_delivery
 from flettner.primitives.address import UnixSocket
+from flettner.primitives.wall_clock import utc_now
 
 
 async def find_problems(config: Config) -> list[str]:

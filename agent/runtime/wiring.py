@@ -6,6 +6,7 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -43,13 +44,15 @@ from flettner.agent.retrying import ReasonLog, retry, stop_before
 from flettner.agent.runtime.anchor_schedule import AnchorSchedule
 from flettner.agent.runtime.command_check import CommandCheck
 from flettner.agent.runtime.config_reload import ConfigReload
-from flettner.agent.runtime.daemon import Daemon, utc_now
+from flettner.agent.runtime.daemon import Daemon
 from flettner.agent.runtime.learner import Learner
 from flettner.agent.runtime.lock import hold_engine_locks, hold_lock
 from flettner.agent.runtime.loop import NextRules, TargetLoop
 from flettner.agent.runtime.model_file import ModelFile
 from flettner.agent.runtime.model_search import ModelSearch
+from flettner.agent.runtime.process_clock import ProcessClock
 from flettner.agent.runtime.time_series import HistorySource, TimeSeries
+from flettner.primitives.wall_clock import utc_now
 
 COLLECT_AFTER = 50_000  # new objects, some MiB; Python's default: 700
 log = structlog.get_logger()
@@ -155,13 +158,14 @@ def build_target_loop(
     journal: Journal,
     on_state: Callable[[State], None],
     worker: Worker,
+    now: Now,
     offset_s: float,
 ) -> TargetLoop:
     """Assemble the loop of a configured target with its adapters."""
     directory = config.state_dir / target.name
     directory.mkdir(mode=0o700, exist_ok=True)
     engine, traffic = bind_actuators(config, target, epoch, acts=mode != "advise")
-    learner = build_learner(worker, engine, directory) if config.learn else None
+    learner = build_learner(worker, engine, directory, now) if config.learn else None
     rules = build_rules(config, target)
     return build_loop(
         rules,
@@ -173,7 +177,7 @@ def build_target_loop(
         traffic=traffic,
         sensors=tuple(sensor.plugin for sensor in target.sensors),
         state_dir=directory,
-        now=utc_now,
+        now=now,
         on_state=on_state,
         series=TimeSeries.load(directory / "series.jsonl"),
         history=find_history_source(target),
@@ -201,7 +205,8 @@ def assemble(
     Raises JournalError if another daemon uses the state directory, or the journal was changed or removed.
     """
     with hold_lock(config.state_dir):
-        journal = _open_journal(config, above, accept_new_journal=accept_new_journal)
+        clock = ProcessClock()
+        journal = _open_journal(config, above, clock, accept_new_journal=accept_new_journal)
         epoch, history, states = max(journal.epoch(), above) + 1, History.of(journal), journal.states()
         for name in find_removed(config, states):
             log.warning("target.removed", target=name, why="not in the config; its servers and proxy go on")
@@ -214,6 +219,7 @@ def assemble(
                 mode=mode,
                 epoch=epoch,
                 journal=journal,
+                now=clock.now,
                 on_state=history.add_state,
                 worker=worker,
                 offset_s=number / len(config.targets),
@@ -229,7 +235,10 @@ def assemble(
             deliveries=tuple(deliver(config, receiver) for receiver in config.notify),
             anchors=anchors,
             worker=worker,
-            config=build_reload(config, mode, load, journal, deliver) if load is not None else None,
+            config=build_reload(config, mode, load, journal, deliver, clock.now)
+            if load is not None
+            else None,
+            time=clock,
         )
         try:
             yield daemon, epoch
@@ -243,6 +252,7 @@ def build_reload(
     load: Callable[[], Config],
     journal: Journal,
     deliver: Callable[[Config, Receiver], NoticeDelivery],
+    now: Now,
 ) -> ConfigReload:
     return ConfigReload(
         config=config,
@@ -250,7 +260,7 @@ def build_reload(
         rules=partial(build_next_rules, mode),
         deliveries=partial(build_changed_deliveries, deliver),
         journal=journal,
-        now=utc_now,
+        now=now,
     )
 
 
@@ -279,12 +289,14 @@ def build_changed_deliveries(
     )
 
 
-def _open_journal(config: Config, above: int, *, accept_new_journal: bool) -> Journal:
+def _open_journal(config: Config, above: int, clock: ProcessClock, *, accept_new_journal: bool) -> Journal:
     signer = checkpoints.find_signer(config.state_dir)
     path = config.state_dir / "audit.jsonl"
     journal = Journal.open(
-        path, now=utc_now, limits=config.audit, signer=signer, accept=accept_new_journal, epoch=above
+        path, now=clock.now, limits=config.audit, signer=signer, accept=accept_new_journal, epoch=above
     )
+    for record in journal.after(journal.head.seq - 1, 1):
+        clock.continue_after(datetime.fromisoformat(record["ts"]))
     log.info("audit.opened", **journal.head.log_fields(), signed_by=signer.id if signer else None)
     if not journal.head.seq and (left := find_traces(config)):
         _report_missing_journal(journal, left)
@@ -319,9 +331,9 @@ def find_history_source(target: Target) -> HistorySource | None:
     return next((plugin for plugin in plugins if isinstance(plugin, HistorySource)), None)
 
 
-def build_learner(worker: Worker, engine: Engine, directory: Path) -> Learner:
-    file = ModelFile(path=directory / "model.json", now=utc_now)
-    return Learner(worker=worker, engine=engine, now=utc_now, file=file)
+def build_learner(worker: Worker, engine: Engine, directory: Path, now: Now) -> Learner:
+    file = ModelFile(path=directory / "model.json", now=now)
+    return Learner(worker=worker, engine=engine, now=now, file=file)
 
 
 def build_model_search(rules: Rules, learner: Learner) -> ModelSearch:
@@ -330,7 +342,7 @@ def build_model_search(rules: Rules, learner: Learner) -> ModelSearch:
         learned=lambda: learner.model,
         slo=rules.slo,
         bounds=rules.guard.bounds,
-        now=utc_now,
+        now=learner.now,
     )
     search.use(rules)
     return search

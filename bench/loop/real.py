@@ -18,7 +18,7 @@ from bench.loop.static import LATE_S
 from bench.loop.world import MODEL, World
 from flettner.agent.audit.records import parse_state
 from flettner.agent.domain.reading import RequestOutcome
-from flettner.agent.runtime.daemon import utc_now
+from flettner.primitives.wall_clock import utc_now
 from flettner.simulator.answer import CompletionWriter
 from flettner.simulator.scheduler import SimulatedRequest
 from flettner.simulator.text import draws

@@ -15,6 +15,7 @@ from flettner.agent.plugins.option_errors import check_periods
 from flettner.agent.retrying import failure, retry
 from flettner.clients.envoy_records.record import envoy_home, records_socket
 from flettner.clients.kubernetes.options import ClusterOptions
+from flettner.primitives.wall_clock import utc_now
 from flettner.sensors.proxy_requests.access_log import OpenRequests
 from flettner.sensors.proxy_requests.inbox import SourceCondition, TargetInbox
 from flettner.sensors.proxy_requests.record_socket import subscribed
@@ -83,7 +84,7 @@ class ProxyRequests(ClusterOptions):
         reporter = SourceReporter(emit, now, initial=None)
         loop = asyncio.get_running_loop()
         async with AsyncExitStack() as stack:
-            state = await self._subscribe(stack, view, inbox, reporter, now)
+            state = await self._subscribe(stack, view, inbox, reporter)
             while True:
                 await asyncio.sleep(self.every_s)
                 _report_source(inbox, state(), reporter, loop.time())
@@ -92,7 +93,7 @@ class ProxyRequests(ClusterOptions):
                     emit(RequestSample(at=now(), requests=requests))
 
     async def _subscribe(
-        self, stack: AsyncExitStack, view: View, inbox: TargetInbox, reporter: SourceReporter, now: Now
+        self, stack: AsyncExitStack, view: View, inbox: TargetInbox, reporter: SourceReporter
     ) -> Callable[[], SourceCondition]:
         """Subscribe to the records; return the object that knows whether records arrive."""
         if self.deployment:
@@ -106,7 +107,7 @@ class ProxyRequests(ClusterOptions):
         async def listen() -> Callable[[], SourceCondition]:
             if self.listen:
                 return await self._listen_to_gateways(stack, view, inbox)
-            await stack.enter_async_context(subscribed(path, view.target, inbox, now))
+            await stack.enter_async_context(subscribed(path, view.target, inbox, utc_now))
             return lambda: inbox.state(is_known=SOURCE in reporter.states)
 
         def report(state: RetryCallState) -> None:

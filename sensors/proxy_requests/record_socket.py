@@ -24,7 +24,7 @@ _OPEN: dict[Path, "RecordSocket"] = {}
 async def subscribed(path: Path, target: str, inbox: "Inbox", now: Now) -> AsyncIterator[None]:
     """Receive the target's records; the first sensor opens the socket, the last sensor closes it.
 
-    Raises OSError if it cannot be opened.
+    `now`: the wall clock, with which Envoy dates its records. Raises OSError if it cannot be opened.
     """
     shared = _OPEN.get(path) or _OPEN.setdefault(path, RecordSocket(path, now))
     shared.inboxes[target] = inbox

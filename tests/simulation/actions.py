@@ -318,7 +318,7 @@ def run_daemon(history: "History") -> None:
 
 def _last_words(history: "History") -> None:
     """Start nothing new; an impatient operator aborts the running rollout."""
-    at = history.loop.wall()
+    at = history.now()
     history.operator.say(e.Paused(at=at, actor="alice"))
     if history.scenario.impatient:
         history.operator.say(e.Aborted(at=at, actor="alice", reason="enough"))

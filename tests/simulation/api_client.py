@@ -23,8 +23,6 @@ from flettner.agent.api.rate_limits import RateLimits
 from flettner.agent.api.tokens import Token, Tokens, mint_token, store_tokens
 from flettner.agent.config.listen import Role
 from flettner.agent.domain.errors import ConfigError
-from flettner.agent.domain.ports import Now
-from flettner.agent.runtime import daemon as real
 from tests.simulation.clock import EPOCH
 
 if TYPE_CHECKING:
@@ -35,16 +33,6 @@ NO_ANSWER_S = 12.0  # then a client hangs up
 SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a disk in memory
 CURRENT_DAEMON: ContextVar[DaemonView] = ContextVar("daemon")
 OnStatus = Callable[[int], None]
-
-
-@dataclass(slots=True)
-class SimDaemon(real.Daemon):
-    """The real daemon on the clock of the world."""
-
-    wall: Now = real.utc_now
-
-    def now(self) -> Any:  # noqa: ANN401 - as Now gives it
-        return self.wall()
 
 
 class _CurrentDaemon:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -22,7 +23,7 @@ from flettner.agent.machine.transitions import Rules
 from tests.simulation import actions
 from tests.simulation.adapters import SimEngine
 from tests.simulation.api_client import PRINCIPALS, shared_api
-from tests.simulation.clock import VirtualLoop, in_virtual_time
+from tests.simulation.clock import EPOCH, VirtualLoop, in_virtual_time
 from tests.simulation.disk import Disk, JournalStore, RecordingJournal
 from tests.simulation.observer import Observer
 from tests.simulation.operators import Operator
@@ -83,6 +84,7 @@ class History:
     quiet: bool = False
     mixed: bool = False  # an operator changed the flags of a server
     entries: int = 0
+    written_at: datetime = EPOCH  # the last entry
     quiet_s: float = QUIET_S
     settled_s: float = SETTLED_S
 
@@ -172,6 +174,7 @@ class History:
 
     def wrote(self, entry: JournalEntry, epoch: int) -> None:
         self.entries += 1
+        self.written_at = entry.at
         self.say(f"{epoch}: {entry.action} [{entry.after.get('phase', '')}] {entry.why[:90]}")
         self.observer.wrote(entry, epoch)
         self._in_turn(f"phase {entry.after.get('phase', '')}")
@@ -236,6 +239,10 @@ class History:
         """The newest running daemon."""
         return next((daemon for daemon in reversed(self.daemons) if daemon.works), None)
 
+    def now(self) -> datetime:
+        """The time that the API stamps on what operators ask."""
+        return daemon.clock.now() if (daemon := self.daemon) is not None else self.loop.wall()
+
     def _acting(self) -> float | None:
         """Seconds that a daemon has run; None without one, or in advise mode, which suspends rollouts."""
         daemon = self.daemon
@@ -280,7 +287,8 @@ class History:
             inner=inner, host=daemon, disk=self.disk, read=self.wrote, trouble=self.trouble
         )
         recorded = inner.states().get(TARGET, State(target=TARGET))
-        daemon.start(book, recorded, self.mode, self.rules or self.make_rules(), self.make_engine(daemon))
+        rules = self.rules or self.make_rules()
+        daemon.start(book, recorded, self.mode, rules, self.make_engine(daemon), self.written_at)
         return daemon
 
     def _called(self, daemon: Daemon, kind: str, name: str, route: Route | None) -> None:
@@ -375,6 +383,8 @@ class History:
 
     def _second(self) -> None:
         self.world.second()
+        if (daemon := self.daemon) is not None and daemon.loop is not None:
+            daemon.runtime.follow_wall_clock()
         self.observer.second()
         if not self.observer.violations:
             self.loop.outside(1.0, self._second)

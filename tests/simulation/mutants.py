@@ -19,6 +19,7 @@ from flettner.agent.machine.step import HANDLERS
 from flettner.agent.machine.transitions import Rules, Transition, enter_phase, request_effect, without_effects
 from flettner.agent.runtime import loop as loop_module
 from flettner.agent.runtime.effect_runner import EffectRunner
+from flettner.agent.runtime.process_clock import ProcessClock
 from tests.simulation.adapters import SimEngine
 from tests.simulation.api_client import shared_api
 from tests.simulation.scenario import Act, Scenario
@@ -205,6 +206,10 @@ def adapters_forgotten(put: Put) -> None:
     put(adapters, "missing_adapters", lambda *_: ())
 
 
+def times_by_the_wall_clock(put: Put) -> None:
+    put(ProcessClock, "now", lambda clock: clock._wall())
+
+
 def put_everywhere(put: Put, name: str, old: object, new: object) -> None:
     """Replace `old` in every module of the machine that imports it."""
     for module in [
@@ -230,6 +235,7 @@ MUTANTS: dict[str, Callable[[Put], None]] = {
     "retired before routed away": retired_before_routed_away,
     "no failover": no_failover,
     "adapters forgotten": adapters_forgotten,
+    "times by the wall clock": times_by_the_wall_clock,
 }
 
 PLAIN = Scenario(seed=0)
@@ -275,5 +281,6 @@ CAUGHT: dict[str, tuple[Scenario, str]] = {
         "1: traffic moves",
     ),
     "adapters forgotten": (PLAIN, "3: "),
+    "times by the wall clock": (replace(PLAIN, acts=(Act(what="clock back", on="phase canary"),)), "clock: "),
 }
 """The smallest history that detects each bug, and the violated invariant."""

@@ -5,11 +5,14 @@ They use no code of the machine, only the world, the journal and the requests of
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 
 from tests.simulation.world import BAD, Process, World
 
 UNDECIDED = frozenset({"draining", "launching", "warming", "canary", "replacing"})
+TIMED = frozenset({"trial", "promoting", "rolling_back", "cooldown", "restoring"})  # with deadlines
+SET_S = 1800.0  # half of what the clock is set by; frozen daemons write late
 CHANGES = frozenset({"launch", "route", "keep_alive", "stop", "retire"})  # the other calls only read
 KNOWN_S = 12.0  # delay until a daemon has observed it
 FAILS_S = {"hung": 15.0, "wedged": 20.0, "errs": 30.0}  # the same for a server that fails, by how
@@ -28,6 +31,8 @@ Settings = frozenset[tuple[str, object]]
 class Written(Protocol):
     """The checked fields of a journal entry."""
 
+    @property
+    def at(self) -> datetime: ...
     @property
     def action(self) -> str: ...
     @property
@@ -81,6 +86,7 @@ class Observer:
     _nobody_since: float | None = None
     _alone_since: float | None = None
     _unleased_since: float | None = None
+    _written: tuple[datetime, float] | None = None  # of the last entry: its time, and that of the world
 
     def wrong(self, what: str) -> None:
         if what not in self.violations:
@@ -100,6 +106,7 @@ class Observer:
             self._approved(entry)
         if epoch < self.writer:
             return  # a replaced daemon, into its own journal
+        self._times(entry, epoch)
         self.writer = epoch
         self.phase = str(entry.after.get("phase", self.phase))
         state = entry.state
@@ -115,6 +122,15 @@ class Observer:
         self.running = state.rollout.id if state.rollout and state.rollout.outcome == "running" else ""
         if state.rollout is not None:
             self.lost[state.rollout.id] = getattr(state.rollout, "lost", 0)
+
+    def _times(self, entry: Written, epoch: int) -> None:
+        """Within a process no clock that is set moves the times of a rollout or of a cooldown."""
+        last, self._written = self._written, (entry.at, self.world.at_s)
+        if last is None or epoch != self.writer or self.phase not in UNDECIDED | TIMED:
+            return
+        passed_s, wrote_s = self.world.at_s - last[1], (entry.at - last[0]).total_seconds()
+        if abs(wrote_s - passed_s) > SET_S:
+            self.wrong(f"clock: {wrote_s:.0f} s pass in {self.phase}, and {passed_s:.0f} s have passed")
 
     def _approved(self, entry: Written) -> None:
         digest, to = entry.after.get("digest", ""), entry.after.get("setting", {})
@@ -294,7 +310,7 @@ class Observer:
         shares = set(world.in_force())
         canary = self.phase == "canary" and not self.passed and old and not self.failed_over
         unwatched_s = world.at_s - self._alone_since if self._alone_since is not None else 0.0
-        if canary and shares & self.greens and unwatched_s > self.lease_s + 1.5 and not world.loop.skew_s:
+        if canary and shares & self.greens and unwatched_s > self.lease_s + 1.5:
             self.wrong(f"4: green has a share {unwatched_s:.0f} s after the last daemon acted")
         spent = bool(world.split and world.split.leased and not world.lease_holds() and world.proxy_up)
         self._unleased_since = (self._unleased_since or world.at_s) if spent else None

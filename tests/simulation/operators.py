@@ -169,7 +169,7 @@ class Operator:
         return self.history.observer.operator_digests
 
     def _say(self, what: str, state: State) -> bool:
-        at, suggestion = self.history.loop.wall(), self._pick(state)
+        at, suggestion = self.history.now(), self._pick(state)
         match what:
             case "operator approves twice" if suggestion is not None and suggestion.digest in self._said:
                 for _ in range(2):

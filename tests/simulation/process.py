@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,10 +17,11 @@ from flettner.agent.domain.ports import Engine
 from flettner.agent.domain.state import State
 from flettner.agent.machine.step import ASKING
 from flettner.agent.machine.transitions import Rules
+from flettner.agent.runtime import daemon as real
 from flettner.agent.runtime.loop import TargetLoop
+from flettner.agent.runtime.process_clock import ProcessClock
 from flettner.agent.runtime.wiring import build_loop
 from tests.simulation.adapters import Killed
-from tests.simulation.api_client import SimDaemon
 from tests.simulation.clock import Owner
 from tests.simulation.disk import RecordingJournal
 from tests.simulation.metrics import Metrics, SimFold
@@ -49,7 +51,8 @@ class Daemon:
     killed: bool = False
     over: bool = False
     loop: TargetLoop | None = None
-    runtime: SimDaemon = field(init=False)
+    runtime: real.Daemon = field(init=False)
+    clock: ProcessClock = field(init=False)
     book: RecordingJournal | None = None
     root: "asyncio.Task[None] | None" = None
 
@@ -75,9 +78,17 @@ class Daemon:
         return self.is_active(what)
 
     def start(
-        self, book: RecordingJournal, recorded: State, mode: Mode, rules: Rules, engine: Engine
+        self,
+        book: RecordingJournal,
+        recorded: State,
+        mode: Mode,
+        rules: Rules,
+        engine: Engine,
+        last_entry: datetime,
     ) -> None:
         self.began_s, self.book = self.world.at_s, book
+        self.clock = ProcessClock(self.world.loop.wall, self.world.loop.time)
+        self.clock.continue_after(last_entry)
         history = History()
         self.loop = build_loop(
             rules,
@@ -88,14 +99,16 @@ class Daemon:
             traffic=SimTraffic(self),
             sensors=(Metrics(self),),
             state_dir=Path("/nowhere"),
-            now=self.world.loop.wall,
+            now=self.clock.now,
             on_state=history.add_state,
             aggregator=SimFold(span_s=6.0, longest_s=6.0, fresh_s=2.0, wanted=self._reads),
         )
         history.add_state(self.loop.state)
-        journal, wall = cast("Journal", book), self.world.loop.wall
-        self.runtime = SimDaemon(
-            loops={recorded.target: self.loop}, journal=journal, history=history, wall=wall
+        self.runtime = real.Daemon(
+            loops={recorded.target: self.loop},
+            journal=cast("Journal", book),
+            history=history,
+            time=self.clock,
         )
         self.root = self.do(self.loop.run(self.epoch, lambda: None))
         self.root.add_done_callback(self._done, context=self.world.loop.world)

@@ -18,6 +18,7 @@ from flettner.agent.audit.records import BrokenLineError, JournalRecord, parse_r
 from flettner.agent.audit.segments import open_files
 from flettner.agent.domain.errors import JournalError
 from flettner.agent.telemetry.journald import encode_record
+from flettner.primitives.wall_clock import utc_now
 from flettner.tools.cli.dispatch import Subparsers, add_command
 from flettner.tools.terminal.capabilities import BOLD, DIM, RED, add_colour, terminal_width
 from flettner.tools.terminal.cell_width import wrap_sentence
@@ -213,7 +214,9 @@ def _format_value(given: object) -> str:
 def _verify(args: argparse.Namespace) -> int:
     keys = checkpoints.load_public_keys(args.key) if args.key else None
     anchors = _read_anchors(args.anchor) if args.anchor else frozenset()
-    result = verify_in_place(args.state_dir / JOURNAL, now=_now(), pins=args.pin, anchors=anchors, keys=keys)
+    result = verify_in_place(
+        args.state_dir / JOURNAL, now=utc_now(), pins=args.pin, anchors=anchors, keys=keys
+    )
     if args.json:
         text = json.dumps(asdict(result), indent=2)
     elif result.ok:
@@ -240,10 +243,6 @@ def _read_anchors(name: str) -> frozenset[Head]:
     if not anchors:
         raise JournalError(f"--anchor {name}: holds no anchor: give the daemon's log, or lines with SEQ:HASH")
     return frozenset(anchors)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)  # noqa: TID251 - a command has no loop that could inject it
 
 
 def _notes(result: Verification) -> Iterator[str]:

@@ -11,8 +11,8 @@ from typing import Protocol, cast
 from flettner.agent.config.loader import Config, Target, load_config
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.ports import Lock, Site
-from flettner.agent.runtime.daemon import utc_now
 from flettner.agent.runtime.lock import find_locks
+from flettner.primitives.wall_clock import utc_now
 from flettner.tools.cli.dispatch import Subparsers, add_command
 
 _LOCKED_S = 60.0

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import get_args
@@ -16,6 +16,7 @@ from flettner.agent.api.tokens import SHAPE, Token, check_principal, load_tokens
 from flettner.agent.config.listen import Role
 from flettner.agent.config.types import target_name
 from flettner.agent.domain.errors import ConfigError
+from flettner.primitives.wall_clock import utc_now
 from flettner.tools.cli.dispatch import Subparsers, add_command
 from flettner.tools.terminal.messages import complain, remark
 from flettner.tools.terminal.tables import format_table
@@ -66,10 +67,6 @@ def add_token(subparsers: Subparsers) -> None:
         verb.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)  # noqa: TID251 - a command has no loop that could inject it
-
-
 def _parse_name(text: str) -> str:
     try:
         return check_principal(text.strip())
@@ -113,7 +110,7 @@ def _run_locked(command: Callable[[argparse.Namespace], int], args: argparse.Nam
 
 
 def _new(args: argparse.Namespace) -> int:
-    now = _now().replace(microsecond=0)
+    now = utc_now().replace(microsecond=0)
     tokens = load_tokens(args.tokens_file) if args.tokens_file.exists() else {}
     expires = now + args.expires if args.expires else None
     targets = tuple(args.target) if args.target else None
@@ -135,7 +132,7 @@ def _new(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    tokens, now = load_tokens(args.tokens_file).values(), _now()
+    tokens, now = load_tokens(args.tokens_file).values(), utc_now()
     if args.json:
         documents = [token.model_dump(mode="json", exclude={"sha256"}) for token in tokens]
         sys.stdout.write(json.dumps({"tokens": documents}, indent=2) + "\n")

@@ -23,7 +23,7 @@ from flettner.agent.domain.effects import Route
 from flettner.agent.domain.model import Server, Slo
 from flettner.agent.domain.ports import Now, Site
 from flettner.agent.domain.reading import Request, RequestSample, Sample, SourceState
-from flettner.agent.runtime.daemon import utc_now
+from flettner.primitives.wall_clock import utc_now
 from flettner.sensors.proxy_requests.plugin import ProxyRequests
 from flettner.sensors.proxy_requests.record_socket import RECORD_CLOCK_S
 from tests.support.ports import free_port

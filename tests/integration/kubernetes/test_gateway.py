@@ -16,8 +16,8 @@ from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
-from flettner.agent.runtime.daemon import utc_now
 from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.primitives.wall_clock import utc_now
 from tests.support.gateway.stand_in import Gateway
 from tests.support.kubernetes.api import ApiError, Json
 from tests.support.kubernetes.engines import GREEN, bind, serve

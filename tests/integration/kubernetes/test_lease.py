@@ -8,8 +8,8 @@ import pytest
 
 from flettner.actuators.kubernetes.lease import LeaseLock
 from flettner.agent.domain.errors import LockLostError
-from flettner.agent.runtime.daemon import utc_now
 from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.primitives.wall_clock import utc_now
 from tests.support.kubernetes.engines import ROLE, serve
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.site import site_of

@@ -16,8 +16,8 @@ from flettner.actuators.shared.published_route import PublishedRoute
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
-from flettner.agent.runtime.daemon import utc_now
 from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.primitives.wall_clock import utc_now
 from tests.support.kubernetes.api import MERGE, Api, ApiError, Json
 from tests.support.kubernetes.engines import BLUE, FLAGS, GREEN, ROLE, bind, names, serve
 from tests.support.kubernetes.manifests import container, statefulset

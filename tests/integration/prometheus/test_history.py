@@ -9,8 +9,8 @@ import pytest
 
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.model import Server
-from flettner.agent.runtime.daemon import utc_now
 from flettner.agent.runtime.time_series import TimeSeries
+from flettner.primitives.wall_clock import utc_now
 from flettner.sensors.prometheus.plugin import Prometheus
 from tests.support.prometheus_server import RealPrometheus, real_prometheus
 

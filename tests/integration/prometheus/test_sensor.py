@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.reading import SeriesSample, SourceState
-from flettner.agent.runtime.daemon import utc_now
+from flettner.primitives.wall_clock import utc_now
 from flettner.sensors.prometheus.plugin import Prometheus
 from flettner.sensors.prometheus.promql import Connection, QueryError, read_number
 from flettner.sensors.prometheus.selectors import build_age_query

@@ -12,8 +12,8 @@ from flettner.actuators.gateway.plugin import GatewayOptions
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.model import Hold
 from flettner.agent.domain.ports import Site, Traffic, TrafficSeen
-from flettner.agent.runtime.daemon import utc_now
 from flettner.clients.kubernetes.client import KubernetesClient
+from flettner.primitives.wall_clock import utc_now
 from tests.support.gateway.stand_in import Gateway
 from tests.support.kubernetes.cluster import Cluster
 from tests.support.kubernetes.namespace import Namespace

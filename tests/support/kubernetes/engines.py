@@ -8,7 +8,7 @@ from flettner.actuators.kubernetes.plugin import KubernetesPlugin
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
-from flettner.agent.runtime.daemon import utc_now
+from flettner.primitives.wall_clock import utc_now
 from tests.support.helm import manifests, of_kind
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.manifests import container, deployment

@@ -15,7 +15,8 @@ from flettner.agent.audit.chain import verify
 from flettner.agent.audit.history import History
 from flettner.agent.audit.journal import Journal
 from flettner.agent.domain.errors import JournalError
-from flettner.agent.runtime.daemon import Daemon, utc_now
+from flettner.agent.runtime.daemon import Daemon
+from flettner.primitives.wall_clock import utc_now
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 
 HERE = "from 127.0.0.1"

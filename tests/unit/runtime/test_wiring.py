@@ -1,10 +1,12 @@
 """The daemon built from a config."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flettner.agent.audit.records import DAEMON, JournalEntry
 from flettner.agent.config import loader
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError, ConfigError
@@ -15,6 +17,7 @@ from flettner.agent.domain.state import State
 from flettner.agent.plugins.loader import build_plugin
 from flettner.agent.runtime import wiring
 from flettner.agent.runtime.wiring import assemble, find_removed
+from flettner.primitives.wall_clock import utc_now
 from tests.support.fake_engine import FakeEngine
 from tests.support.fake_traffic import FakeTraffic
 
@@ -159,3 +162,19 @@ async def test_a_proxy_that_cannot_tell_its_problems_is_asked_again_for_a_while(
     else:
         with pytest.raises(ConfigError, match=r"\[targets.traffic\] chat: list the Pods: forbidden"):
             await wiring.check_traffic(config)
+
+
+def test_a_daemon_goes_on_from_the_last_entry_if_the_clock_was_set_back(tmp_path: Path) -> None:
+    def with_fake(kind: str, name: str, options: Any, **more: Any) -> object:  # noqa: ANN401 - as build
+        return FakeEngine() if name == "process" else build_plugin(kind, name, options, **more)
+
+    (tmp_path / "state").mkdir()
+    config = loader.parse_config(CONFIG, here=tmp_path, build=with_fake)
+    later = utc_now() + timedelta(minutes=30)
+    with assemble(config, "advise", above=0, accept_new_journal=True) as (daemon, _):
+        daemon.journal.append(JournalEntry(at=later, actor=DAEMON, action="test", why="later"))
+
+    with assemble(config, "advise", above=0) as (daemon, _):
+        assert timedelta(0) <= daemon.now() - later < timedelta(minutes=1)
+        daemon.follow_wall_clock()
+        assert daemon.now() < later
