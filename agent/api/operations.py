@@ -54,6 +54,10 @@ class Call:
         raise TypeError(f"{self.request.path} was not declared with {kind.__name__}")
 
     @property
+    def by_admin(self) -> bool:
+        return self.holder is not None and self.holder.allows("admin")
+
+    @property
     def actor(self) -> str:
         if self.holder is None:
             raise TypeError(f"{self.request.path} needs no token, so there is no actor")

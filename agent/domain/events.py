@@ -188,6 +188,7 @@ class Paused:
     at: datetime
     actor: str
     maintenance: bool = False
+    by_admin: bool = False  # then only an admin resumes
     request: str = ""
 
 
@@ -195,6 +196,7 @@ class Paused:
 class Resumed:
     at: datetime
     actor: str
+    by_admin: bool = False
     request: str = ""
 
 

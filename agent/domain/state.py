@@ -68,6 +68,7 @@ class State:
     epoch: int = 0
     paused: bool = False
     maintenance: bool = False  # paused, and a server that exits is left to the operator
+    admin_pause: bool = False  # only an admin ends the pause
     note: str = ""  # the reason for the present state, for operators
     until: datetime | None = None  # end of a cool-down
     fleet: Fleet = field(default_factory=Fleet)

@@ -124,22 +124,29 @@ def cool_down(rules: Rules, state: State, event: Observed) -> Transition:
 
 
 def pause(_: Rules, state: State, event: Paused) -> Transition:
-    """Suggest and start nothing new; a running rollout continues.
+    """Suggest and start nothing new; a running rollout continues. An admin's pause is ended by an admin.
 
     In maintenance a server that exits is not started again either. It cannot begin during a rollout, which
     needs its servers.
     """
     if event.maintenance and state.phase not in IDLE:
         return without_effects(state)
-    kind = "in maintenance" if event.maintenance else "paused"
-    note = f"{kind}, by {event.actor}"
-    return without_effects(replace(state, paused=True, maintenance=event.maintenance, note=note))
+    admin_pause = state.admin_pause or event.by_admin
+    maintenance = state.maintenance if state.admin_pause and not event.by_admin else event.maintenance
+    kind, until = "in maintenance" if maintenance else "paused", ", until an admin resumes"
+    note = f"{kind}, by {event.actor}{until if admin_pause else ''}"
+    return without_effects(
+        replace(state, paused=True, maintenance=maintenance, admin_pause=admin_pause, note=note)
+    )
 
 
 def resume(rules: Rules, state: State, event: Resumed) -> Transition:
     """After maintenance a server of flettner that does not run starts again."""
+    if state.admin_pause and not event.by_admin:
+        return without_effects(state)
     ended = state.maintenance
-    state = replace(state, paused=False, maintenance=False, note=f"resumed by {event.actor}")
+    note = f"resumed by {event.actor}"
+    state = replace(state, paused=False, maintenance=False, admin_pause=False, note=note)
     lost = missing_server(state)
     if not ended or lost is None or not lost.ours or state.mode == "advise":
         return without_effects(state)

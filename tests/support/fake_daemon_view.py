@@ -306,11 +306,11 @@ class FakeDaemonView:
     def _after(self, state: State, event: Event) -> State:
         match event:
             case Paused():
-                return replace(
-                    state, paused=True, maintenance=event.maintenance, note=f"paused by {event.actor}"
-                )
+                held, maintenance = state.admin_pause or event.by_admin, event.maintenance
+                note = f"paused by {event.actor}"
+                return replace(state, paused=True, maintenance=maintenance, admin_pause=held, note=note)
             case Resumed():
-                return replace(state, paused=False, maintenance=False, note="")
+                return replace(state, paused=False, maintenance=False, admin_pause=False, note="")
             case ChangeAsked():
                 return self._proposed(state, event)
             case Approved():

@@ -114,18 +114,32 @@ async def _pause(call: Call) -> TargetDocument:
     maintenance = call.parsed_as(PauseQuery).maintenance
     if maintenance and state.phase not in IDLE:
         raise RequestRefusedError(409, f"No maintenance now: {_why_busy(state)}", kind="busy")
-    if not state.paused or state.maintenance != maintenance:
-        event = Paused(at=call.daemon.now(), actor=call.actor, maintenance=maintenance)
+    changes = not state.paused or state.maintenance != maintenance
+    if changes:
+        _refuse_admin_pause(call, state)
+    if changes or (call.by_admin and not state.admin_pause):
+        event = Paused(
+            at=call.daemon.now(), actor=call.actor, maintenance=maintenance, by_admin=call.by_admin
+        )
         state = await call.submit(target, event)
     return target_of(call.daemon, target, state)
+
+
+def _refuse_admin_pause(call: Call, state: State) -> None:
+    """Raises RequestRefusedError (403) if an operator would change the pause of an admin."""
+    if state.admin_pause and not call.by_admin:
+        detail = f"{state.target} was paused by an admin, who must resume it; the token's role is operator."
+        raise RequestRefusedError(403, detail, kind="admin-pause")
 
 
 async def _resume(call: Call) -> TargetDocument:
     target = find_target(call)
     state = target.state
+    _refuse_admin_pause(call, state)
     if state.paused:
         refuse_over_budget(call, state)
-        state = await call.submit(target, Resumed(at=call.daemon.now(), actor=call.actor))
+        event = Resumed(at=call.daemon.now(), actor=call.actor, by_admin=call.by_admin)
+        state = await call.submit(target, event)
     return target_of(call.daemon, target, state)
 
 
@@ -205,7 +219,7 @@ OPERATIONS = (
         method="POST",
         path="/v1/targets/{name}/pause",
         role="operator",
-        summary="Start nothing new on this target; can be repeated",
+        summary="Start nothing new on this target; can be repeated. An admin's pause is ended by an admin",
         handler=_pause,
         response=TargetDocument,
         query=PauseQuery,
@@ -219,7 +233,10 @@ OPERATIONS = (
         summary="End a pause; can be repeated",
         handler=_resume,
         response=TargetDocument,
-        errors=UNKNOWN,
+        errors={
+            **UNKNOWN,
+            403: "A page of another site sends the request, the role is too low, or an admin paused it.",
+        },
     ),
     Operation(
         name="askForChange",

@@ -1,5 +1,6 @@
 """Permissions of each role for each operation, and none without a token."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ import pytest
 from flettner.agent.api.app import OPERATIONS
 from flettner.agent.api.operations import Operation
 from flettner.agent.api.problems import MEDIA
-from flettner.agent.api.tokens import Tokens
+from flettner.agent.api.tokens import RANKS, Tokens
 from flettner.agent.config.listen import Role
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client
 
+ROOT = Path(__file__).parents[3]
+ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
 NONE = {"Authorization": ""}
 ZEROS = "sha256:" + "0" * 64
 # responses to an authorised request for a missing object or with an unusable body
@@ -67,7 +70,7 @@ async def status_of(client: Client, operation: Operation, headers: Mapping[str, 
         return response.status
 
 
-@pytest.mark.parametrize("role", ["viewer", "operator", "admin"])
+@pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 async def test_each_role_has_its_permissions(
     client: Client, bearers: dict[Role, dict[str, str]], operation: Operation, role: Role
@@ -77,6 +80,39 @@ async def test_each_role_has_its_permissions(
     expected = 403 if too_low else LET_IN[operation.name]
 
     assert await status_of(client, operation, bearers[role]) == expected
+
+
+def test_the_page_has_what_each_role_may_do() -> None:
+    """A cell says `yes`, with a condition where one is checked beside the role, or `no`."""
+    page = (ROOT / "docs/security.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+ /\S*)` \| (.*) \| (.*) \| (.*) \| (.*) \|$", page, re.MULTILINE)
+
+    assert [row[0] for row in rows] == [f"{operation.method} {operation.path}" for operation in OPERATIONS]
+    for operation, (_, *cells, test) in zip(OPERATIONS, rows, strict=True):
+        allowed = [operation.role is None or RANKS[role] >= RANKS[operation.role] for role in ROLES]
+        assert [cell.startswith("yes") for cell in cells] == allowed, operation.name
+        assert {"yes", "no"}.issuperset(cells) == (test == "each role"), operation.name
+
+
+@pytest.mark.parametrize("already", [False, True], ids=["", "operator paused before"])
+async def test_an_operator_cannot_end_the_pause_of_an_admin(
+    client: Client, bearers: dict[Role, dict[str, str]], daemon: FakeDaemonView, *, already: bool
+) -> None:
+    async def post(role: Role, verb: str) -> int:
+        async with client.post(f"/v1/targets/chat/{verb}", headers=bearers[role]) as response:
+            return response.status
+
+    def paused() -> bool:
+        return daemon.targets()["chat"].state.paused
+
+    if already:
+        assert await post("operator", "pause") == 200
+    assert await post("admin", "pause") == 200
+    assert await post("operator", "pause") == 200
+    assert (await post("operator", "resume"), paused()) == (403, True)
+    assert (await post("admin", "resume"), paused()) == (200, False)
+    assert await post("operator", "pause") == 200
+    assert (await post("operator", "resume"), paused()) == (200, False)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)

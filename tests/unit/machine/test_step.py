@@ -466,3 +466,14 @@ def test_a_failed_split_is_retried_after_the_cooldown_ends() -> None:
 
     assert world.state.effects.awaited is None
     assert world.weights == {BLUE.name: 100}
+
+
+@pytest.mark.parametrize("by_admin", [False, True])
+def test_an_admin_s_pause_is_ended_by_an_admin(*, by_admin: bool) -> None:
+    world = World().start()
+    world.feed(e.Paused(at=world.at, actor="root", by_admin=True))
+    world.feed(e.Paused(at=world.at, actor="alice"))
+
+    world.feed(e.Resumed(at=world.at, actor="alice", by_admin=by_admin))
+
+    assert world.state.paused is not by_admin
