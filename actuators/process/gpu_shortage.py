@@ -14,8 +14,8 @@ from flettner.actuators.host import memory as host_memory
 from flettner.actuators.host import ownership_env, procfs
 from flettner.actuators.host.memory import GpuMemory
 from flettner.actuators.host.origin import setting_of
-from flettner.actuators.process.sleep import RunningServer, gpus_of
-from flettner.actuators.vllm.gpu_demand import utilization
+from flettner.actuators.process.sleep import RunningServer, gpus_of, visible_gpus
+from flettner.actuators.vllm.gpu_demand import gpus_needed, utilization
 from flettner.agent.domain.errors import ActError
 from flettner.vllm_facts.values import Setting
 
@@ -54,7 +54,10 @@ async def find_shortage(blue: RunningServer, env: Mapping[str, str], setting: Se
 
 
 def describe_shortage(wanted: Claim, claims: Sequence[Claim], host_gpus: Sequence[GpuMemory]) -> str:
-    """Compare the share with what is free, and with what the other servers on the GPU leave."""
+    """Compare the GPUs with those that it sees; the share with what is free, and what other servers leave."""
+    needed, seen = gpus_needed(wanted.setting), len(visible_gpus(wanted.env, host_gpus))
+    if needed > seen and not _spans_hosts(wanted.setting):
+        return f"this setting needs {needed} GPUs, and the server sees {seen}: request at most {seen}"
     share = utilization(wanted.setting)
     for gpu in gpus_of(wanted.env, wanted.setting, host_gpus) or ():
         if gpu.sliced or gpu.free_mib is None or not gpu.total_mib:
@@ -72,6 +75,10 @@ def describe_shortage(wanted: Claim, claims: Sequence[Claim], host_gpus: Sequenc
             f'at once, so it would not start: {fix}end another server there, or write strategy = "swap"'
         )
     return ""
+
+
+def _spans_hosts(setting: Setting) -> bool:
+    return setting.get("distributed_executor_backend") == "ray" or setting.get("nnodes", 1) != 1
 
 
 def _list_claims(blue: RunningServer) -> Iterable[Claim]:

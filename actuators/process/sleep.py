@@ -61,14 +61,22 @@ async def measure_for(server: RunningServer) -> Host:
     return Host(memory=tightest.memory, memory_total=tightest.memory_total, gpus=gpus, why=why)
 
 
+def visible_gpus(env: Mapping[str, str], host_gpus: Sequence[GpuMemory]) -> list[str]:
+    """The names of the GPUs that a server with this environment sees."""
+    visible = env.get(_VISIBLE)
+    return (
+        [str(gpu.index) for gpu in host_gpus]
+        if visible is None
+        else [name.strip() for name in visible.split(",")]
+    )
+
+
 def gpus_of(
     env: Mapping[str, str], setting: Setting, host_gpus: Sequence[GpuMemory]
 ) -> tuple[GpuMemory, ...] | None:
     """Return the GPUs of a server, the first that it sees; None if one of them is unknown."""
-    visible = env.get(_VISIBLE)
-    names = [str(gpu.index) for gpu in host_gpus] if visible is None else visible.split(",")
     needed = gpus_needed(setting)
-    own_gpus = [find_gpu(name.strip(), host_gpus) for name in names[:needed]]
+    own_gpus = [find_gpu(name, host_gpus) for name in visible_gpus(env, host_gpus)[:needed]]
     gpus = tuple(gpu for gpu in own_gpus if gpu is not None and gpu.free_mib is not None)
     return gpus if len(gpus) == needed else None
 

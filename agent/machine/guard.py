@@ -23,6 +23,8 @@ from flettner.vllm_facts.knobs import KNOBS, beyond_sense, misfit, tunable
 from flettner.vllm_facts.values import Knob, Setting, Value, as_number
 
 PERSON = "person"  # the rule of a change that an operator requested
+PERSON_OCTAVES = 5
+"""The largest step of a person's number without a range of the operator's own: 64 to 6400 is a slip."""
 LONGEST_VALUE = 80  # characters of a refused value that are shown
 
 
@@ -82,8 +84,8 @@ class Guard:
     ) -> Suggestion | ProposalRefusal:
         """Turn an operator's request into a suggestion, or refuse it with the reason.
 
-        The bounds apply: a value outside them is refused, never changed into another. Step size, cool-down
-        and earlier outcomes do not. A burning budget adds a note.
+        The bounds apply: a value outside them is refused, never changed into another. A step is at most
+        PERSON_OCTAVES; cool-down and earlier outcomes do not count. A burning budget adds a note.
         """
         suggestion = self._suggestion(state, proposal, policy=actor, at=at, stepwise=False)
         if isinstance(suggestion, Suggestion):
@@ -139,14 +141,14 @@ class Guard:
             present = proposal.assumed.get(knob) if now is None else now
             value, note = self._clamp_to_bounds(knob, wanted, present, stepwise=stepwise)
             value = now if value == present else value
-            if note and not stepwise:
-                outside.append(self._outside(knob, wanted) or note)
+            if not stepwise:
+                outside.append(self._outside(knob, wanted) or note or self._too_far(knob, wanted, present))
             elif note:
                 notes.append(note)
             if value != now:
                 to[knob] = value
-        if outside:
-            return ProposalRefusal(why="; ".join(outside))
+        if any(outside):
+            return ProposalRefusal(why="; ".join(filter(None, outside)))
         if not to:
             asked = ", ".join(f"{k}={v}" for k, v in proposal.to.items())
             return ProposalRefusal(
@@ -234,6 +236,29 @@ class Guard:
         return (
             f"{knob}={wanted} was requested, {limit} is allowed; request such a value, or widen "
             f"[targets.bounds.{_toml_key(knob)}]"
+        )
+
+    def _too_far(self, knob: Knob, wanted: Value, now: Value) -> str:
+        """By how much a person's number is too far from the present one; empty if it is not, or unknown.
+
+        Bounds of the operator's own allow every step inside them.
+        """
+        number, current = as_number(wanted), as_number(now)
+        if (
+            self.bounds.get(knob, Bound()).has_limits
+            or not number
+            or not current
+            or current < 0
+            or number < 0
+        ):
+            return ""
+        low, high = Bound(octaves=PERSON_OCTAVES).reach(current)
+        if low <= number <= high:
+            return ""
+        limit = f"at most {high:g}" if number > high else f"at least {low:g}"
+        return (
+            f"{knob}={wanted} was requested, {limit} is allowed in one change from {now}, a factor of "
+            f"{2**PERSON_OCTAVES}; request such a value, or set a range in [targets.bounds.{_toml_key(knob)}]"
         )
 
     def _clamp_to_bounds(self, knob: Knob, wanted: Value, now: Value, *, stepwise: bool) -> tuple[Value, str]:

@@ -99,6 +99,19 @@ def test_an_operators_value_outside_the_bounds_is_refused_and_never_changed(want
 
 
 @pytest.mark.parametrize(
+    ("wanted", "most"), [(128, ""), (129, "at most 128 is allowed in one change from 4")]
+)
+def test_a_persons_step_is_bounded_where_the_operator_set_no_range(wanted: int, most: str) -> None:
+    guard = replace(GUARD, bounds={})
+    wide = replace(GUARD, bounds={"max_num_seqs": Bound(max=1000)})
+
+    admitted = guard.admit_asked(STATE, proposal(wanted), actor="alice", at=NOON)
+
+    assert (most in admitted.why) if isinstance(admitted, ProposalRefusal) else not most
+    assert isinstance(wide.admit_asked(STATE, proposal(wanted), actor="alice", at=NOON), Suggestion)
+
+
+@pytest.mark.parametrize(
     ("knob", "value", "limit"),
     [
         ("tensor_parallel_size", 64, "at most 16"),

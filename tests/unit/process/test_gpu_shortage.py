@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from flettner.actuators.host import procfs
 from flettner.actuators.host.memory import GpuMemory
 from flettner.actuators.process.gpu_shortage import Claim, describe_shortage
+from flettner.vllm_facts.values import Value
 
 TOTAL_MIB = 80 * 1024.0
 
@@ -32,6 +34,27 @@ def test_a_green_that_does_not_fit_is_refused_with_the_numbers() -> None:
         "0.9 takes 72.0 GiB at once, so it would not start: a share of 0.56 would fit, or end another server "
         'there, or write strategy = "swap"'
     )
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"tensor_parallel_size": 4},
+        {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
+        {"data_parallel_size": 4},
+    ],
+)
+def test_more_gpus_than_the_server_sees_are_refused_with_both_numbers(
+    setting: dict[str, Value],
+) -> None:
+    wanted = Claim("", {"CUDA_VISIBLE_DEVICES": "0,1"}, {"gpu_memory_utilization": 0.1, **setting})
+
+    assert describe_shortage(wanted, [], [gpu(80, index) for index in range(8)]) == (
+        "this setting needs 4 GPUs, and the server sees 2: request at most 2"
+    )
+    assert not describe_shortage(replace(wanted, env={}), [], [gpu(80, index) for index in range(8)])
+    over_ray = {**wanted.setting, "distributed_executor_backend": "ray"}
+    assert not describe_shortage(replace(wanted, setting=over_ray), [], [gpu(80)])
 
 
 @pytest.mark.parametrize(
