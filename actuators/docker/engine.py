@@ -108,7 +108,7 @@ class DockerEngine(VllmEngine):
         )
         result = await asked.predict(wanted)
         notes = (*pinned.notes, *result.notes, *note_on_live_limits(servers, setting))
-        return replace(result, notes=notes, resolved=pinned.resolved)
+        return replace(result, notes=notes, resolved={**pinned.resolved, **result.resolved})
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """Launch a server; a second launch of it finds the container that the first has started."""

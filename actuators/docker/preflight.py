@@ -13,6 +13,7 @@ from flettner.actuators.docker.lifecycle import Lifecycle
 from flettner.actuators.docker.log_head import measured_start, read_start_log
 from flettner.actuators.docker.sleep import Sleeper
 from flettner.actuators.vllm.outage import predict_outage
+from flettner.actuators.vllm.release_change import ReleaseChange, find_release_change
 from flettner.actuators.vllm.start_log import describe_start
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.machine.strategy import StrategyChoice, choose_strategy
@@ -47,10 +48,11 @@ class Preflight:
             return PreflightResult(problem=choice.why)
         if choice.strategy != "surge" and (unkept := _auto_removed(self.blues)):
             return PreflightResult(problem=unkept)
-        checked = await self._dry_run(candidates[-1])
-        if problem := _dry_run_problem(checked):
+        checked, change = await self._check_flags(candidates[-1])
+        if problem := change.problem or _dry_run_problem(checked):
             return PreflightResult(problem=problem, lasting=True)
-        return await self._predict(choice.strategy, choice.why, checked)
+        result = await self._predict(choice.strategy, choice.why, checked)
+        return replace(result, notes=(*change.notes, *result.notes), resolved=change.resolved)
 
     @property
     def _lifecycle(self) -> Lifecycle:
@@ -89,19 +91,26 @@ class Preflight:
         free = capacity.free_capacity(held, self.setting, host)
         return choose_strategy(wanted, len(self.servers), free), ""
 
-    async def _dry_run(self, candidate: CreateRequest) -> DryRunResult:
+    async def _check_flags(self, candidate: CreateRequest) -> tuple[DryRunResult, ReleaseChange]:
+        """Ask vLLM about the running and the new command, with the flags of the new release."""
         site = self._lifecycle.site
         if not site.acts:
-            return DryRunResult(why="advise mode starts no container to check them with vLLM")
+            return DryRunResult(
+                why="advise mode starts no container to check them with vLLM"
+            ), ReleaseChange()
         client, argv = self._lifecycle.client, self._pattern.serve.argv
         if self._template.image == self._pattern.image:
-            return await dry_run(client, site, self._template, [argv, candidate.argv])
+            return await dry_run(client, site, self._template, [argv, candidate.argv]), ReleaseChange()
         now = await dry_run(client, site, self._pattern, [argv])
         then = await dry_run(client, site, self._template, [candidate.argv])
         if now.why or then.why:
-            return then if then.why else now
+            return then if then.why else now, ReleaseChange()
+        change = find_release_change(self.setting, self._template.env, now.version, then.version)
+        if change.resolved and not change.problem:
+            migrated = _candidate(self._template, change.apply(self.setting))
+            then = await dry_run(client, site, self._template, [migrated.argv])
         versions = f"{now.version} → {then.version}"
-        return replace(then, answers=(*now.answers, *then.answers), version=versions)
+        return replace(then, answers=(*now.answers, *then.answers), version=versions), change
 
     async def _predict(self, strategy: Strategy, why: str, checked: DryRunResult) -> PreflightResult:
         times, pattern = self._lifecycle.times, self._pattern

@@ -85,7 +85,7 @@ class ProcessEngine(VllmEngine):
     ) -> PreflightResult:
         present = (await asyncio.to_thread(self._origin)).upgraded(servers[-1].start)
         try:
-            upgrade = await check_upgrade(present, start, runs=self._site.acts)
+            upgrade = await check_upgrade(present, start, setting, runs=self._site.acts)
         except FlagError as error:
             return PreflightResult(problem=str(error))
         running = await asyncio.to_thread(self._running, servers[-1])
@@ -96,7 +96,7 @@ class ProcessEngine(VllmEngine):
             running=running,
             port=self._options.ports[0],
         )
-        result = await asked.predict(servers, setting, wanted)
+        result = await asked.predict(servers, upgrade.flags.apply(setting), wanted)
         return replace(result, resolved=upgrade.resolved, notes=(*upgrade.notes, *result.notes))
 
     async def launch(self, server: Server, deadline_s: float) -> Server:

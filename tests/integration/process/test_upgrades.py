@@ -44,7 +44,7 @@ async def test_green_runs_with_what_the_upgrade_names_and_blue_stays(bound: Boun
 
     assert result.problem == ""
     assert result.resolved == {"command": (old, new), "env.A": ("1", None), "env.B": (None, "2")}
-    assert "vLLM 0.32.0 → vLLM 0.33.0" in result.notes
+    assert "vLLM 0.32.0 → 0.33.0" in result.notes
     seen = environment(tmp_path, "chat-r2")
     assert (seen.get("A"), seen["B"], seen["PATH"]) == (None, "2", f"{Path(new).parent}:/bin")
     assert green.setting == setting
@@ -52,6 +52,26 @@ async def test_green_runs_with_what_the_upgrade_names_and_blue_stays(bound: Boun
     running = ownership_env.marked(site(tmp_path))
     assert running["chat-r1"].argv[:2] == (old, "serve")
     assert running["chat-r2"].argv[:2] == (new, "serve")
+
+
+async def test_the_flags_of_green_are_those_of_its_release(bound: Bound, tmp_path: Path) -> None:
+    old, new = install(tmp_path / "old", "0.12.0"), install(tmp_path / "new", "0.33.0")
+    engine = bound(command=(old, "serve", "--model", "m"))
+    present: Setting = {"model": "m", "cuda_graph_sizes": 4}
+    blue = await engine.launch(Server(name="chat-r1", setting={"model": "m"}), 60)
+
+    result = await engine.preflight([blue], present, "surge", {"command": new})
+    unknown = await engine.preflight(
+        [blue], {**present, "enable_prompt_adapter": True}, "surge", {"command": new}
+    )
+
+    assert result.problem == ""
+    assert result.resolved == {
+        "command": (old, new),
+        "cuda_graph_sizes": (4, None),
+        "cudagraph_capture_sizes": (None, 4),
+    }
+    assert "--enable-prompt-adapter" in unknown.problem
 
 
 async def test_a_stopped_server_starts_again_as_it_was_upgraded(bound: Bound, tmp_path: Path) -> None:

@@ -139,6 +139,24 @@ def test_an_upgrade_is_pinned_before_it_is_approved_and_green_starts_with_it() -
     assert launch.server.start == {"image": PINNED}
 
 
+def test_flags_that_the_new_release_writes_otherwise_are_approved_with_it() -> None:
+    story = world()
+    resolved: dict[str, tuple[Value, Value]] = {
+        "image": ("old", PINNED),
+        "max_num_seqs": (4, None),
+        "max_num_active_seqs": (None, 4),
+    }
+    story.preflight = replace(story.preflight, resolved=resolved)
+    story = ask(story, {"image": IMAGE})
+    (suggestion,) = story.state.suggestions.open
+
+    story.approve().until("canary")
+
+    assert suggestion.proposal.to == {"image": PINNED, "max_num_seqs": None, "max_num_active_seqs": 4}
+    (launch,) = launches(story)
+    assert launch.server.setting == {"model": "m", "max_num_seqs": None, "max_num_active_seqs": 4}
+
+
 def test_another_digest_makes_another_suggestion_to_approve() -> None:
     digests = set()
     for digit in "34":

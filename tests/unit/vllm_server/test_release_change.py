@@ -1,0 +1,44 @@
+"""The flags of a server for another release, in the preflight of its upgrade."""
+
+from flettner.actuators.vllm.release_change import find_release_change
+from flettner.vllm_facts.values import Setting
+
+OLD: Setting = {"model": "Qwen/Qwen3-8B", "max_num_seqs": 8, "cuda_graph_sizes": 4}
+
+
+def test_a_renamed_flag_is_written_as_the_new_release_has_it() -> None:
+    change = find_release_change(OLD, {}, "0.12.0", "0.33.0+cpu")
+
+    assert change.problem == ""
+    assert change.resolved == {"cuda_graph_sizes": (4, None), "cudagraph_capture_sizes": (None, 4)}
+    assert change.apply(OLD) == {
+        "model": "Qwen/Qwen3-8B",
+        "max_num_seqs": 8,
+        "cudagraph_capture_sizes": 4,
+    }
+    assert any("has no --cuda-graph-sizes" in note for note in change.notes)
+    assert any("other defaults: " in note and "--upgrade-to 0.33.0`" in note for note in change.notes)
+
+
+def test_a_flag_that_nothing_replaces_is_a_problem() -> None:
+    change = find_release_change({**OLD, "enable_prompt_adapter": True}, {}, "0.9.0", "0.33.0")
+
+    assert "--enable-prompt-adapter" in change.problem
+    assert "stay with vLLM 0.9.0" in change.problem
+
+
+def test_variables_that_are_not_of_vllm_are_not_read() -> None:
+    env = {"SECRET_TOKEN": "hunter2", "VLLM_USE_V1": "1"}
+    change = find_release_change(OLD, env, "0.9.0", "0.33.0")
+
+    assert any("ignores VLLM_USE_V1" in note for note in change.notes)
+    assert "hunter2" not in str(change)
+
+
+def test_the_same_release_and_one_that_is_not_known_change_no_flag() -> None:
+    assert find_release_change(OLD, {}, "0.12.0", "0.12.0").notes == ()
+
+    unknown = find_release_change(OLD, {}, "0.12.0", "9.1.0")
+
+    assert (unknown.resolved, unknown.problem) == ({}, "")
+    assert "were not compared" in unknown.notes[0]
