@@ -44,7 +44,7 @@ def test_stops_only_the_daemon_and_passes_its_audit_key() -> None:
         "Type=notify",
         "KillMode=process",
         "OOMPolicy=continue",
-        "ExecReload=/bin/kill -HUP $MAINPID",
+        "ExecReload=/opt/flettner/bin/flettner reload",
     ):
         assert re.search(f"^{re.escape(line)}$", unit, re.MULTILINE), line
     assert "LoadCredential=audit.key:/etc/flettner/audit.key" in unit
