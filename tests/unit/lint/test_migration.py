@@ -233,7 +233,7 @@ def test_a_default_that_depends_on_the_gpu_is_that_of_the_gpu() -> None:
 
 
 def test_regressions_of_the_new_release_are_shown_for_the_model_and_the_gpu_they_concern() -> None:
-    line = ["vllm", "serve", "Qwen/Qwen3.6-35B-A3B"]
+    line = ["vllm", "serve", "Qwen/Qwen3.6-35B-A3B-FP8"]
 
     def issues(old: str, new: str) -> list[str]:
         migration = migrate_flags(line, {}, old=old, new=new, card=find_gpu("H100"))[2]
