@@ -56,7 +56,7 @@ def _break_server(history: "History", how: str, *, new: bool) -> Process | None:
         return None
     broken = history.random.choice(servers)
     if how == "errs":
-        broken.errors = ERRS
+        broken.errors, broken.since_s = ERRS, history.world.at_s
         history.world.changed("errs", broken.name, 0)
     else:
         history.world.set_status(broken.name, STATUS[how])
