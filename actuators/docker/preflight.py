@@ -1,5 +1,6 @@
 """Predict the effect of a setting on containers before any is touched: strategy, times, problems."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
@@ -105,7 +106,9 @@ class Preflight:
         then = await dry_run(client, site, self._template, [candidate.argv])
         if now.why or then.why:
             return then if then.why else now, ReleaseChange()
-        change = find_release_change(self.setting, self._template.env, now.version, then.version)
+        change = await asyncio.to_thread(
+            find_release_change, self.setting, self._template.env, now.version, then.version
+        )
         if change.resolved and not change.problem:
             migrated = _candidate(self._template, change.apply(self.setting))
             then = await dry_run(client, site, self._template, [migrated.argv])

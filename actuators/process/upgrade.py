@@ -47,7 +47,7 @@ async def check_upgrade(present: Origin, start: Setting, setting: Setting, *, ru
     versions = f"vLLM {old or 'of an unknown version'} → {new or 'an unknown version'}"
     if not old or not new:
         return Upgrade(resolved=resolved, notes=(versions,))
-    change = find_release_change(setting, upgraded.env, old, new)
+    change = await asyncio.to_thread(find_release_change, setting, upgraded.env, old, new)
     if change.problem:
         raise FlagError(change.problem)
     return Upgrade(resolved={**resolved, **change.resolved}, flags=change, notes=(versions, *change.notes))
