@@ -18,6 +18,8 @@ GOALS = Goals(ttft_s=0.5, itl_s=0.05)
 H100 = read_sweep("h100-qwen3-8b-20rps")
 H200 = read_sweep("h200-qwen3-8b")
 """Of five loads; the host needed 40 ms to launch a step without a CUDA graph, and stalled at times."""
+ROLLOUT = read_sweep("h200-qwen3-8b-rollout")
+"""Blue and green of a rollout, each while it had the card alone, behind Envoy; and prompts of 900 tokens."""
 Forecasts = Sequence[tuple[RecordedSetting, Mapping[str, Band]]]
 
 
@@ -146,6 +148,24 @@ def test_the_data_sheet_tells_most_loads_of_another_gpu() -> None:
 
     assert median(itl_errors(forecasts)) < 0.10
     assert count_inside(forecasts) >= len(forecasts) - 1
+
+
+def test_the_data_sheet_tells_the_servers_of_a_rollout() -> None:
+    forecasts = forecast(ROLLOUT, prior_law(ROLLOUT.settings[0].config(ROLLOUT.gpu)), ROLLOUT.settings)
+
+    assert median(itl_errors(forecasts)) < 0.10
+    assert max(itl_errors(forecasts)) < 0.20
+    assert count_inside(forecasts) == len(forecasts)
+    assert count_good(forecasts, points=5) == len(forecasts)
+
+
+def test_the_log_of_blue_tells_that_green_serves_all_in_time() -> None:
+    blue, *others = ROLLOUT.settings
+
+    forecasts = forecast(ROLLOUT, fit(ROLLOUT, [blue]), others)
+
+    assert max(itl_errors(forecasts)) < 0.30  # these servers ran at other times, and blue's host was busier
+    assert count_good(forecasts, points=5) == len(forecasts)
 
 
 def test_steps_beyond_the_largest_graph_take_as_long_as_their_launch() -> None:
