@@ -15,12 +15,13 @@ band of a setting grows with its distance from them.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, log, sqrt
+from operator import mul
 from random import Random
 from statistics import median
 
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.extrapolation import LargestStep
-from flettner.performance_model.least_squares import solve_non_negative
+from flettner.performance_model.least_squares import NormalEquations
 from flettner.performance_model.step_law import COEFFICIENTS, GRAPH_TOKENS, StepLaw, UncertainLaw, with_launch
 from flettner.performance_model.work_windows import WorkWindow
 
@@ -79,7 +80,8 @@ def fit_law(
         )
     is_known = any(window.attention for window in windows)
     regulariser = _Prior(law=prior, weight=prior_weight, launch_us=launch_us) if prior else None
-    law = _fit(windows, regulariser)
+    excess = _Excess(windows)
+    law = _fit(windows, regulariser, excess)
     if law.step_us <= 0:
         raise PredictionInputError(
             "the recorded steps are too alike to tell what a step and what a token costs; record traffic "
@@ -90,6 +92,7 @@ def fit_law(
         _fit(
             random.choices(windows, k=len(windows)),
             regulariser.draw(windows, random) if regulariser else None,
+            excess,
         )
         for _ in range(draws)
     )
@@ -155,8 +158,25 @@ class _Prior:
         return with_launch(self.law, times * self.launch_us).launch_tokens
 
 
-def _fit(windows: Sequence[WorkWindow], prior: _Prior | None) -> StepLaw:
-    law = _fit_once(windows, prior)
+class _Excess:
+    """The tokens above a knee of each window, computed once: the draws use the same windows."""
+
+    def __init__(self, windows: Sequence[WorkWindow]) -> None:
+        self.large = {
+            id(window) for window in windows if any(tokens > GRAPH_TOKENS for tokens, _ in window.sizes)
+        }
+        self._values: dict[tuple[int, float, float], float] = {}
+
+    def count(self, window: WorkWindow, knee: float, launch_tokens: float) -> float:
+        key = id(window), knee, launch_tokens if id(window) in self.large else 0.0
+        value = self._values.get(key)
+        if value is None:
+            value = self._values[key] = window.excess(knee, launch_tokens)
+        return value
+
+
+def _fit(windows: Sequence[WorkWindow], prior: _Prior | None, excess: _Excess) -> StepLaw:
+    law = _fit_once(windows, prior, excess)
     errors = [(window.seconds - expected_s(law, window)) / sqrt(window.seconds) for window in windows]
     middle = median(errors)
     spread = _MAD_TO_SD * median(abs(error - middle) for error in errors)
@@ -166,19 +186,20 @@ def _fit(windows: Sequence[WorkWindow], prior: _Prior | None) -> StepLaw:
         if abs(error - middle) <= REJECT * spread or spread == 0
     ]
     least = max(LEAST_WINDOWS, (1 - MOST_REJECTED) * len(windows))
-    return _fit_once(inliers, prior) if least <= len(inliers) < len(windows) else law
+    return _fit_once(inliers, prior, excess) if least <= len(inliers) < len(windows) else law
 
 
-def _fit_once(windows: Sequence[WorkWindow], prior: _Prior | None) -> StepLaw:
-    law, left = _solve(windows, None)
+def _fit_once(windows: Sequence[WorkWindow], prior: _Prior | None, excess: _Excess) -> StepLaw:
+    law, left = _solve(windows, None, excess)
     if prior is None:
         return law
     free = max(1, len(windows) - len(COEFFICIENTS) - 1)
     least = LEAST_ERROR * 1e6 * sqrt(total_s(None, windows) / len(windows))
-    return _solve(windows, replace(prior, weight=prior.weight * max(least, sqrt(left / free))))[0]
+    weight = prior.weight * max(least, sqrt(left / free))
+    return _solve(windows, replace(prior, weight=weight), excess)[0]
 
 
-def _solve(windows: Sequence[WorkWindow], prior: _Prior | None) -> tuple[StepLaw, float]:
+def _solve(windows: Sequence[WorkWindow], prior: _Prior | None, excess: _Excess) -> tuple[StepLaw, float]:
     """The law with the smallest sum of squared residuals, and that sum.
 
     First the knee is sought, then the launch with it, and then again the knee.
@@ -188,18 +209,30 @@ def _solve(windows: Sequence[WorkWindow], prior: _Prior | None) -> tuple[StepLaw
     wanted = [window.seconds * 1e6 * weight for window, weight in zip(windows, weights, strict=True)]
     wanted += [value for _, value in more]
 
+    def column(name: str, values: Iterable[float]) -> list[float]:
+        at = COEFFICIENTS.index(name)
+        return [*map(mul, values, weights), *(row[at] for row, _ in more)]
+
+    *names, _ = order = ("step_us", "sequence_us", "kv_read_us", "attention_us", "token_us")
+    values = [
+        [window.steps for window in windows],
+        [window.sequences for window in windows],
+        [window.kv_read for window in windows],
+        [window.attention for window in windows],
+    ]
+    known = NormalEquations.build(
+        [column(name, value) for name, value in zip(names, values, strict=True)], wanted
+    )
+
     def solve(knee: float, times: float) -> tuple[float, float, StepLaw]:
         launch = prior.launch_tokens(times) if prior else 0.0
-        rows = [
-            [value * weight for value in _columns(window, knee, launch)]
-            for window, weight in zip(windows, weights, strict=True)
-        ]
-        coefficients, left = solve_non_negative([*rows, *(row for row, _ in more)], wanted)
-        law = StepLaw(knee=knee, launch_tokens=launch, **dict(zip(COEFFICIENTS, coefficients, strict=True)))
+        tokens = column("token_us", (excess.count(window, knee, launch) for window in windows))
+        coefficients, left = known.append(tokens).solve_non_negative()
+        law = StepLaw(knee=knee, launch_tokens=launch, **dict(zip(order, coefficients, strict=True)))
         return left + (prior.cost(knee, times) if prior else 0.0), times, law
 
     best = min((solve(knee, 1.0) for knee in KNEES), key=_first)
-    if prior and prior.launch_us and any(_is_large(window) for window in windows):
+    if prior and prior.launch_us and excess.large:
         best = min((solve(best[2].knee, times) for times in LAUNCHES), key=_first)
         best = min((solve(knee, best[1]) for knee in KNEES), key=_first)
     return best[2], best[0]
@@ -207,15 +240,6 @@ def _solve(windows: Sequence[WorkWindow], prior: _Prior | None) -> tuple[StepLaw
 
 def _first(tried: tuple[float, float, StepLaw]) -> float:
     return tried[0]
-
-
-def _is_large(window: WorkWindow) -> bool:
-    return any(tokens > GRAPH_TOKENS for tokens, _ in window.sizes)
-
-
-def _columns(window: WorkWindow, knee: float, launch_tokens: float) -> tuple[float, ...]:
-    tokens = window.excess(knee, launch_tokens)
-    return window.steps, tokens, window.sequences, window.kv_read, window.attention
 
 
 def total_s(law: StepLaw | None, windows: Iterable[WorkWindow]) -> float:
