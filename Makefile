@@ -17,6 +17,7 @@ test:  ## the main tests, with real Envoy, Prometheus, Docker, Chromium and vLLM
 
 test-all:  ## every test with every case: hours; before a release
 	@scripts/bootstrap test
+	@scripts/bootstrap systems
 	@scripts/engine with scripts/tests all
 
 check: lint layers types test  ## before a commit is pushed

@@ -1,12 +1,11 @@
-"""The Debian package in a separate Debian: installed, upgraded, removed, purged."""
+"""The Debian package in each system that it is for: installed, upgraded, removed, purged."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.systemd.conftest import build, build_next
-from tests.integration.systemd.machine import Machine
+from tests.integration.systemd.machine import REPOSITORY, Machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -23,21 +22,16 @@ tokens_file = "tokens"
 """
 
 
-@pytest.fixture(scope="module")
-def packages() -> tuple[Path, Path]:
-    return build(), build_next()
+@pytest.mark.parametrize(
+    ("system", "python"),
+    [("debian", "3.11"), ("trixie", "3.13"), ("jammy", "3.11"), ("noble", "3.12")],
+)
+def test_installs_upgrades_and_removes_and_only_a_purge_deletes_state(system: str, python: str) -> None:
+    with Machine(system=REPOSITORY / ".cache" / system / "root") as machine:
+        walk_through(machine, build(python), build_next(python))
 
 
-@pytest.fixture(scope="module")
-def machine() -> Iterator[Machine]:
-    with Machine() as machine:
-        yield machine
-
-
-def test_installs_upgrades_and_removes_and_only_a_purge_deletes_state(
-    machine: Machine, packages: tuple[Path, Path]
-) -> None:
-    first, later = packages
+def walk_through(machine: Machine, first: Path, later: Path) -> None:
     policy = machine.root / "etc/flettner/docker-proxy.toml"
     config = machine.root / "etc/flettner/flettner.toml"
     state = machine.root / "var/lib/flettner"

@@ -19,11 +19,11 @@ QUICKLY = {"DPKG_DEB_COMPRESSOR_TYPE": "none"}
 
 
 @cache
-def build() -> Path:
-    """The Debian package, not compressed."""
+def build(python: str = "3.11") -> Path:
+    """The Debian package for a system with this Python, not compressed."""
     done = subprocess.run(
         [str(REPOSITORY / "packaging" / "build-deb")],
-        env={**os.environ, **QUICKLY},
+        env={**os.environ, **QUICKLY, "PYTHON": python},
         capture_output=True,
         text=True,
         check=False,
@@ -33,9 +33,9 @@ def build() -> Path:
 
 
 @cache
-def build_next() -> Path:
+def build_next(python: str = "3.11") -> Path:
     """The same flettner with a higher version."""
-    package = build()
+    package = build(python)
     later = package.with_name(package.name.replace("flettner_", f"flettner_{NEXT}+"))
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["dpkg-deb", "--raw-extract", package, folder], check=True)

@@ -1,6 +1,7 @@
-"""A Debian booted by systemd: a container over .cache/debian on the network of this host.
+"""A Debian or Ubuntu booted by systemd: a container over a folder of .cache, on the network of this host.
 
-It takes root, as the tests of Docker do. `scripts/bootstrap test` makes .cache/debian.
+It takes root, as the tests of Docker do. `scripts/bootstrap test` makes .cache/debian,
+`scripts/bootstrap systems` the others.
 """
 
 import contextlib
@@ -24,9 +25,11 @@ class Machine:
     """`with Machine() as machine`: booted. `root`: its files, seen from here.
 
     `seen`: what of this host is there too, at the same place; only to be read, but for sockets.
+    `system`: the system's files.
     """
 
-    def __init__(self, *seen: Path) -> None:
+    def __init__(self, *seen: Path, system: Path = DEBIAN) -> None:
+        self._system = system
         self._seen = [f"--bind{'' if place.is_socket() else '-ro'}={place}" for place in seen]
         self._folder = Path(tempfile.mkdtemp(prefix="fl-"))  # short: a unix socket's path has 107 bytes
         self.root = self._folder / "root"
@@ -77,10 +80,10 @@ class Machine:
             return False
 
     def _lay(self) -> None:
-        assert DEBIAN.is_dir(), f"{DEBIAN} is not there: run scripts/bootstrap test"
+        assert self._system.is_dir(), f"{self._system} is not there: run scripts/bootstrap test, or systems"
         for name in ("upper", "work", "root"):
             (self._folder / name).mkdir()
-        places = f"lowerdir={DEBIAN},upperdir={self._folder}/upper,workdir={self._folder}/work"
+        places = f"lowerdir={self._system},upperdir={self._folder}/upper,workdir={self._folder}/work"
         subprocess.run(["mount", "-t", "overlay", "overlay", "-o", places, str(self.root)], check=True)
 
     def _boot(self) -> None:
