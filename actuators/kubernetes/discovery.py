@@ -61,6 +61,7 @@ class ServerEntry:
             ours=self.ours,
             like=self.like,
             replicas=self.workload.replicas or self.workload.usual_replicas,
+            start=self.workload.start,
         )
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Literal
 
 import structlog
@@ -33,6 +34,7 @@ from flettner.actuators.kubernetes.retirement import Retirements
 from flettner.actuators.kubernetes.scale import fault_of_none
 from flettner.actuators.kubernetes.service import create_service, keep_service
 from flettner.actuators.kubernetes.start import NoNodeError, Starter, read_log, remove_server
+from flettner.actuators.kubernetes.upgrade import ResolvedUpgrade, resolve_upgrade
 from flettner.actuators.kubernetes.watch import Watch
 from flettner.actuators.kubernetes.workload import OPTIONS, Workload, WorkloadName
 from flettner.actuators.vllm.engine import VllmEngine
@@ -44,10 +46,11 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Adapter, PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
-from flettner.agent.domain.upgrade import AS_IT_IS
+from flettner.agent.domain.upgrade import AS_IT_IS, IMAGE
 from flettner.agent.retrying import retry
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import Reader
+from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.values import Setting
 
 logger = structlog.get_logger(__name__)
@@ -59,7 +62,7 @@ _WARM_UP_S = 600.0
 
 
 class KubernetesEngine(VllmEngine):
-    """The workloads of one target. A launched one is like the one it replaces, except for its flags."""
+    """The workloads of one target. A launched one is like the one it replaces, except for what changes."""
 
     def __init__(self, options: KubernetesOptions, site: Site) -> None:
         super().__init__(site)
@@ -125,10 +128,6 @@ class KubernetesEngine(VllmEngine):
         wanted: Strategy | Literal["auto"],
         start: Setting = AS_IT_IS,
     ) -> PreflightResult:
-        if start:
-            asked = ", ".join(start)
-            why = f"{asked} cannot be changed on Kubernetes: change the manifest, whose owner rolls it out"
-            return PreflightResult(problem=why)
         by_name = await self._find_cached()
         missing = [server.name for server in servers if server.name not in by_name]
         if missing or not servers:
@@ -136,7 +135,22 @@ class KubernetesEngine(VllmEngine):
         blues = [by_name[server.name] for server in servers]
         no_node = self._no_node or await find_waiting_pod(self._client.cached, blues[-1].workload)
         choice = choose_pod_strategy(wanted, sum(server.replicas for server in servers), no_node)
-        return await preflight(self._client, self._site, blues, setting, choice, self._times)
+        try:
+            upgrade = await self._resolve(servers[-1], blues[-1].workload, start, setting)
+        except (ActError, FlagError) as error:
+            return PreflightResult(problem=str(error), lasting=isinstance(error, FlagError))
+        wanted_server = replace(servers[-1], name="preflight", setting=upgrade.setting, start=upgrade.start)
+        result = await preflight(self._client, self._site, blues, wanted_server, choice, self._times)
+        return replace(result, resolved=upgrade.resolved, notes=(*upgrade.notes, *result.notes))
+
+    async def _resolve(
+        self, server: Server, workload: Workload, start: Setting, setting: Setting
+    ) -> ResolvedUpgrade:
+        version = ""
+        if IMAGE in start:
+            with suppress(ActError):
+                version = await (await self._probes(server, self._client.cached))[0].version()
+        return await resolve_upgrade(self._client.cached, workload, start, setting, version)
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """Launch a server; a second launch of it finds the workload that the first has started."""
@@ -275,6 +289,7 @@ class KubernetesEngine(VllmEngine):
                 timeout_s=self._options.health_timeout_s,
                 misses=self._options.lost_after,
                 setting=server.setting,
+                start=server.start,
                 replicas=server.replicas,
                 address="" if self._site.acts else server.address,
                 report=report,

@@ -1,4 +1,4 @@
-"""Make the Deployment of a new server: like its predecessor, except for flags.
+"""Make the Deployment of a new server: like its predecessor, except for flags, image and variables.
 
 The labels that a Service, a disruption budget, or the old workload selects pods by are left out of green's
 pods: else green would get traffic past the proxy, and would count as a pod of the others.
@@ -12,12 +12,14 @@ from flettner.actuators.kubernetes.labels import (
     LIKE,
     REPLICAS,
     SERVER,
+    UPGRADED,
     object_name,
     pod_labels,
     server_labels,
     service_labels,
 )
 from flettner.actuators.kubernetes.statefulset import add_claims
+from flettner.actuators.kubernetes.upgrade import change_container, describe_names
 from flettner.actuators.kubernetes.workload import Workload
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
@@ -43,8 +45,11 @@ def make_deployment(
     }
     metadata.pop("creationTimestamp", None)
     add_claims(template, pattern)
-    template["spec"]["containers"][pattern.container] |= pattern.with_setting(server.setting)
+    changed = change_container(pattern, server.setting, server.start)
+    template["spec"]["containers"][pattern.container] |= changed
     annotations = {SERVER: server.name, LIKE: server.like}
+    if server.start:
+        annotations[UPGRADED] = describe_names(server.start)
     if server.replicas < pattern.usual_replicas:  # of a canary: how many the server is to have
         annotations[REPLICAS] = str(pattern.usual_replicas)
     spec = {key: deepcopy(value) for key, value in pattern.document["spec"].items() if key in _KEPT_SPEC}

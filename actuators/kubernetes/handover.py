@@ -1,4 +1,4 @@
-"""After a promotion: write the new flags into the workload that people own, and give it the traffic.
+"""After a promotion: write the change into the workload that people own, and give it the traffic.
 
 While green serves, that workload is idle. It is scaled to 0, so that its pods need no further GPUs, and
 changed in one write. It gets one pod after the other; each is warmed up and serves beside green's, of which
@@ -22,14 +22,23 @@ from flettner.actuators.kubernetes.labels import (
     EPOCH,
     REPLICAS,
     SERVES_AS,
+    UPGRADED,
     service_labels,
 )
 from flettner.actuators.kubernetes.pods import Pod
 from flettner.actuators.kubernetes.preflight import obstacles
 from flettner.actuators.kubernetes.scale import wait_for_last_requests, wait_until_gone
 from flettner.actuators.kubernetes.start import NoNodeError, Starter
+from flettner.actuators.kubernetes.upgrade import (
+    change_container,
+    describe_names,
+    pin_by_pods,
+    present,
+    upgraded,
+)
 from flettner.actuators.kubernetes.workload import Workload
 from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.upgrade import IMAGE
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import KubernetesClient, patiently
 from flettner.clients.kubernetes.documents import Json
@@ -153,10 +162,15 @@ class Handover:
     def _is_written(self, workload: Workload) -> bool:
         """Whether an interrupted handover has got so far."""
         written = workload.annotations.get(SERVES_AS) == self.new.server and workload.replicas > 0
-        return written and workload.serve.setting == self.new.workload.serve.setting
+        as_green = upgraded(workload, self.new.workload.start).container_document
+        return (
+            written
+            and workload.serve.setting == self.new.workload.serve.setting
+            and workload.container_document == as_green
+        )
 
     async def _write(self) -> Workload:
-        """Write the flags, the number of replicas and the reason in one change.
+        """Write the flags, the image, the variables, the number of replicas and the reason in one change.
 
         If a third party scaled the workload to 0, its number of replicas is that of green, which was made
         like it.
@@ -166,21 +180,34 @@ class Handover:
             workload = await read_workload(self.client, document)
             if problems := obstacles(workload):
                 raise ActError(f"{workload.name}: {'; '.join(problems)}", external=True)
-            return self._make_change(workload)
+            return self._make_change(workload, start)
 
+        start = await self._find_start()
         name = self.old.workload.full_name
         written = await self.client.update(name.resource, name.name, to_wanted)
         return await patiently(lambda: read_workload(self.client, written))
 
-    def _make_change(self, workload: Workload) -> list[Json]:
+    async def _find_start(self) -> Setting:
+        """Return the image and the variables that upgrades gave green, with the digest that its pods run."""
+        start = self.new.workload.start
+        if not isinstance(image := start.get(IMAGE), str):
+            return start
+        pods = await patiently(lambda: find_pods(self.client, self.new.workload))
+        return {**start, IMAGE: pin_by_pods(image, (pod for pod in pods if pod.active and pod.ready))}
+
+    def _make_change(self, workload: Workload, start: Setting) -> list[Json]:
         wanted = self.new.workload.serve.setting
-        annotations = {SERVES_AS: self.new.server, CHANGE: _describe(workload.serve.setting, wanted)}
-        if workload.serve.setting == wanted:  # of an attempt that was interrupted, or failed
-            annotations[CHANGE] = workload.annotations.get(CHANGE, annotations[CHANGE])
+        before = {**workload.serve.setting, **present(workload, start)}
+        change = _describe(before, {**wanted, **start})
+        annotations = {SERVES_AS: self.new.server, CHANGE: change}
+        if change == "{}":  # of an attempt that was interrupted, or failed
+            annotations[CHANGE] = workload.annotations.get(CHANGE, change)
+        if start:
+            annotations[UPGRADED] = describe_names(start)
         replicas = workload.remembered_replicas or self.new.workload.usual_replicas
         if replicas > 1:
             annotations[REPLICAS] = str(replicas)  # it begins with one pod
-        return json_patch(workload, workload.with_setting(wanted), annotations)
+        return json_patch(workload, change_container(workload, wanted, start), annotations)
 
     async def switch(self, workload: Workload) -> None:
         """Let the name of the new server resolve to the changed workload's pods; then end green's."""

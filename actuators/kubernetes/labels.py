@@ -24,6 +24,7 @@ DEPLOYMENT: Final = "flettner.dev/deployment"  # of a Service: what its pods bel
 REPLICAS: Final = "flettner.dev/replicas"  # of a workload that has fewer for now: how many it is to have
 SERVES_AS: Final = "flettner.dev/serves-as"  # of the operator's Deployment: the server that it is, or becomes
 CHANGE: Final = "flettner.dev/change"  # of the operator's Deployment: the flags that flettner wrote
+UPGRADED: Final = "flettner.dev/upgraded"  # the names of what upgrades set: image, env.NAME
 
 _NAME_HEX = 6
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")

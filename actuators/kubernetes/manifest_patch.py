@@ -1,4 +1,4 @@
-"""A change of flags as a patch that a person can commit where the manifest is kept.
+"""A change as a patch that a person can commit where the manifest is kept.
 
 It is a JSON patch (RFC 6902) in YAML: `patches` of a kustomization and `kubectl patch --type=json` take it.
 Each changed line is tested before it is replaced, so that the patch fails on another manifest. Only changed
@@ -10,33 +10,40 @@ from difflib import SequenceMatcher
 
 import yaml
 
+from flettner.actuators.kubernetes.upgrade import change_container
 from flettner.actuators.kubernetes.workload import Workload
+from flettner.agent.domain.upgrade import AS_IT_IS
 from flettner.clients.kubernetes.documents import Json
 from flettner.vllm_facts.values import Setting, Value
 
 
-def make_patch(workload: Workload, setting: Setting) -> str:
+def make_patch(workload: Workload, setting: Setting, start: Setting = AS_IT_IS) -> str:
     """Return the patch; empty if nothing changes, or a changed line holds a secret. Raises FlagError."""
     container = workload.container_document
     path = f"/spec/template/spec/containers/{workload.container}"
     changes = [
         change
-        for name, wanted in workload.with_setting(setting).items()
-        for change in _list_changes(f"{path}/{name}", container.get(name) or [], wanted)
+        for name, wanted in change_container(workload, setting, start).items()
+        for change in _changes(f"{path}/{name}", container.get(name), wanted)
     ]
     if not changes or any(secret in str(change) for change in changes for secret in workload.serve.secrets):
         return ""
     written = yaml.safe_dump(changes, sort_keys=False, allow_unicode=True, width=1000)
-    return f"{_describe(workload, setting)}{written}"
+    return f"{_describe(workload, setting, start)}{written}"
 
 
-def _describe(workload: Workload, setting: Setting) -> str:
+def _describe(workload: Workload, setting: Setting, start: Setting) -> str:
     """Return the comments above the patch: the change, and which lines of a `--config` file it overrides."""
     before = workload.serve.setting
     changed = [
         knob for knob in sorted(before.keys() | setting.keys()) if before.get(knob) != setting.get(knob)
     ]
-    what = ", ".join(f"{knob} {_word(before, knob)} -> {_word(setting, knob)}" for knob in changed)
+    what = ", ".join(
+        [
+            *(f"{name} -> {'unset' if value is None else value}" for name, value in start.items()),
+            *(f"{knob} {_word(before, knob)} -> {_word(setting, knob)}" for knob in changed),
+        ]
+    )
     where = f"{workload.resource.__name__} {workload.name}, container {workload.container_document['name']}"
     text = f"# {where}: {what}\n"
     if workload.controller:
@@ -48,6 +55,13 @@ def _describe(workload: Workload, setting: Setting) -> str:
 
 def _word(setting: Mapping[str, Value], knob: str) -> str:
     return str(setting[knob]) if knob in setting else "unset"
+
+
+def _changes(path: str, before: object, after: object) -> list[Json]:
+    """Return the operations that make the value of one field of the other: a list, or the image."""
+    if isinstance(after, list):
+        return _list_changes(path, before if isinstance(before, list) else [], after)
+    return [{"op": "test", "path": path, "value": before}, {"op": "replace", "path": path, "value": after}]
 
 
 def _list_changes(path: str, before: Sequence[object], after: Sequence[object]) -> list[Json]:

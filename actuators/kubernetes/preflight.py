@@ -15,6 +15,7 @@ from flettner.actuators.kubernetes.discovery import ServerEntry
 from flettner.actuators.kubernetes.green import find_selectors, keep_labels, make_deployment
 from flettner.actuators.kubernetes.manifest_patch import make_patch
 from flettner.actuators.kubernetes.pods import Pod
+from flettner.actuators.kubernetes.upgrade import upgraded
 from flettner.actuators.kubernetes.workload import Workload, count_gpus
 from flettner.actuators.vllm.serve_command import http_obstacles
 from flettner.actuators.vllm.start_times import StartTimes
@@ -26,7 +27,6 @@ from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import KubernetesClient, Reader
 from flettner.clients.kubernetes.documents import Json
 from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.values import Setting
 
 _STOP_S = 30.0  # assumed if no stop was measured: the default grace period of a pod
 _START_S = 300.0  # assumed if no start was measured
@@ -52,11 +52,11 @@ async def preflight(
     client: KubernetesClient,
     site: Site,
     blues: Sequence[ServerEntry],
-    setting: Setting,
+    green: Server,
     choice: StrategyChoice,
     times: StartTimes,
 ) -> PreflightResult:
-    """`blues`: the servers that serve now; green is made like the last one. Raises ActError."""
+    """`blues`: the servers that serve now; `green`: made like the last one. Raises ActError."""
     pattern = blues[-1]
     if choice.strategy is None:
         return PreflightResult(problem=choice.why)
@@ -67,16 +67,18 @@ async def preflight(
             return PreflightResult(problem=_describe_update(blue.workload))
     selectors = await find_selectors(client, pattern.workload)
     try:
-        body = make_deployment(site, Server(name="preflight", setting=setting), pattern.workload, selectors)
-        patch = "---\n".join(filter(None, (make_patch(blue.workload, setting) for blue in blues)))
+        body = make_deployment(site, green, pattern.workload, selectors)
+        patches = [make_patch(blue.workload, green.setting, green.start) for blue in blues]
+        template = upgraded(pattern.workload, green.start)
     except FlagError as error:
         return PreflightResult(problem=str(error), lasting=True)
+    patch = "---\n".join(filter(None, patches))
     if owned := [blue.workload for blue in blues if blue.workload.owner]:
         return _commit(owned[0], patch)
     if site.acts and (problem := await _find_refusal(client, blues, body)):
         return PreflightResult(problem=problem)
     notes = _notes(pattern.workload, selectors)
-    return replace(_predict(pattern, choice.strategy, times, notes), why=choice.why, patch=patch)
+    return replace(_predict(template, choice.strategy, times, notes), why=choice.why, patch=patch)
 
 
 async def _find_refusal(client: KubernetesClient, blues: Sequence[ServerEntry], body: Json) -> str:
@@ -106,10 +108,8 @@ def _commit(workload: Workload, patch: str) -> PreflightResult:
     return PreflightResult(owner=workload.owner, patch=patch, why=why, notes=(f"{why}: {how}",))
 
 
-def _predict(
-    pattern: ServerEntry, strategy: Strategy, times: StartTimes, notes: list[str]
-) -> PreflightResult:
-    key = start_key(pattern.workload)
+def _predict(template: Workload, strategy: Strategy, times: StartTimes, notes: list[str]) -> PreflightResult:
+    key = start_key(template)
     start_s = times.expected(key, None)
     notes.append(
         f"a start: about {start_s:.0f} s, as measured for the last ones"

@@ -43,7 +43,8 @@ class Watch:
     timeout_s: float
     misses: int
     report: Report
-    setting: Setting  # that the caller knows, as the number of replicas
+    setting: Setting  # that the caller knows, as the start and the number of replicas
+    start: Setting
     replicas: int
     address: str = ""  # of the pods that are read in advise mode, in which no Service is created
     _pods: list[Pod] = field(default_factory=list, init=False)
@@ -126,7 +127,7 @@ class Watch:
         return await self.client.get(resource, name)
 
     async def _has_changed(self) -> bool:
-        """Whether the operator's workload has other flags or pods than the caller knows, all ready.
+        """Whether the operator's workload has other flags, image or pods than the caller knows, all ready.
 
         In advise mode also while not all are: which pods run is what the sensors read.
         """
@@ -144,7 +145,7 @@ class Watch:
             return False
         self._generation = generation
         now = await read_workload(self.client.cached, document)
-        return not now.problem and now.serve.setting != self.setting
+        return not now.problem and (now.serve.setting, now.start) != (self.setting, self.start)
 
     async def _probe(self) -> None:
         """Probe /health of every pod for ever; the server is silent when none answers."""

@@ -4,13 +4,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from flettner.actuators.kubernetes.labels import LIKE, REPLICAS, SERVER, SITE, epoch_of, server_of
+from flettner.actuators.kubernetes.labels import (
+    LIKE,
+    REPLICAS,
+    SERVER,
+    SITE,
+    UPGRADED,
+    epoch_of,
+    server_of,
+)
 from flettner.actuators.vllm.serve_command import ChangedCommand, ContainerCommand, ReadFile
+from flettner.agent.domain.upgrade import IMAGE
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.documents import Json, Kind
+from flettner.redaction import secret_name
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import is_vllm_server
-from flettner.vllm_facts.values import Value
+from flettner.vllm_facts.values import ENV, Knob, Setting, Value
 
 _ENTRYPOINT = ("vllm", "serve")
 """Of vllm/vllm-openai and images made from it (docs.vllm.ai deployment/docker); manifests with `args` alone
@@ -55,6 +65,7 @@ class Workload:
     written: ContainerCommand  # as the manifest has it
     problem: str = ""
     document: Json = field(repr=False, compare=False)
+    read_file: ReadFile = field(repr=False, compare=False)  # of the files that ConfigMaps mount
 
     @classmethod
     def parse(cls, document: Json, read_file: ReadFile = lambda _: None) -> Self:
@@ -75,6 +86,7 @@ class Workload:
             written=_serve_command(containers[index], read_file, expand=False),
             problem=_find_group(document) or problem or serve.error,
             document=document,
+            read_file=read_file,
         )
 
     @property
@@ -161,6 +173,42 @@ class Workload:
         return owners[0] if owners else ""
 
     @property
+    def image(self) -> str:
+        return str(self.container_document.get("image", ""))
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The variables of the container that the manifest gives a value, by name."""
+        given = self.container_document.get("env") or ()
+        return {
+            variable["name"]: str(variable.get("value", ""))
+            for variable in given
+            if "valueFrom" not in variable
+        }
+
+    @property
+    def references(self) -> Mapping[str, Json]:
+        """Where variables of the container have their values from, by name: a Secret, a field of the pod."""
+        given = self.container_document.get("env") or ()
+        return {variable["name"]: variable["valueFrom"] for variable in given if "valueFrom" in variable}
+
+    @property
+    def start(self) -> Setting:
+        """The image and the variables that upgrades have set, as they are now.
+
+        Where a third party writes the manifest, no upgrade has left its names: the image and the variables
+        of vLLM show whether the change was made there.
+        """
+        variables, names = self.variables, list[Knob](self.annotations.get(UPGRADED, "").split())
+        names = [name for name in names if name.removeprefix(ENV) not in self.references]
+        if self.owner:
+            of_vllm = (name for name in variables if name.startswith("VLLM_") and not secret_name(name))
+            names += [IMAGE, *(f"{ENV}{name}" for name in of_vllm)]
+        return {
+            name: self.image if name == IMAGE else variables.get(name.removeprefix(ENV)) for name in names
+        }
+
+    @property
     def gpus(self) -> int:
         """GPUs of one pod."""
         return count_gpus(self.container_document)
@@ -169,6 +217,13 @@ class Workload:
         """Return the document with the spec of a pod in its template."""
         spec = self.document["spec"]
         return {**self.document, "spec": {**spec, "template": {**spec["template"], "spec": pod}}}
+
+    def with_container(self, container: Json) -> Self:
+        """Return the workload with another vLLM container in its template."""
+        containers = list(self.template["spec"]["containers"])
+        containers[self.container] = container
+        pod = {**self.template["spec"], "containers": containers}
+        return self.parse(self.document_with(pod), self.read_file)
 
     def with_setting(self, setting: Mapping[str, Value]) -> Json:
         """Return `command` and `args` of the vLLM container with this full setting. Raises FlagError.

@@ -63,6 +63,17 @@ class OpenAiProbe:
         except (TimeoutError, aiohttp.ClientError, ValueError, OverflowError):
             return None
 
+    async def version(self, timeout_s: float = 5.0) -> str:
+        """Return the release of vLLM, such as 0.33.0+cu129; empty if it does not say."""
+        try:
+            async with (
+                self._session(timeout_s) as session,
+                session.get("/version", allow_redirects=False) as answer,
+            ):
+                return str(parse_json(await read_body(answer))["version"]) if answer.status == 200 else ""  # noqa: PLR2004
+        except (*_UNREADABLE, TimeoutError):
+            return ""
+
     async def warm_up(
         self, requests: int, deadline_s: float, prompts: Sequence[str] = (), log: Log = no_log
     ) -> None:

@@ -20,7 +20,7 @@ from flettner.agent.machine.evidence import no_measurement
 from flettner.agent.machine.hot_knobs import why_not_hot
 from flettner.agent.machine.suggestion_notes import altering_knobs, notes_of_plan
 from flettner.vllm_facts.knobs import KNOBS, beyond_sense, misfit, tunable
-from flettner.vllm_facts.values import Knob, Setting, Value, as_number
+from flettner.vllm_facts.values import Knob, Setting, Value, as_number, is_start
 
 PERSON = "person"  # the rule of a change that an operator requested
 PERSON_OCTAVES = 5
@@ -145,7 +145,7 @@ class Guard:
                 outside.append(self._outside(knob, wanted) or note or self._too_far(knob, wanted, present))
             elif note:
                 notes.append(note)
-            if value != now:
+            if value != now or (is_start(knob) and knob not in blue.start):  # the engine knows what it was
                 to[knob] = value
         if any(outside):
             return ProposalRefusal(why="; ".join(filter(None, outside)))

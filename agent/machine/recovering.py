@@ -142,7 +142,8 @@ def merge_found_servers(state: State, event: AgentStarted, by_name: FoundServers
                 like=recorded.like,
                 differs=recorded.differs,
                 adapters=recorded.adapters,
-                start=recorded.start,
+                start=server.start
+                or recorded.start,  # where the engine reads it, a third party may change it
             )
         )
         drifted = drifted or has_drifted(state.knobs, server)

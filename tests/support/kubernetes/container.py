@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import signal
 from collections.abc import Mapping
@@ -212,10 +213,12 @@ class Container:
     def status(self) -> Json:
         """A ContainerStatus."""
         image = self.spec["image"]
+        tagged, _, digest = image.partition("@")
+        digest = digest or f"sha256:{hashlib.sha256(tagged.encode()).hexdigest()}"
         return {
             "name": self.name,
             "image": image,
-            "imageID": f"{image}@sha256:0" if self.has_run else "",
+            "imageID": f"{tagged.rpartition(':')[0]}@{digest}" if self.has_run else "",
             "containerID": f"processes://{self.process.pid}" if self.process else "",
             "state": self.state,
             "lastState": self.last,

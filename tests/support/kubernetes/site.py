@@ -34,6 +34,7 @@ class KubernetesSiteConfig(SiteConfig):
     strategy: str = "auto"
     steps: tuple[tuple[int, int, float], ...] = ((50, 8, 0.5),)
     start_s: float = 60.0
+    upgrades: str = ""  # lines of `[targets.upgrades]`
 
     @property
     def access(self) -> str:
@@ -49,6 +50,8 @@ class KubernetesSiteConfig(SiteConfig):
             health_every_s = 0.5
             health_timeout_s = 2.0
             lost_after = 10
+            [targets.upgrades]
+            {self.upgrades}
         """
 
 

@@ -157,6 +157,31 @@ def test_flags_that_the_new_release_writes_otherwise_are_approved_with_it() -> N
     assert launch.server.setting == {"model": "m", "max_num_seqs": None, "max_num_active_seqs": 4}
 
 
+def test_a_variable_that_the_server_has_from_elsewhere_is_unset() -> None:
+    story = world()
+    story.preflight = replace(story.preflight, resolved={"env.VLLM_USE_V1": ("1", None)})
+    story = ask(story, {"env.VLLM_USE_V1": None})
+    (suggestion,) = story.state.suggestions.open
+
+    story.approve().until("canary")
+
+    assert (suggestion.before, suggestion.proposal.to) == (
+        {"env.VLLM_USE_V1": "1"},
+        {"env.VLLM_USE_V1": None},
+    )
+    assert launches(story)[0].server.start == {"env.VLLM_USE_V1": None}
+
+
+def test_what_the_engine_reads_of_an_upgrade_counts_after_a_restart() -> None:
+    story = ask(world(), {"image": IMAGE}).approve().until("observing").tick(90)
+    promoted = story.state.fleet.servers[0]
+    story.running[promoted.name] = replace(story.running[promoted.name], start={"image": "by-hand:1"})
+
+    story.start().tick()
+
+    assert story.state.fleet.servers[0].start == {"image": "by-hand:1"}
+
+
 def test_another_digest_makes_another_suggestion_to_approve() -> None:
     digests = set()
     for digit in "34":

@@ -1,0 +1,84 @@
+"""Ask an image's registry for the digest of its tag, without credentials (OCI distribution specification)."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+
+import aiohttp
+
+from flettner.agent.domain.errors import ActError
+from flettner.primitives.bounded import parse_json, read_body
+
+_WITHIN_S = 10.0
+_HUB, _HUB_HOST = "docker.io", "registry-1.docker.io"
+_LOCAL = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")  # spoken to by plain HTTP, as container engines do
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_MANIFESTS = ", ".join(
+    f"application/vnd.{kind}+json"
+    for kind in (
+        "oci.image.index.v1",
+        "docker.distribution.manifest.list.v2",
+        "oci.image.manifest.v1",
+        "docker.distribution.manifest.v2",
+    )
+)
+
+
+class MissingImageError(ActError):
+    """The registry has no such image."""
+
+
+async def find_digest(image: str) -> str:
+    """Return the digest of REPOSITORY:TAG, `sha256:…`. Raises ActError."""
+    host, repository, tag = split_image(image)
+    url = f"{'http' if _LOCAL.fullmatch(host) else 'https'}://{host}/v2/{repository}/manifests/{tag}"
+    try:
+        async with (
+            asyncio.timeout(_WITHIN_S),
+            aiohttp.ClientSession(trust_env=True, headers={"Accept": _MANIFESTS}) as session,
+        ):
+            status, headers = await _head(session, url, {})
+            if status == 401:  # noqa: PLR2004 - public images, too, need a token
+                token = await _get_token(session, headers.get("WWW-Authenticate", ""))
+                status, headers = await _head(session, url, {"Authorization": f"Bearer {token}"})
+    except TimeoutError as error:
+        raise ActError(f"{host} does not answer within {_WITHIN_S:g} s") from error
+    except (aiohttp.ClientError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ActError(f"{host} cannot be asked: {error}") from error
+    if status == 404:  # noqa: PLR2004
+        raise MissingImageError(f"{host} has no image {repository}:{tag}")
+    digest = headers.get("Docker-Content-Digest", "")
+    if status != 200 or _DIGEST.fullmatch(digest) is None:  # noqa: PLR2004
+        raise ActError(f"{host} answers {status} without a digest to a caller without credentials")
+    return digest
+
+
+def split_image(image: str) -> tuple[str, str, str]:
+    """Return the host of the registry, the repository and the tag: Docker Hub's where no host is named."""
+    first, slash, rest = image.partition("/")
+    named = slash and ("." in first or ":" in first or first == "localhost")
+    host, path = (first, rest) if named else (_HUB, image)
+    repository, _, tag = path.partition(":")
+    if host == _HUB:
+        host, repository = _HUB_HOST, repository if "/" in repository else f"library/{repository}"
+    return host, repository, tag or "latest"
+
+
+async def _head(
+    session: aiohttp.ClientSession, url: str, headers: Mapping[str, str]
+) -> tuple[int, Mapping[str, str]]:
+    async with session.head(url, headers=headers, allow_redirects=False) as answer:
+        return answer.status, answer.headers.copy()
+
+
+async def _get_token(session: aiohttp.ClientSession, challenge: str) -> str:
+    """Return the token for anybody, from where the registry says that it is given."""
+    asked = dict(_CHALLENGE.findall(challenge))
+    realm = asked.pop("realm", "")
+    host = realm.partition("://")[2].partition("/")[0]
+    if not realm.startswith("https://") and _LOCAL.fullmatch(host) is None:
+        raise ValueError("it gives no token to a caller without credentials")
+    async with session.get(realm, params=asked, allow_redirects=False) as answer:
+        document = parse_json(await read_body(answer))
+        return str(document.get("token") or document["access_token"])
