@@ -1,8 +1,9 @@
--- The proxy marks two facts of each request: an expired lease, and the end of its answer.
+-- The proxy marks facts of each request: an expired lease, the end of its answer, a model that is unknown there.
 -- Bodies are scanned chunk by chunk in passing; nothing is buffered.
 
 local NAMESPACE = "flettner"
 local TAIL = 64 -- bytes kept of the chunk before, longer than any pattern below
+local HEAD = 512 -- bytes of an error that are read: enough for a name of a usual length
 local byte, find, sub = string.byte, string.find, string.sub
 local SLASH = byte("/")
 
@@ -97,8 +98,25 @@ local function count_events(text, known)
   return events
 end
 
+-- The model that vLLM says it does not serve. Its message is at the beginning of the answer, and repeats what the
+-- client asked for: only the name at the message's own beginning counts.
+local function note_unknown_model(handle)
+  for chunk in handle:bodyChunks() do
+    local text = chunk:getBytes(0, math.min(chunk:length(), HEAD))
+    local name = string.match(text, '"message"%s*:%s*"The model `([!-_a-~]+)` does not exist')
+    if name ~= nil then
+      note(handle, "unknown_model", name)
+    end
+    return
+  end
+end
+
 function envoy_on_response(handle)
-  if handle:headers():get(":status") ~= "200" then
+  local status = handle:headers():get(":status")
+  if status == "404" and holds(handle, "json") then
+    return note_unknown_model(handle)
+  end
+  if status ~= "200" then
     return
   end
   local events = holds(handle, "text/event-stream")

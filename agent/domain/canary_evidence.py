@@ -30,6 +30,13 @@ class Counts(NamedTuple):
 NO_COUNTS = Counts()
 
 
+class UnknownModel(NamedTuple):
+    """Requests for a model of blue's that a side answered with 404, as one that it does not serve."""
+
+    green: int = 0
+    blue: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EProcessPair:
     """Two e-processes over the same counts: whether a share of bad requests is above or below a limit.
@@ -209,6 +216,8 @@ class CanaryEvidence:
     """Those of `blue_failed` that a group of clients pinned to blue, by group."""
     prefixes: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     """Decaying counts of the prefix cache: blue's hits and queries, green's hits and queries."""
+    unknown_models: Mapping[str, UnknownModel] = field(default_factory=dict)  # since green's first share
+    lacking: Mapping[str, datetime] = field(default_factory=dict)  # adapters that green lacked first then
     wedged_s: float = 0.0  # for how long green has run requests without a token
 
     def next_step(self, *, holding: bool = False) -> "CanaryEvidence":
@@ -257,6 +266,8 @@ class Observation:
     green_engine: EngineLiveness | None = None
     blue_engine: EngineLiveness | None = None
     blind: str = ""  # why requests cannot be counted; empty if they can
+    unknown_models: Mapping[str, UnknownModel] = field(default_factory=dict)  # by name
+    lacking: frozenset[str] = frozenset()  # adapters of blue's that green is to load yet
     clients: Mapping[str, Mapping[str, RequestCounts]] = field(default_factory=dict)
     """By group of clients and server: requests whose side the client chose."""
 

@@ -36,6 +36,8 @@ class Observed:
     arms: Mapping[str, RequestCounts] = field(default_factory=dict)  # by server, of servers with requests
     clients: Mapping[str, Mapping[ClientGroup, RequestCounts]] = field(default_factory=dict)
     """Of `arms`, the requests whose client is known, by its group."""
+    unknown_models: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By server and name: requests of this second for a model that the server says it does not serve."""
     engines: Mapping[str, EngineLiveness] = field(default_factory=dict)  # by server, of scraped servers
     blind: str = ""  # why requests cannot be counted now; empty if they can
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # by stream, each once a minute

@@ -1,8 +1,16 @@
 """Limits outside the statistics, whatever blue does; a violation rolls green back within a second."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 
-from flettner.agent.domain.canary_evidence import CanaryEvidence, Counts, EvidenceStream, Observation
+from flettner.agent.domain.canary_evidence import (
+    CanaryEvidence,
+    Counts,
+    EvidenceStream,
+    Observation,
+    UnknownModel,
+)
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.reading import EngineLiveness
 from flettner.agent.domain.request_counts import RequestCounts
@@ -17,6 +25,9 @@ CONTROL_HIGH = 1 / 3  # upper bound of blue's bad share
 BY_THEMSELVES = ("errors", "stalled")  # streams that need no baseline
 UNREACHED = 5
 WEDGED_S = 60.0
+UNKNOWN_MODEL = 3  # requests; one already is no accident, and keeps green from passing
+LOADED_WITHIN = timedelta(seconds=15)
+"""An adapter that a client loads at blue in a rollout is seen within 5 s, and then loaded at green."""
 FRESH_S = 10.0  # an older scrape is stale
 
 
@@ -32,6 +43,28 @@ def count_wedged_s(evidence: CanaryEvidence, observation: Observation) -> float:
         return evidence.wedged_s
     stands = engine.running > 0 and engine.tokens == 0
     return evidence.wedged_s + 1.0 if stands else 0.0
+
+
+def count_unknown_models(evidence: CanaryEvidence, observation: Observation) -> CanaryEvidence:
+    """Add the requests for models of blue's that green or blue says it does not serve.
+
+    What green refuses while an adapter that is new at blue is loaded there does not count.
+    """
+    at, counts = observation.at, dict(evidence.unknown_models)
+    lacking = dict.fromkeys(observation.lacking, at) | dict(evidence.lacking)
+    for name, (green, blue) in observation.unknown_models.items():
+        before = counts.get(name, UnknownModel())
+        loads = name in lacking and at - lacking[name] < LOADED_WITHIN
+        counts[name] = UnknownModel(before.green + (0 if loads else green), before.blue + blue)
+    return replace(evidence, unknown_models=counts, lacking=lacking)
+
+
+def describe_unknown_models(evidence: CanaryEvidence, least: int = 1) -> str:
+    """Which model of blue's green has refused in `least` requests or more; empty: none."""
+    for name, (refused, by_blue) in evidence.unknown_models.items():
+        if refused >= least and not by_blue:
+            return f"it answered 404 to {refused} of the requests for {name}, which blue serves"
+    return ""
 
 
 def find_violation(
@@ -51,6 +84,8 @@ def find_violation(
         return "its process exited and was started again by something else"
     if evidence.wedged_s >= WEDGED_S:
         return f"it has run requests for {evidence.wedged_s:.0f} s without producing a token"
+    if why := describe_unknown_models(evidence, UNKNOWN_MODEL):
+        return why
     return next(_violations(evidence, slo, green, control, alone=alone), "")
 
 

@@ -11,6 +11,7 @@ from flettner.agent.domain.events import AdaptersRead, Event, Launched, Observed
 from flettner.agent.domain.model import Adapter, Server
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import State
+from flettner.agent.domain.upgrade import MODEL, SERVED_NAME
 from flettner.agent.machine.transitions import Transition
 
 
@@ -65,6 +66,12 @@ def _with_adapters(servers: tuple[Server, ...], event: AdaptersRead) -> tuple[Se
 def missing_adapters(state: State, server: Server) -> tuple[Adapter, ...]:
     """The fleet's adapters that the server does not serve, as far as is known."""
     return tuple(adapter for adapter in state.fleet.adapters if adapter not in server.adapters)
+
+
+def list_models(server: Server) -> tuple[str, ...]:
+    """The names that clients may ask the server for: those of its model, and its adapters."""
+    named = server.setting.get(SERVED_NAME) or server.setting.get(MODEL) or ""
+    return (*str(named).split(), *(adapter.name for adapter in server.adapters))
 
 
 def describe_missing(state: State) -> str:

@@ -4,19 +4,22 @@
 launching on its start and its loss, replacing and promoting on its share in the last steps.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from flettner.agent.domain.canary_evidence import GREEN, Observation
+from flettner.agent.domain.canary_evidence import GREEN, Observation, UnknownModel
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.events import Observed
+from flettner.agent.domain.model import Server
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.state import State
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.judge.canary.clients import chosen_by_clients
 from flettner.agent.judge.canary.evidence import FULL_WEIGHT
+from flettner.agent.judge.hard_limits import describe_unknown_models
 from flettner.agent.judge.wording import describe_duration
-from flettner.agent.machine.adapters import describe_missing
+from flettner.agent.machine.adapters import describe_missing, list_models, missing_adapters
 from flettner.agent.machine.failing import blue_fails_more, carries, failing_green
 from flettner.agent.machine.guard import PERSON
 from flettner.agent.machine.launching import ALL, begin_step, route_step
@@ -58,7 +61,8 @@ def judge(rules: Rules, state: State, event: Observed) -> Transition:
         blue=blue,
         baseline=canary.baseline,
     )
-    if verdict.kind == "pass" and (missing := describe_missing(state)):
+    missing = describe_missing(state) or describe_unknown_models(evidence)
+    if verdict.kind == "pass" and missing:
         verdict = replace(verdict, kind="wait", why=missing, waits=missing)
     canary = replace(
         canary,
@@ -124,10 +128,28 @@ def observation_of(state: State, event: Observed, green: RequestCounts) -> Obser
         green_engine=event.engines.get(state.canary.green.name),
         blue_engine=event.engines.get(running[0].name) if running else None,
         blind=event.blind,
+        unknown_models=_unknown_models(state, event),
+        lacking=frozenset(
+            adapter.name for green in state.greens for adapter in missing_adapters(state, green)
+        ),
         clients=chosen_by_clients(
             clients, alone=state.canary.plan.steps[state.canary.step].weight >= FULL_WEIGHT
         ),
     )
+
+
+def _unknown_models(state: State, event: Observed) -> dict[str, UnknownModel]:
+    """The requests of this second that a side refused, of the models that blue serves."""
+    names = {name for server in state.fleet.running for name in list_models(server)}
+
+    def count(servers: Iterable[Server], name: str) -> int:
+        return sum(event.unknown_models.get(server.name, {}).get(name, 0) for server in servers)
+
+    refused = {name for models in event.unknown_models.values() for name in models} & names
+    return {
+        name: UnknownModel(count(state.canary.greens, name), count(state.fleet.running, name))
+        for name in sorted(refused)
+    }
 
 
 def advance_step(rules: Rules, state: State, at: datetime, why: str) -> Transition:

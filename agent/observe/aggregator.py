@@ -1,6 +1,6 @@
 """Aggregates streams of samples into the machine's input of each second: a reading, and request counts."""
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -83,6 +83,7 @@ def _add(counts: deque[tuple[datetime, float]], at: datetime, count: float) -> N
         counts.popleft()
 
 
+UNKNOWN_MODELS = 1_000  # names of a server counted until `take_unknown_models`: clients choose them
 PENDING = 2_000  # requests of a server kept until `take_request_counts`; more are counted at once
 SOURCES = 1_000  # sources whose state is kept
 INCIDENTS = 1_000  # latest incidents kept, of all servers
@@ -107,6 +108,7 @@ class _Server:
     pending: list[Request] = field(default_factory=list)
     counted: RequestCounts = NO_REQUESTS
     clients: dict[ClientGroup, RequestCounts] = field(default_factory=dict)  # of `counted`, where known
+    unknown_models: Counter[str] = field(default_factory=Counter)
     engine: EngineCounter = field(default_factory=EngineCounter)
     gap: RecordGap = field(default_factory=RecordGap)
     new_samples: list[EngineSample] = field(default_factory=list)  # since the last `take_liveness`
@@ -246,6 +248,17 @@ class Aggregator:
     def take_clients(self) -> dict[str, dict[ClientGroup, RequestCounts]]:
         """Return those of the counts of `take_request_counts` whose client is known, by server."""
         return {name: server.take_clients() for name, server in self._servers.items() if server.clients}
+
+    def take_unknown_models(self) -> dict[str, dict[str, int]]:
+        """Return how many requests each server answered with 404 since the last call, by the model's name."""
+        taken = {
+            name: dict(server.unknown_models)
+            for name, server in self._servers.items()
+            if server.unknown_models
+        }
+        for name in taken:
+            self._servers[name].unknown_models.clear()
+        return taken
 
     def take_liveness(self, at: datetime) -> dict[str, EngineLiveness]:
         """Return the state of each server's engine and its activity since the last call."""
@@ -388,6 +401,8 @@ class Aggregator:
             server.gap.add_records(sample.at, not request.stalled)
             server.requests.append(record_request(sample.at, request, self.slo))
             server.pending.append(request)
+            if request.unknown_model and len(server.unknown_models) < UNKNOWN_MODELS:
+                server.unknown_models[request.unknown_model] += 1
             if len(server.pending) >= PENDING:
                 server.count_pending(self.slo, sample.at)
             while server.requests[0].at_s < old.timestamp():

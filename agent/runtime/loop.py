@@ -313,6 +313,7 @@ class TargetLoop:
                 reading=self.reading,
                 arms=arms,
                 clients=self.aggregator.take_clients(),
+                unknown_models=self.aggregator.take_unknown_models(),
                 engines=self.aggregator.take_liveness(at),
                 blind=self.aggregator.blind,
                 calibration=self.aggregator.calibrate(at, equal),

@@ -39,10 +39,19 @@ class Field(StrEnum):
     DONE = "done"  # the stream ended with [DONE]
     ERROR = "error"  # the stream contained an error
     ABORTED = "aborted"
+    UNKNOWN_MODEL = "unknown_model"  # the name in the server's answer that it does not serve it
     CLIENT = "client"  # buckets of its address, key and session: "17.3.-"
 
 
-NOTED: Final = (Field.STREAM, Field.EVENTS, Field.TOKENS, Field.DONE, Field.ERROR, Field.ABORTED)
+NOTED: Final = (
+    Field.STREAM,
+    Field.EVENTS,
+    Field.TOKENS,
+    Field.DONE,
+    Field.ERROR,
+    Field.ABORTED,
+    Field.UNKNOWN_MODEL,
+)
 
 UNIQUE_ID: Final = "%CONNECTION_ID%-%START_TIME(%s.%9f)%"
 """Envoy's format of `Field.ID`; `%STREAM_ID%` is the x-request-id that clients choose."""

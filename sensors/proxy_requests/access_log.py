@@ -57,6 +57,7 @@ class AccessRecord:
     done: bool = False
     error: bool = False  # the stream contained an error
     aborted: bool = False
+    unknown_model: str = ""  # the server's answer says that it does not serve it
     client: ClientBuckets = UNKNOWN
 
     @property
@@ -103,6 +104,7 @@ def parse_record(tag: str, fields: Mapping[str, Any]) -> AccessRecord:
             done=fields.get(Field.DONE) is True,
             error=fields.get(Field.ERROR) is True,
             aborted=fields.get(Field.ABORTED) is True,
+            unknown_model=str(fields.get(Field.UNKNOWN_MODEL) or ""),
             client=read_buckets(fields.get(Field.CLIENT)),
         )
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -198,6 +200,7 @@ class OpenRequests:
             request_bytes=end.request_bytes if end else None,
             began_s=record.began_s,
             stalled=stalled,
+            unknown_model=end.unknown_model if end else "",
             client=self._clients.group_of(record.client),
             pinned=record.client.session is not None,
         )

@@ -15,7 +15,9 @@ from aiohttp import web
 from flettner.agent.domain.model import Server
 from tests.support.ports import free_port
 
-Mode = Literal["ok", "503", "500", "400", "reset", "cut", "unfinished", "error", "abort", "hang", "crumbs"]
+Mode = Literal[
+    "ok", "503", "500", "404", "400", "reset", "cut", "unfinished", "error", "abort", "hang", "crumbs"
+]
 
 
 @dataclass
@@ -58,6 +60,9 @@ class Backend:
         body = await request.json() if request.can_read_body else {}
         if mode in ("503", "500", "400"):
             return web.json_response({"error": "as told"}, status=int(mode))
+        if mode == "404":
+            error = {"message": f"The model `{body['model']}` does not exist.", "type": "NotFoundError"}
+            return web.json_response({"error": error}, status=404)
         if mode == "reset" and request.transport:
             request.transport.abort()
             return web.Response()

@@ -27,7 +27,7 @@ from flettner.agent.judge.canary.gain import describe_gain
 from flettner.agent.judge.canary.goodput import SURE_HARM, log_harm
 from flettner.agent.judge.canary.passing import Situation, decide, with_baseline
 from flettner.agent.judge.failure_modes import LEAST_CONTROL, calibration_of, count_bad, open_streams, phi_of
-from flettner.agent.judge.hard_limits import count_wedged_s, find_violation
+from flettner.agent.judge.hard_limits import count_unknown_models, count_wedged_s, find_violation
 from flettner.agent.judge.wording import describe_chance, describe_counts
 
 
@@ -84,7 +84,7 @@ class AnytimeJudge:
     ) -> tuple[CanaryEvidence, Verdict]:
         """See domain.verdict.Judge. `green`, `blue`: counts of the step including this second."""
         evidence = replace(
-            update_recent(evidence, observation),
+            count_unknown_models(update_recent(evidence, observation), observation),
             at=observation.at,
             wedged_s=count_wedged_s(evidence, observation),
         )

@@ -176,6 +176,37 @@ async def test_counts_every_attempt_for_its_server(
 
 
 @pytest.mark.usefixtures("sensor")
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ("acme/legal-lora:v2", "acme/legal-lora:v2"),
+        ("a b", ""),
+        ("x" * 600, ""),
+        (" The model `legal", ""),
+        ('","message":"The model `legal', ""),
+    ],
+    ids=["a name", "with a space", "too long", "as if of the server", "as if the answer's own"],
+)
+async def test_a_model_that_the_server_does_not_serve_is_named(
+    received: SensorOutput,
+    traffic: EnvoyTraffic,
+    green: Backend,
+    client: aiohttp.ClientSession,
+    asked: str,
+    name: str,
+) -> None:
+    green.mode = "404"
+
+    url = f"http://{traffic.listen}/v1/completions"
+    async with client.post(url, json={"model": asked, "stream": True}) as answer:
+        text = await answer.text()
+    await received.until_counted(1)
+
+    assert (answer.status, "does not exist" in text) == (404, True)
+    assert [(one.outcome, one.unknown_model) for one in received.requests] == [("refused", name)]
+
+
+@pytest.mark.usefixtures("sensor")
 @pytest.mark.parametrize(("mode", "status"), [("reset", 0), ("gone", 0), ("503", 503)])
 async def test_a_request_without_a_server_response_has_no_status(
     received: SensorOutput,

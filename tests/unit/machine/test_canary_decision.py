@@ -4,16 +4,19 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from flettner.agent.audit.history import History
 from flettner.agent.domain import events as e
-from flettner.agent.domain.canary_evidence import GREEN, CanaryEvidence
-from flettner.agent.domain.model import Outcome, OutcomeResult, Proposal
+from flettner.agent.domain.canary_evidence import GREEN, CanaryEvidence, UnknownModel
+from flettner.agent.domain.model import Adapter, Outcome, OutcomeResult, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.request_counts import ClientGroup, RequestCounts
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase
 from flettner.agent.domain.verdict import Verdict
+from flettner.agent.judge.canary.verdict import AnytimeJudge
 from flettner.agent.machine import canary_decision
 from flettner.agent.machine.earlier_outcomes import why_not_again
 from flettner.agent.machine.launching import extends_baseline
@@ -61,6 +64,92 @@ def test_the_judge_hears_which_requests_a_client_pinned_to_which_side() -> None:
     second = canary_decision.observation_of(world.state, event, others)
 
     assert second.clients == {"3": {blue: mine, GREEN: others}}
+
+
+LEGAL = Adapter(name="legal", path="/a")
+
+
+def refuse_model(world: World, name: str, *, blue: int = 0, seconds: int = 5, greens: bool = True) -> World:
+    """One request a second for the model is refused by green, and `blue` by blue."""
+    for _ in range(seconds):
+        running, canary = world.state.fleet.running[0].name, world.state.rollout
+        if not isinstance(canary, Canary) or world.state.phase is not Phase.CANARY:
+            break
+        refused = {running: {name: blue}} | ({canary.green.name: {name: 1}} if greens else {})
+        world.at += timedelta(seconds=1)
+        world.feed(e.Observed(at=world.at, unknown_models=refused))
+    return world
+
+
+def serving(*, green: tuple[Adapter, ...] = (LEGAL,)) -> World:
+    """Blue serves an adapter, and green too as far as its list says."""
+    world = in_canary()
+    world.machine = Machine(rules(judge=AnytimeJudge()))
+    world.state = replace(world.state, rollout=_patient(world))
+    blue = world.state.fleet.running[0].name
+    world.feed(e.AdaptersRead(at=world.at, server=blue, adapters=(LEGAL,)))
+    return world.feed(e.AdaptersRead(at=world.at, server=world.state.canary.green.name, adapters=green))
+
+
+@pytest.mark.parametrize("name", ["legal", "m"], ids=["an adapter", "the model"])
+def test_a_name_that_blue_serves_and_green_refuses_is_harm_after_three_requests(name: str) -> None:
+    world = serving()
+    world.at += timedelta(seconds=16)
+
+    before = refuse_model(world, name, seconds=2).state.phase
+    refuse_model(world, name, seconds=1)
+
+    assert before is Phase.CANARY
+    assert world.state.phase is Phase.ROLLING_BACK
+    assert f"it answered 404 to 3 of the requests for {name}, which blue serves" in world.state.canary.why
+
+
+@pytest.mark.parametrize("case", ["blue refuses it, too", "nobody serves it", "only blue refuses it"])
+def test_a_name_that_green_alone_does_not_refuse_is_no_harm(case: str) -> None:
+    world = serving()
+    world.at += timedelta(seconds=16)
+
+    refuse_model(
+        world,
+        "other" if case == "nobody serves it" else "legal",
+        blue=int(case != "nobody serves it"),
+        greens=case != "only blue refuses it",
+        seconds=20,
+    )
+
+    assert world.state.phase is Phase.CANARY
+
+
+def test_an_adapter_that_is_new_at_blue_has_time_to_be_loaded_at_green() -> None:
+    world = serving(green=())
+
+    early = refuse_model(world, "legal", seconds=10).state.phase
+    refuse_model(world, "legal", seconds=10)
+
+    assert early is Phase.CANARY
+    assert world.state.phase is Phase.ROLLING_BACK
+
+
+def test_green_does_not_pass_while_it_has_refused_one_request_for_a_name() -> None:
+    world = in_canary()
+    evidence = replace(world.state.canary.evidence, unknown_models={"m": UnknownModel(green=1)})
+    world.state = replace(world.state, rollout=replace(_patient(world), evidence=evidence))
+
+    world.tick(60)
+
+    assert world.state.canary.step == 0
+    assert "it answered 404 to 1 of the requests for m" in world.state.canary.waits
+
+
+def test_refusals_of_a_name_count_over_a_restart() -> None:
+    world = serving()
+    world.at += timedelta(seconds=16)
+    refuse_model(world, "m", seconds=2)
+
+    world.start().tick()
+    refuse_model(world, "m", seconds=1)
+
+    assert world.state.phase is Phase.ROLLING_BACK
 
 
 def test_a_long_outage_suspends_green_without_traffic_until_it_ends() -> None:

@@ -199,6 +199,18 @@ def test_counts_the_requests_of_each_group_of_clients(count: int) -> None:
     assert fold.take_clients() == {}
 
 
+def test_requests_for_unknown_models_are_counted_by_name_and_many_names_need_no_memory() -> None:
+    fold = folded(scrape(30))
+    refused = replace(request("refused", tokens=None), unknown_model="legal")
+    others = (replace(refused, unknown_model=f"m{number}") for number in range(2_000))
+    fold.add(RequestSample(at=second(30), requests=(request(), refused, refused, *others)))
+
+    counted = fold.take_unknown_models()["r0"]
+
+    assert (counted["legal"], len(counted)) == (2, 1_000)
+    assert fold.take_unknown_models() == {}
+
+
 def test_a_refusal_is_counted_but_neither_fast_nor_served() -> None:
     fold = folded(scrape(30))
     refused = request("refused", ttft_s=0.002, duration_s=0.002, tokens=None)

@@ -57,6 +57,15 @@ def test_attempt_records_give_times_and_request_records_give_tokens(ledger: Open
     assert ledger.take_decided(9.0) == ()
 
 
+def test_a_model_that_is_unknown_at_the_server_is_named(ledger: OpenRequests) -> None:
+    ledger.add(attempt(code=404), 0.0)
+    ledger.add(end(code=404, unknown_model="legal"), 0.1)
+
+    (request,) = ledger.take_decided(0.2)
+
+    assert (request.outcome, request.unknown_model) == ("refused", "legal")
+
+
 def test_the_wait_in_the_proxy_is_not_of_the_server(ledger: OpenRequests) -> None:
     ledger.add(running(15_000, waited_ms=14_000), 0.0)
     held = end(duration_ms=16_000, waited_ms=14_000)
