@@ -86,6 +86,13 @@ class DockerEngine(VllmEngine):
     async def way_back(self) -> list[str]:
         return describe_way_back(list((await self._registry.find()).values()), self._options.containers[0])
 
+    async def start_home(self, server: Server, deadline_s: float) -> Server:
+        """Make the operator's container again, with the flags of `server`. Idempotent; raises ActError."""
+        container = (await self._registry.find_fenced()).get(server.name)
+        if container is None:
+            raise ActError(f"{server.name} has no container any more")
+        return (await self._lifecycle.start_home(container, deadline_s)).to_server()
+
     async def preflight(
         self,
         servers: Sequence[Server],

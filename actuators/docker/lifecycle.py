@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from flettner.actuators.docker.client import DockerClient
-from flettner.actuators.docker.clone import clone, find_image_name
+from flettner.actuators.docker.clone import CreateRequest, clone, find_image_name
 from flettner.actuators.docker.container import NEVER, Container, Json, is_restarting
 from flettner.actuators.docker.exit_diagnosis import (
     ObservedEvents,
@@ -25,6 +25,7 @@ from flettner.actuators.docker.exit_diagnosis import (
 from flettner.actuators.docker.listener import find_foreign
 from flettner.actuators.docker.registry import Registry, container_name, server_labels
 from flettner.actuators.docker.upgrade import upgraded
+from flettner.actuators.docker.way_back import restore
 from flettner.actuators.host.memory import until_freed
 from flettner.actuators.vllm import scheduler_class
 from flettner.actuators.vllm.probe import OpenAiProbe
@@ -108,6 +109,45 @@ class Lifecycle:
             self.registry.update(container.server, stopped=False, epoch=self.site.epoch)
         return started
 
+    async def start_home(self, container: Container, deadline_s: float) -> Container:
+        """Make the operator's container again, with the flags of `container`, and return it healthy.
+
+        One that an earlier call has made is returned. Raises ActError; then the new container is removed.
+        """
+        former = self._find_former(container)
+        there = await self.client.inspect(former.name)
+        if there is not None and there.active:
+            if there.serve.setting != container.serve.setting:
+                raise ActError(f"the container {former.name} runs with other flags: stop it first")
+            return replace(there, server=former.server)
+        created = ""
+        try:
+            request = restore(container, former)
+            if there is not None:
+                await self.client.remove(there.id)  # stopped by flettner; its name is needed
+            created = await self._create_container(request, container)
+            async with asyncio.timeout(deadline_s):
+                healthy = await self._wait_until_healthy(former.name, created, start=True)
+        except (ActError, FlagError, TimeoutError) as error:
+            if created:
+                await self.client.remove(created)
+            why = getattr(error, "why", "") or str(error) or f"it was not healthy within {deadline_s:g} s"
+            raise ActError(
+                f"your container {former.name} was not made again: {with_fix(why)}", getattr(error, "log", ())
+            ) from error
+        home = replace(healthy, server=former.server, ours=False)
+        await self.registry.keep(home)
+        return home
+
+    def _find_former(self, container: Container) -> Container:
+        """Return the operator's container from which `container` descends, by its record."""
+        former: Container | None = container
+        while former is not None and former.ours:
+            former = self.registry.load(former.like)
+        if former is None:
+            raise ActError(f"there is no record of the container that {container.name} was made like")
+        return former
+
     def _choose_template(self, server: Server, others: Mapping[str, Container]) -> Container:
         """Return the container of `server.like` or its record; else any container, adopted first."""
         existing = sorted(others.values(), key=lambda container: (container.ours, not container.active))
@@ -134,17 +174,20 @@ class Lifecycle:
             port=find_free_port() if template.network_mode == "host" else None,
             scheduler=scheduler,
         )
-        image_name = await find_image_name(self.client, template)
         try:
-            created = await self.client.create({**request.body, "Image": image_name}, request.name)
-            container = await self.client.inspect(created)
-            if container is None or container.image != request.image:  # the tag has moved in this second
-                await self.client.remove(created)
-                created = await self.client.create(request.body, request.name)
-            for network, endpoint in request.networks:
-                await self.client.connect(network, created, endpoint)
+            return await self._create_container(request, template)
         except ActError as error:
             raise ActError(f"{server.name} cannot be made: {with_fix(error.why)}") from error
+
+    async def _create_container(self, request: CreateRequest, template: Container) -> str:
+        image_name = await find_image_name(self.client, template)
+        created = await self.client.create({**request.body, "Image": image_name}, request.name)
+        container = await self.client.inspect(created)
+        if container is None or container.image != request.image:  # the tag has moved in this second
+            await self.client.remove(created)
+            created = await self.client.create(request.body, request.name)
+        for network, endpoint in request.networks:
+            await self.client.connect(network, created, endpoint)
         return created
 
     async def _wait_until_healthy(self, server: str, container_id: str, *, start: bool) -> Container:

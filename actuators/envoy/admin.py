@@ -4,11 +4,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import aiohttp
 
 from flettner.actuators.envoy.split import Json
 from flettner.primitives.bounded import parse_json, read_body
+
+
+class RequestsSeen(NamedTuple):
+    total: int
+    open: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,15 @@ class Admin:
         name = re.escape(f"cluster.{cluster}.")
         stats = await self.stats(rf"^{name}upstream_rq_(active|pending_active)$", "Gauges")
         return None if stats is None else sum(int(count) for count in stats.values())
+
+    async def count_requests(self, target: str) -> "RequestsSeen | None":
+        """Those of all servers of a target since Envoy knows them."""
+        names = rf"^cluster\.{re.escape(target)}/.*\.upstream_rq_(total|active|pending_active)$"
+        stats = await self.stats(names)
+        if stats is None:
+            return None
+        total = sum(int(count) for name, count in stats.items() if name.endswith("_total"))
+        return RequestsSeen(total=total, open=sum(int(count) for count in stats.values()) - total)
 
     async def dump(self, resource: str, *, name: str) -> Sequence[Json] | None:
         """The entries of one kind in Envoy's configuration whose names match the regular expression."""

@@ -29,6 +29,9 @@ RENEWED_WITHIN = 1 / 3
 """Of a lease: so long a renewal is waited for. It begins when a third is spent, or a second later (the
 daemon's tick), so that it is over before the lease is; from 6 s on a second try fits in as well."""
 
+_ASK_EVERY_S = 0.25
+_LAST_S = 1.0  # Envoy removes a listener within milliseconds
+
 
 class EnvoyTraffic:
     """The common Envoy, for the routes of one target.
@@ -309,6 +312,37 @@ class EnvoyTraffic:
         return (
             [f"then end Envoy, which no target may use any more ({self.listen}): kill {pid}"] if pid else []
         )
+
+    async def leave(self, quiet_s: float, wait_s: float) -> bool:
+        """Remove the target's listener once it got no request for `quiet_s`; end an unused Envoy.
+
+        Return false, and change nothing, if clients still ask after `wait_s`. Raises ActError.
+        """
+        if self._process.find() is not None:
+            if not await self._is_quiet(quiet_s, wait_s):
+                return False
+            await self.files.put("lds", None, writer=self._writer)
+            await self._is_quiet(_LAST_S, wait_s)  # what came in the last moment ends
+        async with self._turn:
+            for kind in KINDS:
+                await self.files.put(kind, None, writer=self._writer)
+            await self.files.shared(self._writer, self._end_unused)
+        return True
+
+    async def _is_quiet(self, quiet_s: float, wait_s: float) -> bool:
+        """Wait until no request is open, and none has come for `quiet_s`; false after `wait_s`."""
+        clock = asyncio.get_running_loop().time
+        end_s, since_s, earlier = clock() + wait_s, clock(), None
+        while (now_s := clock()) <= end_s:
+            seen = await self._reported.admin.count_requests(self._site.target)
+            if seen is None:
+                raise ActError(f"Envoy runs, but does not answer on {self._reported.admin.socket}")
+            if seen.open or seen.total != earlier:
+                since_s, earlier = now_s, seen.total
+            elif now_s - since_s >= quiet_s:
+                return True
+            await asyncio.sleep(_ASK_EVERY_S)
+        return False
 
     async def stop(self) -> None:
         """Cut the requests of all targets and end Envoy, for tests and demos. The files stay."""

@@ -49,6 +49,10 @@ def marks(site: Site, name: str) -> dict[str, str]:
     return {_SERVER: f"{site.target}/{name}", _STATE: _state(site), _EPOCH: str(site.epoch)}
 
 
+def without_marks(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name not in {_SERVER, _STATE, _EPOCH}}
+
+
 def any_marked() -> Iterator[tuple[Process, Mapping[str, str]]]:
     """Yield the visible processes of all servers of all daemons of this user.
 

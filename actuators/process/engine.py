@@ -1,7 +1,6 @@
 """The bound process engine: starts, watches and ends the server processes of one target."""
 
 import asyncio
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -13,7 +12,7 @@ from flettner.actuators.host.listeners import describe_foreign, listens
 from flettner.actuators.host.memory import count_oom_kills, until_freed
 from flettner.actuators.host.origin import Origin, setting_of
 from flettner.actuators.host.ownership_env import MarkedProcess, OwnershipNote
-from flettner.actuators.host.process_group import end, exit_code, how_it_ended, spawn
+from flettner.actuators.host.process_group import end, exit_code, group_of, how_it_ended, spawn
 from flettner.actuators.host.procfs import Process
 from flettner.actuators.process import adopted, stopped
 from flettner.actuators.process.address import choose_port, find_listen_address, parse_url
@@ -23,6 +22,7 @@ from flettner.actuators.process.preflight import Preflight, find_obstacles, star
 from flettner.actuators.process.sleep import RunningServer, Sleeper
 from flettner.actuators.process.upgrade import check_upgrade
 from flettner.actuators.process.watch import until_gone
+from flettner.actuators.process.way_back import describe_way_back, find_or_start_home
 from flettner.actuators.vllm import control, scheduler_class
 from flettner.actuators.vllm.control import ControlEndpoint, control_path, remove_own_socket, with_own_control
 from flettner.actuators.vllm.engine import RECENT_LINES, VllmEngine, refuse_older_daemon
@@ -35,7 +35,6 @@ from flettner.agent.domain.ports import Now, Site
 from flettner.agent.domain.upgrade import AS_IT_IS
 from flettner.primitives.address import Address
 from flettner.primitives.waiting import poll_until
-from flettner.redaction import mask
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.values import Setting
 
@@ -51,6 +50,7 @@ class ProcessEngine(VllmEngine):
         self._times = StartTimes.at(site.state_dir)
         self._logs = ServerLogs(site=site, origin=self._origin)
         self.sleeper = Sleeper(site=site)
+        self._stopped: dict[str, Origin] = {}  # as they ran
 
     async def problems(self) -> Sequence[str]:
         problems = await asyncio.to_thread(self._unstartable)
@@ -178,6 +178,8 @@ class ProcessEngine(VllmEngine):
                 with self._timed("sleep", server):
                     how = await self.sleeper.put_to_sleep(running_server)
             except ActError as error:
+                if running_server and (origin := server_origin.adopted(running_server.process)):
+                    self._stopped[server.name] = origin
                 stopped.write_ended(self._site, server.name)
                 with self._timed("stop", server):
                     await self._end_server(server, running, self._options.stop_s)
@@ -227,18 +229,37 @@ class ProcessEngine(VllmEngine):
         report(self._logs.with_cause(server.name, why), gone=True, external=external)
 
     async def way_back(self) -> list[str]:
-        """Steps for the operator, as sentences: the command in force, and what to end after it serves."""
         running = ownership_env.marked(self._site)
-        if not running:
-            return []
-        origin, steps = self._origin(), []
-        blue = running[min(running)]
-        old = find_listen_address(origin.argv) or Address("127.0.0.1", 8000)
-        command = mask(shlex.join(origin.command(setting_of(blue.argv), port=old.port)))
-        steps.append(f"start your server with the flags in force, in {origin.cwd or 'its folder'}: {command}")
-        steps.append(f"when it serves, point the clients at {old}")
-        steps += [f"then end {name}: kill {found.process.pid}" for name, found in sorted(running.items())]
-        return steps
+        return describe_way_back(running, self._origin(), self._home_address) if running else []
+
+    async def start_home(self, server: Server, deadline_s: float) -> Server:
+        """Start `server` once more, without flettner's marks, at the operator's address if that is free.
+
+        Idempotent. Raises ActError; then nothing new runs.
+        """
+        running = (await self._find_fenced()).get(server.name)
+        origin = server_origin.adopted(running.process) if running else self._stopped.get(server.name)
+        if origin is None:
+            raise ActError(f"{server.name} does not run any more")
+        home = await asyncio.to_thread(
+            find_or_start_home, self._site, origin, self._home_address, self._options.ports
+        )
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._healthy(home, _address_of(home.argv))
+        except (ActError, TimeoutError) as error:
+            log = self._logs.tail(home.name)
+            await end(home.process, group_of(home.process), 0)
+            why = getattr(error, "why", f"it was not healthy within {deadline_s:g} s")
+            raise ActError(f"your own server did not start: {why}", log) from error
+        return replace(server, name=home.name, address=_address_of(home.argv), ours=False)
+
+    @property
+    def _home_address(self) -> Address:
+        """Where the operator's server listened, or would by its command."""
+        if self._options.serving:
+            return parse_url(self._options.serving)
+        return find_listen_address(self._options.command) or Address("127.0.0.1", 8000)
 
     # The origin of new servers.
 

@@ -50,6 +50,12 @@ def add_suggestions(subparsers: Subparsers) -> None:
     suggestions.add_argument(
         "--patch", action="store_true", help="print its change as a patch of the server's manifest, to commit"
     )
+    suggestions.add_argument(
+        "--command",
+        dest="copy",
+        action="store_true",
+        help="print the server's command line with its change, to copy",
+    )
     suggestions.add_argument("--status", choices=STATUSES, help="list only suggestions with this status")
     suggestions.add_argument("--target", metavar="TARGET", help="list only suggestions for this target")
 
@@ -157,16 +163,17 @@ def _status(args: argparse.Namespace, daemon: ApiClient) -> int:
 
 
 def _suggestions(args: argparse.Namespace, daemon: ApiClient) -> int:
-    if args.patch and not args.id:
-        complain("--patch: name the suggestion; `flettner suggestions` lists them")
+    if (args.patch or args.copy) and not args.id:
+        option = "--patch" if args.patch else "--command"
+        complain(f"{option}: name the suggestion; `flettner suggestions` lists them")
         return USAGE
     if args.id:
         suggestion = daemon.get(path("suggestions", args.id))
-        return (
-            _print_patch(suggestion)
-            if args.patch
-            else print_answer(args, suggestion, format_suggestion(suggestion))
-        )
+        if args.patch:
+            return _print_patch(suggestion)
+        if args.copy:
+            return _print_command(suggestion)
+        return print_answer(args, suggestion, format_suggestion(suggestion))
     query = {name: getattr(args, name) for name in ("status", "target") if getattr(args, name)}
     answer = daemon.get("/v1/suggestions" + (f"?{urlencode(query)}" if query else ""))
     return print_answer(args, answer, format_suggestions(answer["suggestions"]))
@@ -178,6 +185,14 @@ def _print_patch(suggestion: Json) -> int:
         complain(f"{suggestion['id']} has no patch: flettner does not know the file that starts the server")
         return NO
     print_text(patch)
+    return OK
+
+
+def _print_command(suggestion: Json) -> int:
+    if not suggestion["command"]:
+        complain(f"{suggestion['id']} has no command line to copy: it is {suggestion['status']}")
+        return NO
+    print_text(f"{escape_text(suggestion['command'])}\n")
     return OK
 
 
@@ -251,6 +266,9 @@ def _propose(args: argparse.Namespace, daemon: ApiClient) -> int:
     if is_held(answer):
         return print_answer(args, answer, f"{format_suggestion(answer)}It is held: {_how_to_commit(name)}")
     if answer["status"] == "open":
+        if daemon.get(path("targets", args.target))["mode"] == "advise":
+            ending = f"To apply by hand: `flettner suggestions {name} --command` prints the new command line"
+            return print_answer(args, answer, format_suggestion(answer) + ending)
         by = f" by another operator than {escape_text(answer['barred'])}" if answer["barred"] else ""
         ending = f"It needs approval{by}: `flettner approve {name}`"
         return print_answer(args, answer, format_suggestion(answer) + ending)

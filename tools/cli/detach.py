@@ -5,15 +5,18 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
 from flettner.agent.config.loader import Config, Target, load_config
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.ports import Lock, Site
+from flettner.agent.runtime.leaving import Wishes, leave, open_offline
 from flettner.agent.runtime.lock import find_locks
 from flettner.primitives.wall_clock import utc_now
 from flettner.tools.cli.dispatch import Subparsers, add_command
+from flettner.tools.cli.exits import NO, OK
 
 _LOCKED_S = 60.0
 """Seconds to wait for the locks of a daemon that crashed: they expire some time after it."""
@@ -56,30 +59,79 @@ def add_detach(subparsers: Subparsers) -> None:
         "return the servers to their owners, before flettner is removed",
         "For Kubernetes: the operator's Deployments serve again, with the flags that they have now, and all "
         "objects that flettner made are removed. First point the clients at the Service of the Deployment, "
-        "and stop the daemon and its proxy. For processes and containers: prints the way back, step by step. "
+        "and stop the daemon and its proxy. For processes and containers: prints the way back, step by step; "
+        "with --do goes it: your own server starts at its old address with the flags in force, gets the "
+        "traffic, flettner's ends, and Envoy ends once no client asks it. "
         "Refused while a daemon runs. Can be repeated.",
     )
     parser.add_argument("config", type=Path, metavar="FILE", help="the daemon's config")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="targets to detach; default: all")
+    parser.add_argument("--do", action="store_true", help="go the way back for processes and containers")
+    parser.add_argument(
+        "--stop-first",
+        action="store_true",
+        help="with --do: end the server in force before yours starts, where both do not fit; requests wait "
+        "([targets.traffic] hold_s) or are refused meanwhile",
+    )
+    parser.add_argument(
+        "--quiet",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="with --do: Envoy ends once no request came for so long; default: %(default)g",
+    )
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=3600.0,
+        metavar="SECONDS",
+        help="with --do: how long the clients have to leave Envoy, which else stays; default: %(default)g",
+    )
     parser.set_defaults(run=_detach)
 
 
 def _detach(args: argparse.Namespace) -> int:
-    asyncio.run(_detach_all(load_config(args.config)))
-    return 0
+    config = load_config(args.config)
+    names = [target.name for target in config.targets]
+    if unknown := [name for name in args.targets if name not in names]:
+        raise ConfigError(f"{args.config} has no target {', '.join(unknown)}; it has {', '.join(names)}")
+    targets = [target for target in config.targets if target.name in (args.targets or names)]
+    if args.do:
+        wishes = Wishes(stop_first=args.stop_first, quiet_s=args.quiet, wait_s=args.wait)
+        return OK if asyncio.run(_leave_all(config, targets, wishes)) else NO
+    asyncio.run(_detach_all(config, targets))
+    return OK
 
 
-async def _detach_all(config: Config) -> None:
+async def _leave_all(config: Config, targets: Sequence[Target], wishes: Wishes) -> bool:
+    """Return whether nothing is left. The targets of other engines are detached as without --do."""
+    everything_left = True
+    with open_offline(config) as journal:
+        for target in targets:
+            say = partial(_say, target.name)
+            everything_left &= await leave(config, target, journal, wishes, say)
+    await _detach_all(config, targets)
+    return everything_left
+
+
+def _say(target: str, sentence: str) -> None:
+    sys.stdout.write(f"{target}: {sentence}\n")
+    sys.stdout.flush()
+
+
+async def _detach_all(config: Config, targets: Sequence[Target]) -> None:
     locks = find_locks(config)
     async with AsyncExitStack() as held:
         for lock in locks:
             await _hold(held, lock, config)
-        for target in config.targets:
+        for target in targets:
             actions = await _detach_target(config, target)
             steps = await _list_way_back(config, target)
             done = [*actions, *(f"{number}. {step}" for number, step in enumerate(steps, 1))]
             sys.stdout.writelines(f"{target.name}: {what}\n" for what in done or ["nothing to remove"])
-    for lock in locks:
-        await lock.remove()
+    if len(targets) == len(config.targets):
+        for lock in locks:
+            await lock.remove()
 
 
 async def _hold(held: AsyncExitStack, lock: Lock, config: Config) -> None:

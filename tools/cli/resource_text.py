@@ -10,6 +10,7 @@ from flettner.tools.terminal.values import escape_text, format_latency, format_t
 
 Json = Mapping[str, Any]
 TRAFFIC = "traffic"  # the source that is lost while a split cannot be kept in force
+_BY_HAND = "is to apply by hand"
 _HELD = "is held: commit its change where the manifest is kept"
 
 
@@ -78,7 +79,9 @@ def format_notes(targets: Sequence[Json]) -> str:
 def _format_open_suggestions(target: Json) -> str:
     name = escape_text(target["name"])
     lines = [
-        f"{suggestion} needs approval: `flettner approve {suggestion}`"
+        f"{suggestion} {_BY_HAND}: `flettner suggestions {suggestion} --command` prints the new command line"
+        if target["mode"] == "advise"
+        else f"{suggestion} needs approval: `flettner approve {suggestion}`"
         for suggestion in map(escape_text, target["suggestions"])
     ]
     lines += [
@@ -102,7 +105,8 @@ def _name_rule(document: Json) -> str:
 
 def format_target_line(target: Json) -> str:
     """Return the state of a target, without measurements, in one line."""
-    pending = [f"{suggestion} needs approval" for suggestion in target["suggestions"]]
+    wants = _BY_HAND if target["mode"] == "advise" else "needs approval"
+    pending = [f"{suggestion} {wants}" for suggestion in target["suggestions"]]
     pending += [f"{suggestion} {_HELD}" for suggestion in target["held"]]
     parts = [
         _format_phase(target),

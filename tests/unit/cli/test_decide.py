@@ -86,6 +86,24 @@ def test_names_the_operator_who_may_not_approve_their_proposal(run: Run, daemon:
     assert (status, "ann proposed this change, so another operator must approve it" in err) == (1, True)
 
 
+def test_in_advise_mode_the_status_names_the_command_to_copy(run: Run, daemon: FakeDaemonView) -> None:
+    daemon.set(replace(daemon.targets()["chat"].state, mode="advise"))
+    daemon.suggest({"max_num_seqs": 128})
+
+    shown = run("status")[1]
+    status, command, _ = run("suggestions", "chat-s1", "--command")
+
+    assert (
+        "chat: chat-s1 is to apply by hand: `flettner suggestions chat-s1 --command` prints the new command"
+        in shown
+    )
+    assert "needs approval" not in shown
+    assert status == 0
+    assert command.startswith("vllm serve")
+    assert "--max-num-seqs 128" in command
+    assert run("suggestions", "--command")[0] == 2
+
+
 def test_lists_suggestions_with_their_change(run: Run, daemon: FakeDaemonView) -> None:
     daemon.suggest({"max_num_seqs": 128, "enforce_eager": None})
     daemon.suggest({"max_num_seqs": 96})
