@@ -6,7 +6,7 @@ from typing import Protocol
 
 from flettner.agent.audit.history import Accepted, Point
 from flettner.agent.config.changes import ReloadReport
-from flettner.agent.domain.events import Event
+from flettner.agent.domain.events import Event, Observed
 from flettner.agent.domain.model import Server, Slo
 from flettner.agent.domain.reading import Reading, SourceState
 from flettner.agent.domain.rollout import Rollout
@@ -33,6 +33,11 @@ class TargetView(Protocol):
     @property
     def reading(self) -> Reading | None:
         """Blue's latest reading; None if there is none yet."""
+        ...
+
+    @property
+    def observed(self) -> Observed | None:
+        """The latest second; None before the first."""
         ...
 
     @property

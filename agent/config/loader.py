@@ -98,12 +98,16 @@ def load_config(path: Path, *, build: BuildPlugin = loader.build_plugin) -> Conf
 def parse_config(text: str, *, here: Path, build: BuildPlugin = loader.build_plugin) -> Config:
     """Parse a TOML text. `here`: the base of its relative paths."""
     try:
-        document = loader.freeze_lists(tomllib.loads(text))
-        return _build_config(document, here, build)
+        return build_config(tomllib.loads(text), here=here, build=build)
     except RecursionError:
         raise ConfigError("not a flettner config: it is nested too deeply") from None
     except ValueError as error:
         raise ConfigError(f"not TOML: {error}") from error
+
+
+def build_config(document: dict[str, Any], *, here: Path, build: BuildPlugin = loader.build_plugin) -> Config:
+    """Build the config of the document of a TOML file. Raises ConfigError."""
+    return _build_config(loader.freeze_lists(document), here, build)
 
 
 def find_policies_dir(path: Path) -> Path | None:

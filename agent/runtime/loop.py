@@ -97,6 +97,7 @@ class TargetLoop:
     model_search: ModelSearch | None = None  # None: the performance model is not asked
     offset_s: float = 0.0  # by which its ticks differ from other targets', below 1
     reading: Reading | None = None
+    observed: Observed | None = None  # the latest second
     self_metrics: SelfMetrics = field(default_factory=SelfMetrics)
     events: int = 0
     writable: bool = True  # whether the last write to the journal succeeded
@@ -308,7 +309,7 @@ class TargetLoop:
             equal = {
                 server.name: arms[server.name] for server in self.state.fleet.running if server.name in arms
             }
-            observed = Observed(
+            self.observed = observed = Observed(
                 at=at,
                 reading=self.reading,
                 arms=arms,

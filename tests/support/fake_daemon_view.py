@@ -11,7 +11,16 @@ from flettner.agent.audit.offsets import SLICE_BYTES
 from flettner.agent.config.changes import ReloadReport
 from flettner.agent.domain.digest import digest
 from flettner.agent.domain.errors import ActError, FlettnerError
-from flettner.agent.domain.events import Aborted, Approved, ChangeAsked, Denied, Event, Paused, Resumed
+from flettner.agent.domain.events import (
+    Aborted,
+    Approved,
+    ChangeAsked,
+    Denied,
+    Event,
+    Observed,
+    Paused,
+    Resumed,
+)
 from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import (
     Evidence,
@@ -62,6 +71,7 @@ class FakeTarget:
     state: State
     slo: Slo = SLO
     reading: Reading | None = None
+    observed: Observed | None = None
     sources: Mapping[str, SourceState] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
     model: LearnedModel | None = None

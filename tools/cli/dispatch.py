@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "advise": "advise",
     "approve": "decide",
     "audit": "audit",
+    "bundle": "bundle",
     "check": "run",
     "completion": "completion",
     "demo": "demo",

@@ -32,6 +32,7 @@ LET_IN: Mapping[str, int] = {
     "showTarget": 404,
     "showModel": 404,
     "showTrace": 404,
+    "showInputs": 404,
     "pauseTarget": 404,
     "resumeTarget": 404,
     "askForChange": 404,

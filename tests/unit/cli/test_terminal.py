@@ -13,6 +13,7 @@ from tests.unit.cli.conftest import Run
 from tests.unit.cli.terminals import plain, terminal
 
 NO_JSON = {
+    "bundle": "writes a file; that is JSON",
     "detach": "says what it did, once, before flettner is removed",
     "completion": "prints a shell script",
     "audit export": "has its own machine-readable formats",
