@@ -121,7 +121,7 @@ def _add_range(command: argparse.ArgumentParser) -> None:
 
 def _show(args: argparse.Namespace) -> int:
     shown, unreadable, more = 0, 0, 0
-    for where, line in _lines(args.state_dir / JOURNAL, args.after):
+    for where, line in read_lines(args.state_dir / JOURNAL, args.after):
         try:
             record = parse_record(line)
         except BrokenLineError as error:
@@ -263,7 +263,7 @@ def _notes(result: Verification) -> Iterator[str]:
 
 def _export(args: argparse.Namespace) -> int:
     chosen = args.format != "jsonl" or args.target or args.since or args.until
-    for where, line in _lines(args.state_dir / JOURNAL, args.after):
+    for where, line in read_lines(args.state_dir / JOURNAL, args.after):
         if not chosen and not args.after:
             sys.stdout.buffer.write(line + b"\n")
             continue
@@ -290,7 +290,7 @@ def _key(args: argparse.Namespace) -> int:
     return OK
 
 
-def _lines(path: Path, after: int = 0) -> Iterator[tuple[str, bytes]]:
+def read_lines(path: Path, after: int = 0) -> Iterator[tuple[str, bytes]]:
     """Yield every complete line with its file and line number, in the files with entries after `after`."""
     try:
         for name, file, _ in open_files(path, after):

@@ -51,6 +51,7 @@ COMMANDS: Mapping[str, str] = {
     "predict": "predict",
     "propose": "decide",
     "reload": "decide",
+    "report": "report",
     "resume": "decide",
     "revert": "revert",
     "rollouts": "rollouts",

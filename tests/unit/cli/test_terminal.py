@@ -19,6 +19,7 @@ NO_JSON = {
     "audit export": "has its own machine-readable formats",
     "ids": "prints names for shell completion, one per line",
     "init": "writes a config",
+    "report": "writes a page",
     "revert": "command of the systemd unit that logs its actions",
     "run": "the daemon; it logs JSON without a terminal",
 }
