@@ -32,6 +32,7 @@ from flettner.agent.api.routes import (
     model,
     predictions,
     rollouts,
+    scrape_targets,
     series,
     suggestions,
     targets,
@@ -53,6 +54,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *log.OPERATIONS,
     *audit.OPERATIONS,
     *events.OPERATIONS,
+    *scrape_targets.OPERATIONS,
 )
 FAILED_AUTH: web.AppKey[FailedAuthLog] = web.AppKey("failed_auth", FailedAuthLog)
 AppEndpoint = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.smoke
 ROOT = Path(__file__).parents[3]
 RULES = ROOT / "deploy" / "prometheus" / "flettner.rules.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "flettner.json"
+VLLM_RULES = RULES.with_name("vllm.rules.yml")
+VLLM_DASHBOARD = DASHBOARD.with_name("vllm.json")
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 EXPORTED = {
     f"flettner_{metric.name}{suffix}"
@@ -25,18 +27,18 @@ EXPORTED = {
 }
 
 
-def rules() -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
+def rules(file: Path = RULES) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = yaml.safe_load(file.read_text())["groups"][0]["rules"]
     return entries
 
 
-def panels() -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
+def panels(dashboard: Path = DASHBOARD) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = json.loads(dashboard.read_text())["panels"]
     return entries
 
 
-def expressions() -> Iterator[str]:
-    for panel in panels():
+def expressions(dashboard: Path = DASHBOARD) -> Iterator[str]:
+    for panel in panels(dashboard):
         for target in panel.get("targets", ()):
             yield target["expr"]
 
@@ -46,18 +48,21 @@ def promtool(*words: str) -> tuple[int, str]:
     return ran.returncode, ran.stdout + ran.stderr
 
 
-def test_promtool_accepts_the_rules() -> None:
-    code, output = promtool("check", "rules", "--lint=all", "--lint-fatal", RULES.name)
+@pytest.mark.parametrize("file", [RULES, VLLM_RULES])
+def test_promtool_accepts_the_rules(file: Path) -> None:
+    code, output = promtool("check", "rules", "--lint=all", "--lint-fatal", file.name)
 
     assert code == 0, output
 
 
-def test_each_rule_fires_only_on_its_condition() -> None:
-    code, output = promtool("test", "rules", "flettner.test.yml")
+@pytest.mark.parametrize("file", [RULES, VLLM_RULES])
+def test_each_rule_fires_only_on_its_condition(file: Path) -> None:
+    tests = file.with_name(file.name.replace(".rules.", ".test."))
+    code, output = promtool("test", "rules", tests.name)
 
     assert code == 0, output
-    tests = (RULES.parent / "flettner.test.yml").read_text()
-    assert {rule["alert"] for rule in rules() if rule["alert"] not in tests} == set()
+    alerts = {rule["alert"] for rule in rules(file) if "alert" in rule}
+    assert {alert for alert in alerts if alert not in tests.read_text()} == set()
 
 
 def test_each_rule_queries_existing_metrics() -> None:
@@ -74,8 +79,20 @@ def test_each_alert_has_its_section_in_the_runbook() -> None:
     assert all(rule["annotations"]["runbook_url"].endswith(f"#{rule['alert'].lower()}") for rule in rules())
 
 
-def test_each_alert_has_a_severity_and_a_description() -> None:
-    for rule in rules():
+def test_each_alert_of_vllm_has_its_section_in_the_guide() -> None:
+    guide = ROOT / "docs" / "how-to" / "grafana-and-alerts.md"
+    headings = set(re.findall(r"^### (\w+)$", guide.read_text(), re.MULTILINE))
+    alerts = {
+        rule["alert"]: rule["annotations"]["runbook_url"] for rule in rules(VLLM_RULES) if "alert" in rule
+    }
+
+    assert set(alerts) == headings
+    assert all(url == f"docs/how-to/grafana-and-alerts.md#{alert.lower()}" for alert, url in alerts.items())
+
+
+@pytest.mark.parametrize("file", [RULES, VLLM_RULES])
+def test_each_alert_has_a_severity_and_a_description(file: Path) -> None:
+    for rule in (rule for rule in rules(file) if "alert" in rule):
         assert rule["labels"]["severity"] in {"info", "warning", "critical"}
         assert rule["annotations"]["summary"]
         assert rule["annotations"]["description"]
@@ -99,9 +116,10 @@ def test_prometheus_parses_each_query_of_the_dashboard(tmp_path: Path) -> None:
     assert code == 0, output
 
 
-def test_the_panels_do_not_overlap() -> None:
+@pytest.mark.parametrize("dashboard", [DASHBOARD, VLLM_DASHBOARD])
+def test_the_panels_do_not_overlap(dashboard: Path) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in panels():
+    for panel in panels(dashboard):
         place = panel["gridPos"]
         cells = {
             (place["x"] + right, place["y"] + down)
@@ -111,4 +129,4 @@ def test_the_panels_do_not_overlap() -> None:
         assert place["x"] + place["w"] <= 24
         assert not cells & taken, panel["title"]
         taken |= cells
-    assert len({panel["id"] for panel in panels()}) == len(panels())
+    assert len({panel["id"] for panel in panels(dashboard)}) == len(panels(dashboard))

@@ -33,6 +33,7 @@ LET_IN: Mapping[str, int] = {
     "showModel": 404,
     "showTrace": 404,
     "showInputs": 404,
+    "listScrapeTargets": 200,
     "pauseTarget": 404,
     "resumeTarget": 404,
     "askForChange": 404,
