@@ -77,6 +77,7 @@ class Config:
     anchor: AnchorOptions = field(default_factory=AnchorOptions)
     notify: tuple[Receiver, ...] = ()
     authenticators: tuple[ConfiguredPlugin, ...] = ()
+    otlp_endpoint: str = ""  # of a collector, for traces of rollouts; empty: none
     public_url: str = ""  # of the console, for links in notices; empty: no links
     values: Mapping[str, object] = field(default_factory=dict)  # of each key, to compare with another file
 
@@ -161,6 +162,7 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
         state_dir=_resolve_path(here, tables.agent.state_dir),
         mode=tables.agent.mode,
         learn=tables.agent.learn,
+        otlp_endpoint=tables.agent.otlp_endpoint or "",
         approval=tables.agent.approval,
         api=_listen_options(tables.api, here),
         targets=tuple(

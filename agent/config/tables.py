@@ -79,6 +79,7 @@ class AgentTable(ConfigTable):
     approval: Approvers = "any"
     policies_dir: PathText | None = None
     learn: bool = True
+    otlp_endpoint: PublicUrl | None = None
     audit: AuditTable = AuditTable()
 
 

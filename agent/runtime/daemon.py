@@ -24,6 +24,7 @@ from flettner.agent.runtime.anchor_schedule import AnchorSchedule
 from flettner.agent.runtime.config_reload import ConfigReload
 from flettner.agent.runtime.loop import TargetLoop
 from flettner.agent.runtime.process_clock import ProcessClock, is_at_rest
+from flettner.agent.runtime.trace_export import TraceExport
 from flettner.agent.telemetry.sdnotify import SystemdNotifier, find_notifier, read_watchdog_s
 
 STUCK_S = 10.0  # without a step, at one tick a second, after which a loop counts as stuck
@@ -39,6 +40,7 @@ class Daemon:
     history: History
     deliveries: Sequence[NoticeDelivery] = ()
     anchors: AnchorSchedule | None = None
+    traces: TraceExport | None = None  # None: no collector is configured
     worker: Worker = field(default_factory=InlineWorker)
     systemd: SystemdNotifier = field(default_factory=find_notifier)
     config: ConfigReload | None = None  # None: there is no file to reload
@@ -64,6 +66,8 @@ class Daemon:
                 tasks.create_task(self._feed_watchdog(ready), name="watchdog")
                 if self.anchors is not None:
                     tasks.create_task(self.anchors.run(), name="anchors")
+                if self.traces is not None:
+                    tasks.create_task(self.traces.run(), name="traces")
                 self.deliver(self.deliveries)
         self.systemd.stopping("unfinished rollouts are in the journal")
         await self.worker.close()

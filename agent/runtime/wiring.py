@@ -52,6 +52,7 @@ from flettner.agent.runtime.model_file import ModelFile
 from flettner.agent.runtime.model_search import ModelSearch
 from flettner.agent.runtime.process_clock import ProcessClock
 from flettner.agent.runtime.time_series import HistorySource, TimeSeries
+from flettner.agent.runtime.trace_export import TraceExport, build_sender
 from flettner.primitives.wall_clock import utc_now
 
 COLLECT_AFTER = 50_000  # new objects, some MiB; Python's default: 700
@@ -234,6 +235,7 @@ def assemble(
             history=history,
             deliveries=tuple(deliver(config, receiver) for receiver in config.notify),
             anchors=anchors,
+            traces=build_traces(config, journal),
             worker=worker,
             config=build_reload(config, mode, load, journal, deliver, clock.now)
             if load is not None
@@ -244,6 +246,14 @@ def assemble(
             yield daemon, epoch
         finally:
             journal.close()
+
+
+def build_traces(config: Config, journal: Journal) -> TraceExport | None:
+    """Raises ConfigError without the packages."""
+    if not config.otlp_endpoint:
+        return None
+    send = build_sender(config.otlp_endpoint)
+    return TraceExport(follow=journal.subscribe, head=journal.head.seq, send=send)
 
 
 def build_reload(

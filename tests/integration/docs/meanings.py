@@ -6,6 +6,7 @@ MEANINGS = {
     "`auto`: also applies, inside the bounds, reversible changes invisible to users",
     "agent.approval": "`other`: what an operator proposed needs the approval of another operator",
     "agent.learn": "record the load and fit the law of step time: [prediction](../prediction.md)",
+    "agent.otlp_endpoint": "for [traces](../how-to/grafana-and-alerts.md#traces-of-rollouts) by OTLP/HTTP",
     "agent.policies_dir": "a folder with your own policies: [writing a policy](../writing-a-policy.md)",
     "agent.audit.segment_mb": "a file of the audit is closed at this size in MiB, ...",
     "agent.audit.segment_age": "... or at this age",
