@@ -22,6 +22,8 @@ SEVERITIES = ("error", "warning", "info")
 STEPS = 6  # of one rule that corrects itself
 ROUNDS = 4  # 6,000 random commands needed at most three
 
+_LAYOUT = frozenset({"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"})
+
 _Error = tuple[str, str]
 """A reason not to start: the rule and its source, which stay the same while numbers change."""
 
@@ -196,9 +198,9 @@ class _Attempt:
         if contradiction := _find_contradiction(findings) or self._find_wider_fix(findings):
             return contradiction
         followed: Finding | None = None
-        unsolved = self._find_unsolved(findings)
+        unsolved, failed = self._find_unsolved(findings), self._find_failed(findings)
         for finding in sorted(findings, key=_severity):
-            measured = id(finding) in self._live
+            measured, waits = id(finding) in self._live, _waits_for_start(finding)
             if measured and followed is not None and finding.to:
                 self._later.append(
                     f"{_describe(finding)}: one change at a time; first measure {_describe(followed)}"
@@ -207,6 +209,8 @@ class _Attempt:
                 self._later.append(
                     f"{_describe(finding)}: first end the error in the log ({name_of(unsolved.rule)})"
                 )
+            elif waits and failed and finding.rule != failed.rule:
+                self._later.append(f"{_describe(finding)}: first start with {_describe(failed)}")
             elif finding.to or finding.env:
                 if finding.severity == "error" and _error(finding) in self._ended:
                     return Outranked(finding, self._ended[_error(finding)], "an earlier change fixes it, too")
@@ -218,11 +222,13 @@ class _Attempt:
 
     def _find_unsolved(self, findings: Sequence[Finding]) -> Finding | None:
         """An error that only the log shows and that no change ends: other flags help to search its cause."""
-        notes = (
-            finding for finding in findings if finding.severity == "error" and not (finding.to or finding.env)
-        )
-        notes = (finding for finding in notes if finding.rule not in HEALTH)
-        return next((finding for finding in notes if _error(finding) not in self._errors), None)
+        return self._find_failed([finding for finding in findings if not (finding.to or finding.env)])
+
+    def _find_failed(self, findings: Sequence[Finding]) -> Finding | None:
+        """An error that only the log shows."""
+        errors = (finding for finding in findings if finding.severity == "error")
+        errors = (finding for finding in errors if finding.rule not in HEALTH)
+        return next((finding for finding in errors if _error(finding) not in self._errors), None)
 
     def _find_wider_fix(self, findings: Sequence[Finding]) -> Outranked[Finding] | None:
         """The kept error that a contradicting error's change fixes, too, unlike the other way round."""
@@ -282,6 +288,11 @@ class _Attempt:
             env={name: value for finding in self._followed for name, value in finding.env.items()},
             later=tuple(self._later),
         )
+
+
+def _waits_for_start(finding: Finding) -> bool:
+    """Whether it is another layout that nothing asks for yet: a server that fails first has to start."""
+    return finding.severity == "info" and not _LAYOUT.isdisjoint(finding.to)
 
 
 def _combine(finding: Finding, remedy: Finding) -> Finding:

@@ -27,6 +27,7 @@ class StartFacts:
     kv_tokens: int | None = None
     request_gib: float | None = None  # KV cache of one request of full length
     longest: int | None = None  # tokens of the longest request that fits
+    loaded: bool = False  # the weights: the log shows the KV cache, or a later step
     ran_out: bool = False  # of memory, once or more
     stage: str = ""  # of the last such error, by its traceback: "load", "profile" or "" (later, or unknown)
     missing_gib: float | None = None  # of the allocation that failed
@@ -58,15 +59,20 @@ _PATTERNS: Mapping[str, tuple[str, str]] = {  # how to choose among several line
         r"(?:exceeds available|sizes from max \d+ to \d+ to fit) Mamba cache blocks \((\d+)(?: blocks|\))",
     ),
 }
+_AFTER_LOADING = ("weights_gib", "kv_gib", "request_gib", "kv_tokens", "longest", "warm_up_seqs")
 _UNCOUNTED = r"graph memory profiling is disabled.{0,400}?from (\d?\.?\d+) to (\d?\.?\d+)"
 _FREE = r"Free memory on device\D*\d* ?\((\d+\.?\d*)/(\d+\.?\d*) GiB\) on startup"
 _SHARE = r"'gpu_memory_utilization': (\d?\.\d+)|GPU memory utilization \((\d?\.\d+),"
 _CAPACITY = rf"total capac\w+ of {_SIZE}|{_SIZE} total capacity"
+_LOADED = r"KV cache specs|KV cache size:|Mamba cache blocks|Application startup complete|Avg generation"
 _FAILED = rf"Tried to allocate {_SIZE}"
 _LEFT = rf"{_SIZE} (?:is )?free"
 _OWN = rf"this process has {_SIZE} memory in use"
 _STAGES = {
-    "load": r"\bin (?:load_model|load_weights|initialize_model|create_weights)\b",
+    "load": (
+        r"\bin (?:load_model|load_weights|initialize_model|create_weights)\b"
+        r"|Failed to load model - not enough GPU memory"
+    ),
     "profile": r"\bin (?:profile_run|determine_available_memory|determine_num_available_blocks)\b",
 }
 """As text, compiled on use: most commands are checked without a log."""
@@ -99,6 +105,7 @@ def _read_facts(log: tuple[str, ...]) -> StartFacts:
         total_gib=min((float(match[2]) for match in free), default=None) or failed.total_gib,
         free_gib=min((float(match[1]) for match in free), default=None),
         weights_gib=numbers["weights_gib"],
+        loaded=any(numbers[name] is not None for name in _AFTER_LOADING) or bool(re.search(_LOADED, text)),
         kv_gib=numbers["kv_gib"],
         kv_tokens=whole["kv_tokens"],
         request_gib=numbers["request_gib"],
@@ -123,7 +130,7 @@ def _read_failure(log: Sequence[str]) -> StartFacts:
     wanted, left = _gib(re.search(_FAILED, line)), _gib(re.search(_LEFT, line))
     total, own = _gib(re.search(_CAPACITY, line)), _gib(re.search(_OWN, line))
     known = total is not None and left is not None and own is not None
-    trace = [each[:LONGEST_LINE] for each in log[max(0, place - _TRACEBACK) : place]]
+    trace = [each[:LONGEST_LINE] for each in log[max(0, place - _TRACEBACK) : place + 1]]
     return StartFacts(
         ran_out=True,
         stage=next(

@@ -24,20 +24,21 @@ AWQ_MARLIN = (0, 6)  # 0.5.4 brought awq_marlin
 AWQ_FORCED_UP_TO = (0, 20)  # by 0.32 awq, awq_marlin and auto_awq are one; 0.11 to 0.19 obey the name
 
 
+def _is_before_turing(config: ServeConfig) -> bool:
+    return bool(config.card and config.card.capability and config.card.capability < OLDEST_BUILT)
+
+
 def _check_volta(config: ServeConfig) -> Iterable[Finding]:
-    capability = config.card.capability if config.card else None
-    if (
-        config.card is None
-        or capability is None
-        or capability >= OLDEST_BUILT
-        or not is_at_least(config, CUDA_13_SINCE)
-    ):
+    card = config.card
+    if card is None or card.capability is None:
+        return
+    if not _is_before_turing(config) or not is_at_least(config, CUDA_13_SINCE):
         return
     yield Finding(
         rule="E1",
         severity="warning",
         why=(
-            f"{config.card.name} has compute capability {capability[0]}.{capability[1]}: vLLM's own wheels "
+            f"{card.name} has compute capability {card.capability[0]}.{card.capability[1]}: vLLM's own wheels "
             f"and images since 0.20 are built for {OLDEST_BUILT[0]}.{OLDEST_BUILT[1]} and later"
         ),
         expects="it runs with a custom build for CUDA 12, or with a release before 0.20",
@@ -61,11 +62,15 @@ def _check_engine_version(config: ServeConfig) -> Iterable[Finding]:
         why = f"vLLM {config.version} is older than 0.14"
     else:
         return
+    last = _is_before_turing(config)
     yield Finding(
         rule="E1",
-        severity="warning" if nim or before_ampere else "info",
-        why=f"{why}: it lacks the Marlin kernels for older GPUs and async scheduling by default (since 0.14)",
-        expects="a current community release has both: measure it",
+        severity="warning" if nim or (before_ampere and not last) else "info",
+        why=f"{why}: it lacks {'' if last else 'the Marlin kernels for older GPUs and '}async scheduling by "
+        "default (since 0.14)",
+        expects="0.14 to 0.19 have it; vLLM's own wheels and images since 0.20 do not run on this GPU"
+        if last
+        else "a current community release has both: measure it",
         risks="flags were renamed and removed since: lint the command line again for the new version",
         evidence={"version": config.version},
     )

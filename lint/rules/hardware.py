@@ -121,7 +121,9 @@ def _turing_finding(config: ServeConfig, forced: _ForcedBackend, card: str) -> F
 
 def _check_number_formats(config: ServeConfig) -> Iterable[Finding]:
     """Dtypes and quantizations that vLLM refuses on this GPU or for this model."""
-    for check in (*quantization.CHECKS, precision.check_bfloat16, precision.check_float16):
+    loaded = config.start is not None and config.start.loaded  # the log knows better: a build of its own
+    formats = () if loaded else quantization.CHECKS
+    for check in (*formats, precision.check_bfloat16, precision.check_float16):
         yield from map(_build_refusal(config), check(config))
 
 

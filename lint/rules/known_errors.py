@@ -20,6 +20,7 @@ from flettner.vllm_facts.values import Knob, Value
 FILES = ("requests", "models", "weights", "layouts", "caches", "host", "kernels", "warnings")
 AT_START = ("start",)  # errors of other rules, which report the same before a start: see start_errors.py
 PINNED = "kv_cache_memory_bytes"
+_NO_HYBRID = "disable_hybrid_kv_cache_manager"
 _PARSERS = (
     ("llama-4", "llama4_pythonic"),
     ("llama-3", "llama3_json"),
@@ -179,7 +180,14 @@ def raise_pinned(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Val
 
 def keep_hybrid(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
     connector = json_entries(config, "kv_transfer_config").get("kv_connector")
-    return {"disable_hybrid_kv_cache_manager": False} if connector in _HYBRID_CONNECTORS else {}
+    return {_NO_HYBRID: False} if connector in _HYBRID_CONNECTORS else {}
+
+
+def keep_hybrid_without_connector(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """Without a connector nothing but the flag turns the manager off."""
+    setting = config.setting
+    connects = setting.get("kv_transfer_config") or setting.get("kv_offloading_size")
+    return {} if connects or _NO_HYBRID not in setting else {_NO_HYBRID: None}
 
 
 def has_no_template(config: ServeConfig) -> bool:
@@ -232,7 +240,8 @@ FUNCTIONS = {
     function.__name__: function
     for function in (
         *(enable_tools, matching_parser, raise_batch, half_on_gpus, pipeline_for_tensor),
-        *(current_connector, raise_pinned, keep_hybrid, has_no_template, lacks_tool_flags, serves_adapters),
+        *(current_connector, raise_pinned, keep_hybrid, keep_hybrid_without_connector),
+        *(has_no_template, lacks_tool_flags, serves_adapters),
         *(is_tensor_parallel, is_not_tensor_parallel, speculates, does_not_speculate, has_fixed_cache_size),
         *(is_short_of_cache, lacks_no_kernel, has_unnamed_cause),
     )

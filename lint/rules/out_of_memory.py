@@ -11,7 +11,14 @@ from flettner.lint.recogniser import recogniser
 from flettner.vllm_facts.references import CONSERVING_MEMORY
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import effective_batched_tokens, effective_seqs, memory_share
-from flettner.vllm_facts.sizing.kv_cache import GIB, USABLE, estimate_fit, longest_request
+from flettner.vllm_facts.sizing.kv_cache import (
+    ERROR,
+    GIB,
+    USABLE,
+    estimate_fit,
+    fit_in_16_bit,
+    longest_request,
+)
 from flettner.vllm_facts.sizing.limits import (
     LENGTH,
     MOST_SHARE,
@@ -75,8 +82,8 @@ def _out_of_memory(match: re.Match[str], config: ServeConfig) -> Finding | None:
     start = config.start or StartFacts()
     if start.warm_up_seqs is not None:
         return None  # F5 knows more
-    if start.stage == "load":
-        return _weights_too_large(match)
+    if start.stage == "load" or _weights_exceed_share(config):
+        return _weights_too_large(match, config)
     others = _describe_others(start)
     if start.stage == "profile":
         to, why, expects = _shrink_step(config)
@@ -223,17 +230,27 @@ def _describe_others(start: StartFacts) -> str:
     return f"; other processes hold {held} (nvidia-smi lists them)"
 
 
-def _weights_too_large(match: re.Match[str]) -> Finding:
+def _weights_exceed_share(config: ServeConfig) -> bool:
+    """Whether the weights leave no KV cache at the highest share, by the estimate or what the log measured."""
+    fit = estimate_fit(config, share=MOST_SHARE)
+    return fit is not None and fit.kv_gib < -ERROR * fit.budget_gib
+
+
+def _weights_too_large(match: re.Match[str], config: ServeConfig) -> Finding:
+    narrow = fit_in_16_bit(config)
+    advice = (
+        f"a quantised checkpoint, or more GPUs for an engine; a lower {SHARE} does not help. If the checkpoint "
+        "is quantised, check that its own config is read (--hf-config-path, --quantization)"
+    )
     return Finding(
         rule="M2",
+        klass="gated" if narrow else "note",
         severity="error",
-        why="the log shows a CUDA out of memory while the weights were loaded: they do not fit the "
-        "GPU in the format in which they are read",
-        expects=(
-            f"a quantised checkpoint, or more GPUs for an engine; a lower {SHARE} "
-            "does not help. If the checkpoint is quantised, check that its own config is read "
-            "(--hf-config-path, --quantization)"
-        ),
+        why="the log shows a CUDA out of memory: the weights do not fit the GPU in "
+        + ("float32, and do in 16 bit" if narrow else "the format in which they are read"),
+        to=narrow,
+        expects="it starts, with half the memory for weights" if narrow else advice,
+        risks="answers may differ from those in float32" if narrow else "none known",
         source=f"{CONSERVING_MEMORY}; vllm-project/vllm#16128",
         evidence={"line": match[0][:160]},
     )

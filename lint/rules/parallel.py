@@ -19,7 +19,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     is_split,
     layout,
 )
-from flettner.vllm_facts.sizing.kv_cache import GIB, KvCacheFit, estimate_fit, longest_request
+from flettner.vllm_facts.sizing.kv_cache import GIB, KvCacheFit, estimate_fit, fit_in_16_bit, longest_request
 from flettner.vllm_facts.sizing.parallel_layouts import (
     LADDER,
     NVLINK_LOST,
@@ -110,9 +110,9 @@ def _smaller_layout(config: ServeConfig) -> Layout | None:
 
 
 def _too_large_finding(config: ServeConfig, model: Model, now: Layout, took: KvCacheFit) -> Finding:
-    to, plan = plan_changes(config), plan_layout(config)
-    expects = "quantised weights, or larger or more GPUs, fit"
-    if to and plan:
+    to, plan = fit_in_16_bit(config), plan_layout(config)
+    expects = "it fits in 16 bit" if to else "quantised weights, or larger or more GPUs, fit"
+    if not to and (to := plan_changes(config)) and plan:
         staged = plan.layout.pp > now.pp and is_pcie_only(config)
         expects = f"it fits as {_describe_engines(plan.layout)}"
         expects += ", the layout with the least exchange over PCIe" if staged else ""

@@ -109,6 +109,26 @@ def _fp8(match: re.Match[str], config: ServeConfig) -> Finding:
     )
 
 
+def _no_backend(match: re.Match[str], config: ServeConfig) -> Finding:
+    """The message lists what each attention backend lacks. If one lacks only the cache's format, that is it."""
+    lacks = {name: parts.split(", ") for name, parts in re.findall(r"(\w+): \[([^\]]*)\]", match["reasons"])}
+    of_cache = ["kv_cache_dtype not supported"]
+    nearest = min(lacks, key=lambda name: (lacks[name] != of_cache, len(lacks[name])), default="")
+    to: dict[Knob, Value] = {}
+    if lacks.get(nearest) == of_cache and match["cache"] != "auto":
+        to = {"kv_cache_dtype": None if config.setting.get("kv_cache_dtype") else "bfloat16"}
+    lack = f": {nearest} lacks the least ({', '.join(lacks[nearest])})" if nearest else ""
+    return _start_error(
+        "H1",
+        f"it did not start: no attention backend runs this model, KV cache and head size on this GPU{lack}",
+        to,
+        f"it starts with {nearest}"
+        if to
+        else "another release or another kind of GPU: what each backend lacks is in the message",
+        risks="the KV cache holds half as many tokens" if to else "none known",
+    )
+
+
 def _unknown_flags(match: re.Match[str], config: ServeConfig) -> Finding | None:
     named = [word.lstrip("-").replace("-", "_") for word in re.findall(r"--[\w-]+", match["words"])]
     given = [knob for knob in named if knob in config.setting]
@@ -231,6 +251,14 @@ LINTS = (
         _fp8,
         reports="a KV cache or weights in fp8 that this GPU does not have",
         source="vllm-project/vllm#26431; vllm-project/vllm#45829",
+    ),
+    recogniser(
+        "H1",
+        r"No valid attention backend found for \w+ with .{0,600}?kv_cache_dtype=(?P<cache>\w+)"
+        r".{0,600}?Reasons: \{(?P<reasons>.{0,1500}?\])\}",
+        _no_backend,
+        reports="a model, KV cache or head size for which this GPU has no attention backend",
+        source="vllm/platforms/cuda.py: 'No valid attention backend found'; vllm-project/vllm#32732",
     ),
     recogniser(
         "V1",

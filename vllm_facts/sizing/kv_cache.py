@@ -5,13 +5,14 @@ vLLM 0.20), and the rest is KV cache (v1/worker/gpu_worker.py: determine_availab
 of a token are exact to about 1 %; the overhead is an estimate, so an answer that hangs on it is None.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Literal
 
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.serve_config import Model, ServeConfig
-from flettner.vllm_facts.sizing.dtypes import dtype_in_force
+from flettner.vllm_facts.sizing.dtypes import AMPERE, dtype_in_force, type_without_float16
 from flettner.vllm_facts.sizing.effective_flags import (
     Layout,
     effective_batched_tokens,
@@ -22,6 +23,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     number_of,
 )
 from flettner.vllm_facts.start_facts import StartFacts
+from flettner.vllm_facts.values import Knob, Value
 
 GIB = 2**30
 
@@ -139,6 +141,16 @@ def estimate_fit(
         why=_explain(config.card.name, budget, weights, overhead, tokens if kv > 0 else None, most, bound)
         + measured,
     )
+
+
+def fit_in_16_bit(config: ServeConfig) -> Mapping[Knob, Value]:
+    """The dtype that makes weights fit which in float32 do not; empty if it is another, or they do not either."""
+    if dtype_in_force(config) != "float32" or type_without_float16(config.model) or config.card is None:
+        return {}
+    narrow = "half" if (config.card.capability or AMPERE) < AMPERE else "bfloat16"
+    start = config.start and replace(config.start, weights_gib=None, kv_gib=None)
+    fit = estimate_fit(replace(config, setting={**config.setting, "dtype": narrow}, start=start))
+    return {"dtype": narrow} if fit is not None and fit.fits else {}
 
 
 def _is_logged_to_fit(config: ServeConfig, shape: Layout, share: float) -> bool:

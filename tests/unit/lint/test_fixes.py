@@ -218,6 +218,23 @@ def test_applies_only_the_first_measured_finding() -> None:
     )
 
 
+def test_another_layout_waits_until_a_server_that_failed_starts() -> None:
+    """The log's error is no fault of the flags alone: they show it only together with the log."""
+    failed = finding("H", "error", kv_cache_dtype="bfloat16")
+    split, graphs = (
+        finding("D", "info", tensor_parallel_size=1, pipeline_parallel_size=8),
+        finding("G", seed=1),
+    )
+    config = replace(CASE, log=("it failed",))
+
+    fixes = find_fixes(config, [FixedLint(split), FixedLint(graphs)], standing=[failed], rank=keep_order)
+
+    assert fixes.to == {"kv_cache_dtype": "bfloat16", "seed": 1}
+    assert fixes.later == (
+        "D (tensor_parallel_size 1, pipeline_parallel_size 8): first start with H (kv_cache_dtype bfloat16)",
+    )
+
+
 def test_flags_and_traffic_that_agree_are_one_finding() -> None:
     seen = Proposal(
         rule="G",

@@ -1,10 +1,13 @@
 """Lines of a server's log, however they reach lint. The tables of cases have a line of each kind."""
 
+from dataclasses import replace
+
 import pytest
 
 from flettner.lint.fixes import find_fixes
-from flettner.lint.rules import all_lints, log, out_of_memory, start, unknown_error
+from flettner.lint.rules import all_lints, hardware, log, out_of_memory, start, unknown_error
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
+from flettner.vllm_facts.sizing.gpus import find_gpu
 from tests.support.lint_cases import case, findings
 
 LINTS = (*log.LINTS, *out_of_memory.LINTS, *start.LINTS)
@@ -114,3 +117,11 @@ def test_flags_that_do_not_start_are_corrected_beside_an_error_in_the_log() -> N
     config = case("vllm serve m --swap-space 4", log=("NCCL error: unhandled system error",))
 
     assert find_fixes(config, all_lints()).to["swap_space"] is None
+
+
+def test_a_log_that_gets_past_the_weights_refutes_that_they_cannot_be_read() -> None:
+    config = case("vllm serve m --quantization awq", card=find_gpu("V100"))
+    loaded = replace(config, log=("ValueError: failed to convert the KV cache specs to one unified type.",))
+
+    assert [each.rule for each in findings(hardware.LINTS, config)] == ["H2"]
+    assert not findings(hardware.LINTS, loaded)

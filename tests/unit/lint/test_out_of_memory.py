@@ -9,9 +9,10 @@ from flettner.lint.rules import all_lints
 from flettner.lint.rules.out_of_memory import COUNTS_GRAPHS
 from flettner.vllm_facts.serve_config import GpuModel, Model
 from flettner.vllm_facts.values import Value, as_number
-from tests.support.lint_cases import A10, LLAMA_8B, case
+from tests.support.lint_cases import A10, LLAMA_8B, LLAMA_70B, case
 
 KV = "INFO Available KV cache memory: 2.97 GiB"
+TURING_22 = GpuModel(name="RTX 2080 Ti 22GB", memory_gib=22, capability=(7, 5))
 NEED = "INFO Maximum concurrency for 8,192 tokens per request: 1.22x"  # 2.44 GiB for a request
 ROOMY = NEED.replace("1.22x", "4.00x")
 WARM_UP = "RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests."
@@ -129,3 +130,34 @@ def test_memory_that_other_processes_hold_is_named_and_binds() -> None:
 
     assert "other processes hold 10.0 of the 22.4 GiB" in fixes.findings[0].why
     assert (as_number(fixes.to.get("gpu_memory_utilization")) or 0.0) <= 1 - 10 / 22.4
+
+
+FULL = failed("0.50 GiB", "0.02 GiB", own="22.30 GiB")
+
+
+def test_weights_that_did_not_load_are_said_to_be_too_large_and_change_no_share() -> None:
+    """The message is vLLM's own; it advises a lower share, which cannot help."""
+    line = f"ERROR [x.py:1] Failed to load model - not enough GPU memory. Try … (original error: {FULL})"
+
+    fixes = fixes_of(line, flags="--max-num-seqs 64 --max-model-len 8192")
+
+    assert not fixes.to
+    assert "the weights do not fit the GPU in the format" in fixes.findings[0].why
+
+
+def test_weights_that_exceed_the_card_by_the_estimate_change_no_share_either() -> None:
+    config = case("vllm serve m --tensor-parallel-size 1", log=(FULL,), card=A10, model=LLAMA_70B)
+
+    fixes = find_fixes_in_rounds(config, all_lints())
+
+    assert not {"gpu_memory_utilization", "max_num_seqs", "max_model_len"} & fixes.to.keys()
+    assert "the weights do not fit the GPU" in fixes.findings[0].why
+
+
+@pytest.mark.parametrize(("card", "dtype"), [(A10, "bfloat16"), (TURING_22, "half")])
+def test_weights_that_fit_in_16_bit_are_not_read_in_float32(card: GpuModel, dtype: str) -> None:
+    flags = "--dtype float --max-model-len 4096"
+
+    assert fixes_of(FULL, flags=flags, card=card, model=LLAMA_8B).to == {"dtype": dtype}
+    before = case(f"vllm serve m {flags}", card=card, gpus=1, model=LLAMA_8B)
+    assert find_fixes_in_rounds(before, all_lints()).to == {"dtype": dtype}
