@@ -38,8 +38,8 @@ def _check_volta(config: ServeConfig) -> Iterable[Finding]:
         rule="E1",
         severity="warning",
         why=(
-            f"{card.name} has compute capability {card.capability[0]}.{card.capability[1]}: vLLM's own wheels "
-            f"and images since 0.20 are built for {OLDEST_BUILT[0]}.{OLDEST_BUILT[1]} and later"
+            f"{card.name} has compute capability {card.capability[0]}.{card.capability[1]}: vLLM's own "
+            f"wheels and images since 0.20 are built for {OLDEST_BUILT[0]}.{OLDEST_BUILT[1]} and later"
         ),
         expects="it runs with a custom build for CUDA 12, or with a release before 0.20",
         risks="flags were renamed and removed since: lint the command line again for that version",

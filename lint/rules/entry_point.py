@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from flettner.vllm_facts.flag_parser import GLUED, STRAY, UNNAMED_MODEL
+from flettner.vllm_facts.releases import TABLE
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -20,6 +21,13 @@ def _check_unnamed_model(config: ServeConfig) -> Iterable[Finding]:
     """A model without --model, which the module `api_server` does not read."""
     name = text_of(config, UNNAMED_MODEL)
     if not name:
+        return
+    if name.replace("-", "_") in TABLE:
+        yield invalid_flags_finding(
+            f"{name} without dashes is no flag, but the name of a model, as are the words after it",
+            {},
+            expects=f"it starts with --{name} and its value",
+        )
         return
     if is_older_than(config, _READS_NONE):
         does = f"refuses {name} without --model"

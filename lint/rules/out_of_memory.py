@@ -231,7 +231,7 @@ def _describe_others(start: StartFacts) -> str:
 
 
 def _weights_exceed_share(config: ServeConfig) -> bool:
-    """Whether the weights leave no KV cache at the highest share, by the estimate or what the log measured."""
+    """Whether the weights leave no KV cache at the highest share, by the estimate or the log."""
     fit = estimate_fit(config, share=MOST_SHARE)
     return fit is not None and fit.kv_gib < -ERROR * fit.budget_gib
 
@@ -239,8 +239,8 @@ def _weights_exceed_share(config: ServeConfig) -> bool:
 def _weights_too_large(match: re.Match[str], config: ServeConfig) -> Finding:
     narrow = fit_in_16_bit(config)
     advice = (
-        f"a quantised checkpoint, or more GPUs for an engine; a lower {SHARE} does not help. If the checkpoint "
-        "is quantised, check that its own config is read (--hf-config-path, --quantization)"
+        f"a quantised checkpoint, or more GPUs for an engine; a lower {SHARE} does not help. If the "
+        "checkpoint is quantised, check that its own config is read (--hf-config-path, --quantization)"
     )
     return Finding(
         rule="M2",

@@ -1,15 +1,27 @@
-"""Speculative decoding that the log shows to be wasted: rule SD1."""
+"""Speculative decoding that the log shows to be wasted (rule SD1), and drafts without a backend (rule H1)."""
 
+import json
 import re
+from collections.abc import Iterable, Mapping
 
 from flettner.lint.recogniser import recogniser
 from flettner.vllm_facts.references import DOCS
-from flettner.vllm_facts.serve_config import Finding, ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import speculation_method
+from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    is_at_least,
+    json_entries,
+    json_entry,
+    speculation_method,
+    text_of,
+)
 from flettner.vllm_facts.values import Knob, Value
 
 _REJECTED = 5.0  # percent: below it not even a cheap draft pays, and most often the draft is a wrong one
 _ENOUGH = 200  # drafted tokens of one line
+_PARALLEL = frozenset({"dspark", "dflash"})  # their drafts look at all drafted tokens at once
+_BLACKWELL = (10, 0)
+_OWN_CACHE_SINCE = (0, 26)  # speculative_config.kv_cache_dtype
 _FLAGS = ("speculative_config", "spec_method", "spec_model", "spec_tokens")
 
 
@@ -42,7 +54,61 @@ def _rejected_drafts(match: re.Match[str], config: ServeConfig) -> Finding | Non
     )
 
 
+def drafts_in_parallel(config: ServeConfig) -> bool:
+    return speculation_method(config) in _PARALLEL
+
+
+def _check_draft_cache(config: ServeConfig) -> Iterable[Finding]:
+    """A draft model inherits the KV cache of its target, for which its attention may have no backend."""
+    cache, method = text_of(config, "kv_cache_dtype"), speculation_method(config)
+    draft = text_of(config, "spec_model") or str(json_entry(config, "speculative_config", "model") or "")
+    if (
+        not drafts_in_parallel(config)
+        or not cache.startswith("fp8")
+        or draft in ("", config.setting.get("model"))
+    ):
+        return
+    if json_entry(config, "speculative_config", "kv_cache_dtype") is not None:
+        return
+    capability = config.card.capability if config.card else None
+    latent = cache == "fp8_ds_mla" or (config.model is not None and config.model.mla)
+    if not latent and (capability is None or capability < _BLACKWELL):
+        return
+    named = "is made for latent attention" if latent else "is read by causal attention only on this GPU"
+    yield Finding(
+        rule="H1",
+        klass="gated",
+        severity="warning",
+        why=(
+            f"the {method} draft inherits --kv-cache-dtype {cache}, which {named}: it finds no attention "
+            "backend, and the server does not start"
+        ),
+        to=own_cache(config),
+        expects="the draft keeps a small KV cache in 16 bit, its target that in fp8; before 0.26 only a KV "
+        "cache without fp8, or another method, starts",
+        risks="none known",
+        evidence={"kv_cache_dtype": cache, "method": method},
+    )
+
+
+def own_cache(config: ServeConfig) -> Mapping[Knob, Value]:
+    """The change that gives a draft model a KV cache in 16 bit, where the release can; else none."""
+    if not is_at_least(config, _OWN_CACHE_SINCE):
+        return {}
+    given = json_entries(config, "speculative_config")
+    if not given:
+        return {"speculative_config.kv_cache_dtype": "bfloat16"}
+    return {"speculative_config": json.dumps({**given, "kv_cache_dtype": "bfloat16"})}
+
+
 LINTS = (
+    DeploymentCheck(
+        rules=("H1",),
+        find=_check_draft_cache,
+        reports="a KV cache in fp8 that the draft model of DFlash or DSpark cannot have",
+        source="vllm-project/vllm#48787 (Blackwell); vllm-project/vllm#48380; vllm-project/vllm#48406",
+        needs=Needs(for_change=("version",), applies=drafts_in_parallel),
+    ),
     recogniser(
         "SD1",
         r"SpecDecoding metrics: .{0,300}?Drafted: (?P<drafted>\d{1,12}) tokens"

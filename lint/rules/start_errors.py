@@ -7,6 +7,7 @@ import re
 
 from flettner.lint.recogniser import recogniser
 from flettner.lint.rules.known_errors import AT_START, check_known_errors
+from flettner.lint.rules.speculation import drafts_in_parallel, own_cache
 from flettner.lint.rules.unknown_flags import is_unknown
 from flettner.vllm_facts.deprecated_flags import RENAMED
 from flettner.vllm_facts.references import DOCS, OPTIMIZATION
@@ -110,13 +111,15 @@ def _fp8(match: re.Match[str], config: ServeConfig) -> Finding:
 
 
 def _no_backend(match: re.Match[str], config: ServeConfig) -> Finding:
-    """The message lists what each attention backend lacks. If one lacks only the cache's format, that is it."""
+    """The message lists what each backend lacks; a lack of the cache's format alone can be ended."""
     lacks = {name: parts.split(", ") for name, parts in re.findall(r"(\w+): \[([^\]]*)\]", match["reasons"])}
     of_cache = ["kv_cache_dtype not supported"]
     nearest = min(lacks, key=lambda name: (lacks[name] != of_cache, len(lacks[name])), default="")
     to: dict[Knob, Value] = {}
     if lacks.get(nearest) == of_cache and match["cache"] != "auto":
         to = {"kv_cache_dtype": None if config.setting.get("kv_cache_dtype") else "bfloat16"}
+        if "use_non_causal=True" in match[0] and drafts_in_parallel(config):
+            to = dict(own_cache(config))  # it is the draft's
     lack = f": {nearest} lacks the least ({', '.join(lacks[nearest])})" if nearest else ""
     return _start_error(
         "H1",

@@ -11,6 +11,7 @@ from flettner.vllm_facts.launch_files.shell_script import read_script, without_p
 from flettner.vllm_facts.launch_files.shell_variables import drop_unknown_flags
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, inner_place, list_words, word_of
+from flettner.vllm_facts.releases import TABLE
 from flettner.vllm_facts.shell_command.docker_run import (
     explain_entry,
     image_version,
@@ -39,12 +40,25 @@ def read_container(
         launches = [Launch(name="", start=words[0].start or start, words=words)]
     elif own and own[0].text == "serve" and "vllm" in image.rpartition("/")[2]:
         launches = [Launch(name="", start=start, words=(Word(text="vllm"), *own))]
+    elif not entry and "vllm" in image.rpartition("/")[2] and _are_server_flags(own):
+        launches = [Launch(name="", start=start, words=(Word(text="vllm"), Word(text="serve"), *own))]
     elif is_vllm_image(image):
         problem = f"{program} starts the server, and its flags are unknown"
         launches = [Launch(name="", start=start, problem=problem)]
     else:
         launches = []
     return [_complete(text, launch, image) for launch in launches]
+
+
+def _are_server_flags(words: Sequence[Word]) -> bool:
+    """Whether these are flags of vLLM alone, with a model, as KServe's runtimes give them to their images."""
+    flags = [word.text.partition("=")[0] for word in words if word.text.startswith("--")]
+    return "--model" in flags and words[0].text.startswith("--") and all(map(_is_known, flags))
+
+
+def _is_known(flag: str) -> bool:
+    name = flag.removeprefix("--").replace("-", "_")
+    return name in TABLE or name.removeprefix("no_") in TABLE
 
 
 _JOINED = re.compile(r"(?<!\S)\S{0,300}multi-node-serving\.sh")

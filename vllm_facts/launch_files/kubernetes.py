@@ -4,15 +4,36 @@ Deployments, StatefulSets, Jobs, LeaderWorkerSets and KServe's InferenceServices
 `image`, `command`, `args`, `env` and `resources`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flettner.vllm_facts.launch_files.containers import command_words, read_container
 from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word, line_of
-from flettner.vllm_facts.launch_files.yaml_nodes import Node, entries, get, items, list_words, text_at
+from flettner.vllm_facts.launch_files.yaml_nodes import (
+    Node,
+    entries,
+    get,
+    items,
+    list_words,
+    text_at,
+    word_of,
+)
 
 _WORKLOADS = frozenset({"Pod", "Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job"})
 """Resources whose controllers add no volume of their own; those of others, such as KServe's, do."""
+_RUNTIME_FLAGS = frozenset(
+    {
+        *("model_name", "model_dir", "model_revision", "tokenizer_revision", "backend", "task", "max_length"),
+        *("disable_lower_case", "disable_special_tokens", "add_special_tokens", "tensor_input_names"),
+        *("return_token_type_ids", "return_probabilities", "return_raw_logits", "http_port", "grpc_port"),
+    }
+)
+"""Flags of KServe's runtime for Hugging Face (python/huggingfaceserver/huggingfaceserver/__main__.py)."""
+_GENERATES = frozenset({"", "text_generation", "text2text_generation"})
+_SIZES = {
+    "tensorParallelSize": "--tensor-parallel-size",
+    "pipelineParallelSize": "--pipeline-parallel-size",
+}
 _DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
 
 
@@ -28,14 +49,13 @@ def read_manifest(text: str, document: Node) -> list[Launch]:
         little = plain and not _mounts_shared_memory(container)
         launches += [
             replace(
-                launch,
+                _spread(launch, document) if launch.words else launch,
                 name=label,
                 little_shared_memory="Kubernetes" if little else None,
-                hosts=int(size) if size.isdecimal() else None,
             )
             for launch in _read_container(text, container)
         ]
-    return launches
+    return [replace(launch, hosts=int(size)) for launch in launches] if size.isdecimal() else launches
 
 
 def _shares_memory(node: Node) -> bool:
@@ -97,30 +117,61 @@ def _is_runtime(container: Node) -> bool:
 
 
 def _kserve_launch(text: str, container: Node, start: int) -> Launch:
-    name = text_at(container, "modelFormat", "name")
-    if "vllm" in f"{name} {text_at(container, 'runtime')}".lower():
-        words = (
-            Word(text="vllm"),
-            Word(text="serve"),
-            Word(text="/mnt/models"),
-            *list_words(get(container, "args")),
-        )
-        env, remarks = read_env(text, container)
+    name, args = text_at(container, "modelFormat", "name"), list_words(get(container, "args"))
+    words = [Word(text="/mnt/models"), *args]
+    if "vllm" not in f"{name} {text_at(container, 'runtime')}".lower():
+        words = _hugging_face_words(args)
+    if not words:
         return Launch(
             name="",
             start=start,
-            words=words,
-            env=env,
-            gpus=count_gpus(container),
-            hosts=2 if get(container, "workerSpec") is not None else None,
-            unread=(f"line {line_of(text, start)}: the flags that KServe's runtime adds",),
-            remarks=tuple(remarks),
+            problem=f"KServe's runtime for {name} serves without vLLM: --backend or --task says so",
         )
+    env, remarks = read_env(text, container)
     return Launch(
         name="",
         start=start,
-        problem=f"KServe's runtime for {name} adds flags of its own: lint the pod that it creates",
+        words=(Word(text="vllm"), Word(text="serve"), *words),
+        env=env,
+        gpus=count_gpus(container),
+        unread=(f"line {line_of(text, start)}: the flags that KServe's runtime adds",),
+        remarks=tuple(remarks),
     )
+
+
+def _hugging_face_words(args: Sequence[Word]) -> list[Word]:
+    """The model and the flags that KServe's runtime for Hugging Face gives to vLLM; empty without vLLM."""
+    model, words, at = Word(text="/mnt/models"), list[Word](), 0
+    while at < len(args):
+        name, equals, value = args[at].text.partition("=")
+        has_value = not equals and at + 1 < len(args) and not args[at + 1].text.startswith("--")
+        each = args[at : at + 1 + has_value]
+        at += len(each)
+        own = name.removeprefix("--").replace("-", "_")
+        given = each[1].text if has_value else value
+        if own == "model_id":
+            model = Word(text=given)
+        elif (own == "backend" and given == "huggingface") or (own == "task" and given not in _GENERATES):
+            return []
+        elif own not in _RUNTIME_FLAGS:
+            words += each
+    return [model, *words]
+
+
+def _spread(launch: Launch, document: Node) -> Launch:
+    """A server of KServe's over several hosts, whose sizes stand beside the model."""
+    worker = get(document, "spec", "predictor", "workerSpec")
+    if worker is None:
+        return launch
+    sizes = [
+        word
+        for key, flag in _SIZES.items()
+        if (size := get(worker, key)) is not None
+        for word in (Word(text=flag), word_of(size, "value"))
+    ]
+    stages = text_at(worker, "pipelineParallelSize")
+    hosts = int(stages) if stages.isdecimal() and int(stages) > 1 else 2
+    return replace(launch, words=(*launch.words, *sizes), hosts=hosts, ray=True)
 
 
 def _expand(word: Word, values: dict[str, str]) -> Word:

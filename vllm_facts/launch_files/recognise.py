@@ -1,6 +1,7 @@
 """The kind of a file, by its name and content, and the servers that it starts."""
 
 import re
+from dataclasses import replace
 
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.launch_files.compose import read_compose
@@ -15,11 +16,12 @@ from flettner.vllm_facts.launch_files.helm_values import read_values
 from flettner.vllm_facts.launch_files.inference_services import read_llm_service, read_model_service
 from flettner.vllm_facts.launch_files.kubernetes import read_manifest
 from flettner.vllm_facts.launch_files.launch import Launch, Word
-from flettner.vllm_facts.launch_files.shell_script import read_script
+from flettner.vllm_facts.launch_files.shell_script import read_script, without_places
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.launch_files.systemd_unit import read_quadlet, read_unit
 from flettner.vllm_facts.launch_files.yaml_nodes import (
     MAPPING,
+    SCALAR,
     Node,
     get,
     items,
@@ -73,11 +75,21 @@ def _read_document(text: str, document: Node) -> list[Launch]:
         return [*read_model_service(text, document), *read_manifest(text, document)]
     if configs := find_llm_configs(document):
         return read_ray_serve(configs)
+    if text_at(document, "kind") == "RayService":
+        return [*_read_ray_service(document), *read_manifest(text, document)]
     if get(document, "kind") is None and is_config(document):
         return read_config(document)
     if get(document, "kind") is not None and (parts := items(get(document, "items"))):
         return [launch for part in parts for launch in read_manifest(text, part)]
     return read_manifest(text, document)
+
+
+def _read_ray_service(document: Node) -> list[Launch]:
+    """The models of a RayService: a text that holds a configuration of Ray Serve, without places."""
+    config, start = get(document, "spec", "serveConfigV2"), document.start_mark.index
+    inner = parse_documents(str(config.value)) if config is not None and config.id == SCALAR else []
+    launches = [launch for node in inner for launch in read_ray_serve(find_llm_configs(node))]
+    return [replace(launch, start=start, words=without_places(launch.words)) for launch in launches]
 
 
 def _read_flags(text: str) -> Launch:

@@ -34,6 +34,9 @@ _BITS = re.compile(r"\b(gptq|awq)-([348])b\b")  # bits, not billions
 _DASHES = re.compile(r"-{2,}")
 _BETWEEN_WORDS = re.compile(r"[^a-z0-9]+")
 
+_FOLDERS = frozenset({"model", "models", "weights", "checkpoint", "hf", "main", "latest"})
+"""Last parts of paths that name no model."""
+
 _BLOCKS = (128, 128)
 _BLOCK_FP8 = re.compile(r"qwen/qwen3|zai-org/glm-5|deepseek-ai/")
 """Makers whose "-FP8" checkpoints have one scale for each block of weights."""
@@ -69,9 +72,11 @@ def from_config(config: Mapping[str, Any], name: str) -> Model:
 def canonical_name(name: str) -> str:
     """The last part of a repository's name or a path, in lower case with "-" between its words.
 
-    "/hub/models--Qwen--Qwen3-8B/snapshots/0a1b" and "Qwen/Qwen3-8B" are both "qwen3-8b".
+    "/hub/models--Qwen--Qwen3-8B/snapshots/0a1b", "Qwen/Qwen3-8B" and "/data/Qwen3-8B/model" are "qwen3-8b".
     """
     parts = [part for part in name.strip().lower().replace("\\", "/").split("/") if part]
+    while len(parts) > 1 and parts[-1] in _FOLDERS:
+        parts.pop()
     cached = [part for part in parts if part.startswith("models--")]
     last = cached[-1].split("--")[-1] if cached else parts[-1] if parts else ""
     last = _LLAMA_SIZE.sub("-", last)

@@ -50,6 +50,9 @@ ERROR = 0.05
 tests/unit/vllm_facts/test_kv_cache.py compares it with start-up logs. The outlier: gpt-oss-120b on H100 with
 vLLM 0.11, 8 % less than said here, for the workspace of its 4-bit kernels."""
 
+MEASURED_ERROR = 0.1
+"""Error of the KV cache of one request, where the memory for all of it is known from the log."""
+
 _WIDTHS = {
     "auto": 2.0,
     "float16": 2.0,
@@ -126,6 +129,8 @@ def estimate_fit(
     kv = budget - weights - overhead
     most, bound = longest_request(config), _bound(config, model)
     error = budget * ERROR * (2 if model.architecture.endswith("ForConditionalGeneration") else 1)
+    if _is_measured(config, shape, share):
+        error = min(error, MEASURED_ERROR * (most or 0) * each / GIB)
     tokens = max(0, int(kv * GIB / each))
     return KvCacheFit(
         fits=_is_logged_to_fit(config, shape, share)
@@ -144,13 +149,22 @@ def estimate_fit(
 
 
 def fit_in_16_bit(config: ServeConfig) -> Mapping[Knob, Value]:
-    """The dtype that makes weights fit which in float32 do not; empty if it is another, or they do not either."""
+    """The dtype that makes weights fit which in float32 do not; empty if none does."""
     if dtype_in_force(config) != "float32" or type_without_float16(config.model) or config.card is None:
         return {}
     narrow = "half" if (config.card.capability or AMPERE) < AMPERE else "bfloat16"
     start = config.start and replace(config.start, weights_gib=None, kv_gib=None)
     fit = estimate_fit(replace(config, setting={**config.setting, "dtype": narrow}, start=start))
     return {"dtype": narrow} if fit is not None and fit.fits else {}
+
+
+def _is_measured(config: ServeConfig, shape: Layout, share: float) -> bool:
+    """Whether the log says how much memory is left for the KV cache with these flags."""
+    start = config.start
+    if start is None or start.kv_gib is None:
+        return False
+    then = replace(config, setting=start.setting, start=None)
+    return layout(then) == shape and share == memory_share(then)
 
 
 def _is_logged_to_fit(config: ServeConfig, shape: Layout, share: float) -> bool:

@@ -93,16 +93,68 @@ def test_a_worker_that_only_joins_is_no_server(script: str) -> None:
     assert read_launches("pod.yaml", text) == []
 
 
-def test_flags_of_a_runtime_that_adds_its_own_are_a_problem() -> None:
+def test_kserves_runtime_for_hugging_face_starts_vllm_with_the_flags_that_are_not_its_own() -> None:
+    model = "{modelFormat: {name: huggingface}, args: [--model_name=llama, %s, --max-model-len, '8192']}"
+    text = f"kind: InferenceService\nmetadata: {{name: llama}}\nspec: {{predictor: {{model: {model}}}}}\n"
+
+    (launch,) = read_launches("isvc.yaml", text % "--model_id=meta-llama/Llama-3.1-8B-Instruct")
+    (other,) = read_launches("isvc.yaml", text % "--backend=huggingface")
+
+    assert words(launch) == "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 8192"
+    assert launch.unread
+    assert "serves without vLLM" in other.problem
+
+
+def test_an_inference_service_over_several_hosts_has_the_sizes_of_its_workers() -> None:
     text = """\
 kind: InferenceService
 metadata: {name: llama}
-spec: {predictor: {model: {modelFormat: {name: huggingface}, args: ["--model_name=llama"]}}}
+spec:
+  predictor:
+    model:
+      modelFormat: {name: huggingface}
+      args: [--model_id=meta-llama/Llama-3.1-405B-Instruct]
+    workerSpec: {pipelineParallelSize: 2, tensorParallelSize: 8}
 """
 
     (launch,) = read_launches("isvc.yaml", text)
 
-    assert "KServe's runtime for huggingface" in launch.problem
+    assert words(launch).endswith("--tensor-parallel-size 8 --pipeline-parallel-size 2")
+    assert (launch.hosts, launch.ray) == (2, True)
+
+
+def test_a_container_whose_image_is_a_build_of_vllm_is_read_by_its_flags() -> None:
+    """KServe's ServingRuntimes name an image and its flags, and no command."""
+    text = """\
+kind: ServingRuntime
+metadata: {name: r}
+spec: {containers: [{image: "quay.io/x/tgis-vllm:2", args: [--model=/mnt/models/, --max-model-len=2048]}]}
+"""
+    router = text.replace("--max-model-len=2048", "--routing-logic=session")
+
+    assert [words(launch) for launch in read_launches("r.yaml", text)] == [
+        "vllm serve --model=/mnt/models/ --max-model-len=2048"
+    ]
+    assert read_launches("r.yaml", router) == []
+
+
+def test_a_ray_service_holds_the_configuration_of_its_models_as_text() -> None:
+    text = """\
+kind: RayService
+metadata: {name: llm}
+spec:
+  serveConfigV2: |
+    applications:
+      - args:
+          llm_configs:
+            - model_loading_config: {model_id: q, model_source: Qwen/Qwen3-8B}
+              engine_kwargs: {max_model_len: 8192}
+"""
+
+    (launch,) = read_launches("ray.yaml", text)
+
+    assert words(launch) == "vllm serve Qwen/Qwen3-8B --max-model-len 8192"
+    assert all(word.form == "none" for word in launch.words)  # no place in this file: nothing is written
 
 
 def test_values_of_the_production_stack_become_the_command_of_its_chart() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from flettner.lint.fixes import Fixes, find_fixes_in_rounds
 from flettner.lint.rules import all_lints
-from flettner.vllm_facts.serve_config import Neighbour, ServeConfig, SharedCard
+from flettner.vllm_facts.serve_config import GpuModel, Neighbour, ServeConfig, SharedCard
 from flettner.vllm_facts.sizing.effective_flags import memory_share
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.values import Knob, as_number
@@ -213,6 +213,17 @@ def test_a_small_share_is_lowered_to_what_is_free() -> None:
     config = case("vllm serve m --gpu-memory-utilization 0.3", card=H100, log=(line,))
 
     assert find_fixes_in_rounds(config, all_lints()).to == {SHARE: 0.24}
+
+
+def test_the_memory_that_a_log_measured_leaves_no_doubt_of_an_estimate() -> None:
+    """Without the log's size the estimate is too close to tell; 0.4 GiB hold no request of 8,192 tokens."""
+    flags = "--max-model-len 8192 --gpu-memory-utilization 0.9"
+    card = GpuModel(name="a card", memory_gib=19.2, capability=(8, 6))
+    bare = case(f"vllm serve m {flags}", card=card, gpus=1, model=LLAMA_8B)
+    measured = replace(bare, log=("INFO Available KV cache memory: 0.4 GiB",))
+
+    assert not {"L1", "D2"} & {finding.rule for finding in find_fixes_in_rounds(bare, all_lints()).findings}
+    assert LENGTH in find_fixes_in_rounds(measured, all_lints()).to
 
 
 @pytest.mark.timeout(900)

@@ -3,7 +3,8 @@
 import pytest
 
 from flettner.lint.fixes import find_fixes, find_fixes_in_rounds
-from flettner.lint.rules import all_lints, memory, switches
+from flettner.lint.rules import all_lints, memory, speculation, start_errors, switches
+from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Value
 from tests.support.lint_cases import H100, LLAMA_8B, case, findings
 
@@ -60,3 +61,44 @@ def test_rejected_drafts_in_a_log_are_named(
     assert ("SD1" in {finding.rule for finding in fixes.findings}) is named
     assert fixes.to == ({"speculative_config": None} if named else {})
     assert not find_fixes(case("vllm serve m", log=(line,)), all_lints()).to
+
+
+DSPARK = "--spec-method dspark --spec-model org/draft --spec-tokens 7"
+DFLASH = '--speculative-config \'{"method":"dflash","model":"org/draft","num_speculative_tokens":7}\''
+OWN = "speculative_config.kv_cache_dtype"
+
+
+@pytest.mark.parametrize(
+    ("flags", "version", "changes"),
+    [
+        (f"--kv-cache-dtype fp8 {DSPARK}", "0.27.0", [{OWN}]),
+        (f"--kv-cache-dtype fp8_ds_mla {DFLASH}", "0.26.0", [{"speculative_config"}]),
+        (f"--kv-cache-dtype fp8 {DSPARK}", "0.25.0", [set()]),  # the release has no such key
+        (f"--kv-cache-dtype fp8 {DSPARK} --speculative-config.kv_cache_dtype bfloat16", "0.27.0", []),
+        ("--kv-cache-dtype fp8 --spec-method dspark --spec-model m --spec-tokens 7", "0.27.0", []),  # its own
+        (DSPARK, "0.27.0", []),
+        ("--kv-cache-dtype fp8 --spec-method mtp --spec-tokens 3", "0.27.0", []),
+    ],
+)
+def test_a_draft_that_drafts_in_parallel_has_a_kv_cache_of_its_own(
+    flags: str, version: str, changes: list[set[str]]
+) -> None:
+    config = case(f"vllm serve m {flags}", card=find_gpu("B300"), version=version)
+
+    reported = findings(speculation.LINTS, config)
+
+    assert [set(each.to) for each in reported] == changes
+    assert all("bfloat16" in str(value) for each in reported for value in each.to.values())
+
+
+def test_a_draft_without_a_backend_in_the_log_gets_a_cache_of_its_own_not_its_target() -> None:
+    line = (
+        "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=64, "
+        "kv_cache_dtype=fp8_ds_mla, use_mla=False, use_non_causal=True). Reasons: {FLASH_ATTN: "
+        "[kv_cache_dtype not supported], TRITON_ATTN: [kv_cache_dtype not supported]}."
+    )
+    config = case(f"vllm serve m --kv-cache-dtype fp8 {DSPARK}", log=(line,), version="0.27.0")
+
+    (finding,) = findings(start_errors.LINTS, config)
+
+    assert dict(finding.to) == {OWN: "bfloat16"}

@@ -86,6 +86,7 @@ def test_the_share_of_active_experts_is_as_reported(name: str, percent: float) -
         ("casperhansen/llama3-8b", "llama-3-8b"),
         ("/models/Qwen2.5-14B-Instruct/", "qwen2.5-14b-instruct"),
         ("/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/0a1b2c", "qwen3-8b"),
+        ("/data/Qwen3-8B/model/", "qwen3-8b"),
         ("s3://bucket/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"),
         ("acme/llama-3.1-8b-legal-sft", "llama-3.1-8b"),
         ("nvidia/Llama-3_1-Nemotron-Nano-8B-v1", "llama-3.1-nemotron-nano-8b"),
