@@ -63,6 +63,16 @@ def test_rejected_drafts_in_a_log_are_named(
     assert not find_fixes(case("vllm serve m", log=(line,)), all_lints()).to
 
 
+def test_rejected_drafts_come_before_the_gap_between_steps() -> None:
+    line = METRICS.format(accepted=0, drafted=2600, percent=0.0)
+    config = case(f"vllm serve m --no-async-scheduling {DRAFTS}", log=(line,), model=LLAMA_8B, card=H100)
+
+    fixes = find_fixes(config, all_lints())
+
+    assert fixes.findings[0].rule == "SD1"
+    assert "A1" in {lost.what.rule for lost in fixes.outranked}
+
+
 DSPARK = "--spec-method dspark --spec-model org/draft --spec-tokens 7"
 DFLASH = '--speculative-config \'{"method":"dflash","model":"org/draft","num_speculative_tokens":7}\''
 OWN = "speculative_config.kv_cache_dtype"
