@@ -20,6 +20,8 @@ TURING = (7, 5)
 FOUR_BITS = 0.9  # bytes of a parameter, below which most of the weights have 4 bits
 _MARLIN_FORMATS = frozenset({"awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors", "auto-round"})
 CUDA_13_SINCE, OLDEST_BUILT = (0, 20), (7, 5)
+DATACENTER_BLACKWELL = frozenset({(10, 0), (10, 3)})
+NVFP4 = "modelopt_fp4"
 AWQ_MARLIN = (0, 6)  # 0.5.4 brought awq_marlin
 AWQ_FORCED_UP_TO = (0, 20)  # by 0.32 awq, awq_marlin and auto_awq are one; 0.11 to 0.19 obey the name
 
@@ -139,6 +141,26 @@ def _check_kernel(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_experts_kernel(config: ServeConfig) -> Iterable[Finding]:
+    """E2: Marlin computes in 16 bit with 4-bit weights, on a GPU that computes in 4 bit."""
+    model, capability = config.model or config.estimate, config.card.capability if config.card else None
+    four_bits = "nvfp4" in text_of(config, "model").lower() or (model and model.quantization == NVFP4)
+    if text_of(config, "moe_backend") != "marlin" or capability not in DATACENTER_BLACKWELL or not four_bits:
+        return
+    yield Finding(
+        rule="E2",
+        klass="gated",
+        why=(
+            "--moe-backend marlin computes NVFP4 experts in 16 bit: "
+            f"{config.card.name if config.card else 'the GPU'} has kernels in FP4, which vLLM chooses itself"
+        ),
+        to={"moe_backend": None},
+        expects="more throughput in large batches; measure both",
+        risks="activations are then in FP4, too: check answers once",
+        evidence={"moe_backend": "marlin"},
+    )
+
+
 LINTS = (
     DeploymentCheck(
         rules=("E1",),
@@ -168,5 +190,14 @@ LINTS = (
         ),
         evidence_for="23 instead of 123 tokens/s with --quantization awq and 0.9.2 (vllm-project/vllm#21376)",
         needs=Needs(facts=("version",), applies=has_any("quantization")),
+    ),
+    DeploymentCheck(
+        rules=("E2",),
+        find=_check_experts_kernel,
+        reports="Marlin for NVFP4 experts on a GPU with kernels in FP4",
+        source="vllm-project/recipes#854 (flags of a GB10 that recipes gave to B200 and B300)",
+        evidence_for="no public measurement of the two kernels side by side",
+        evidence_against="for MXFP8 experts Marlin is the choice there (SemiAnalysisAI/InferenceX#1809)",
+        needs=Needs(facts=("gpu",), applies=has_any("moe_backend")),
     ),
 )
