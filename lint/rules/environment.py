@@ -99,8 +99,8 @@ def _check_nccl(config: ServeConfig) -> Iterable[Finding]:
             risks="NCCL takes 1 to 2 GiB more memory with CUDA graphs",
         )
         tuned.pop(CUMEM)
-    if config.card and config.card.link == "pcie":
-        tuned.pop("NCCL_P2P_DISABLE", None)  # many such hosts hang without it: vllm-project/vllm#14449
+    if config.card is None or config.card.link != "nvlink":
+        tuned.pop("NCCL_P2P_DISABLE", None)  # many hosts with PCIe hang without it: vllm-project/vllm#14449
     if not tuned or layout(config).gpus == 1:
         return
     slow = [name for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE") if name in tuned]

@@ -14,13 +14,20 @@ from math import ceil
 from flettner.lint.recogniser import LOG, Recogniser, recogniser
 from flettner.vllm_facts.fact_tables import FOLDER, read_rows
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, json_entries, layout, text_of
+from flettner.vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    effective_batched_tokens,
+    json_entries,
+    layout,
+    text_of,
+)
 from flettner.vllm_facts.values import Knob, Value
 
 FILES = ("requests", "models", "weights", "layouts", "caches", "host", "kernels", "warnings")
 AT_START = ("start",)  # errors of other rules, which report the same before a start: see start_errors.py
 PINNED = "kv_cache_memory_bytes"
 _NO_HYBRID = "disable_hybrid_kv_cache_manager"
+_STEP = 2048  # tokens: vLLM's least default of max_num_batched_tokens
 _PARSERS = (
     ("llama-4", "llama4_pythonic"),
     ("llama-3", "llama3_json"),
@@ -154,6 +161,14 @@ def raise_batch(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Valu
     return {"max_num_batched_tokens": enough}
 
 
+def raise_batch_by_missing(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """Room for the drafts and for a step of vLLM's least default, as a power of two."""
+    present = effective_batched_tokens(config)
+    if present is None:
+        return {}
+    return {"max_num_batched_tokens": 1 << (present + int(match["missing"]) + _STEP - 1).bit_length()}
+
+
 def half_on_gpus(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
     return {} if any("not supported on CPU" in line for line in config.log) else {"dtype": "half"}
 
@@ -239,7 +254,14 @@ def has_unnamed_cause(config: ServeConfig) -> bool:
 FUNCTIONS = {
     function.__name__: function
     for function in (
-        *(enable_tools, matching_parser, raise_batch, half_on_gpus, pipeline_for_tensor),
+        *(
+            enable_tools,
+            matching_parser,
+            raise_batch,
+            raise_batch_by_missing,
+            half_on_gpus,
+            pipeline_for_tensor,
+        ),
         *(current_connector, raise_pinned, keep_hybrid, keep_hybrid_without_connector),
         *(has_no_template, lacks_tool_flags, serves_adapters),
         *(is_tensor_parallel, is_not_tensor_parallel, speculates, does_not_speculate, has_fixed_cache_size),

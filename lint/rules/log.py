@@ -18,6 +18,7 @@ from flettner.vllm_facts.values import Knob, Value
 _UTILIZATION, _SEQS, _LEN = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
 _DENSE, _MOE = 0.92, 0.85  # the exchange's buffers of a MoE are outside vLLM's accounts
 _UTMOST = 0.95  # vllm-project/vllm#1298: safe up to there
+_FULL = 95.0  # percent of the KV cache
 LEAST_CACHE_GIB = 0.5
 HYBRID_OFF = "Turning off hybrid kv cache manager because `--kv-transfer-config`"
 
@@ -69,6 +70,8 @@ def _no_custom_all_reduce(match: re.Match[str], config: ServeConfig) -> Finding 
 
 def _no_kv_blocks(match: re.Match[str], config: ServeConfig) -> Finding:
     present, wanted, missing = memory_share(config), _share_with_cache(config), ""
+    if (roomy := estimate_fit(config)) is not None and roomy.fits:
+        return _held_by_others(match, present, roomy.kv_gib)
     if wanted is not None and (fit := estimate_fit(config, share=wanted)) and fit.fits is False:
         wanted, missing = None, f"; at {wanted:g}, too, it would not start: {fit.why}"
     to: dict[Knob, Value] = {_UTILIZATION: wanted} if wanted is not None else {}
@@ -90,6 +93,19 @@ def _no_kv_blocks(match: re.Match[str], config: ServeConfig) -> Finding:
         expects=more,
         risks="less memory for other processes on this GPU, which may run out of memory",
         evidence={"line": match[0]},
+    )
+
+
+def _held_by_others(match: re.Match[str], present: float, room_gib: float) -> Finding:
+    return Finding(
+        rule="F4",
+        severity="error",
+        why=(
+            f"it did not start: at {_UTILIZATION} {present:g} no GPU memory is left for the KV cache, though "
+            f"the model leaves about {room_gib:.1f} GiB: another process held it (some releases count all)"
+        ),
+        expects=f"nvidia-smi lists them: stop them, or raise {_UTILIZATION} by no more than they hold",
+        evidence={"line": match[0], _UTILIZATION: present},
     )
 
 
@@ -182,9 +198,15 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
     seqs = config.setting.get(_SEQS)
     reached = isinstance(seqs, int) and 0.9 * seqs <= running <= seqs
     capped = usage < 60 and reached and not still  # noqa: PLR2004 - as Q1's defaults
+    full = usage >= _FULL and not still
     counts = f"{running:g} requests ran and {waiting:g} waited with the KV cache {usage:g} % full"
     if still:
         advice = "no token was generated meanwhile: check the earlier log lines, not the flags"
+    elif full:
+        advice = (
+            f"the KV cache is full: more sequences would make it worse. A larger {_UTILIZATION}, a KV cache "
+            "in fp8, a smaller model or more GPUs hold more"
+        )
     elif capped:
         advice = (
             f"{_SEQS} {seqs} is the limit they wait for: `flettner advise` shows how far it may be raised"
@@ -193,7 +215,7 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
         advice = "`flettner advise` shows what they wait for, from the running server or from this log"
     return Finding(
         rule="F8",
-        severity="warning" if capped else "info",
+        severity="warning" if capped or full else "info",
         why=f"the log's latest count: {counts}",
         expects=advice,
         evidence={"running": running, "waiting": waiting, "kv_cache_usage_percent": usage},
@@ -201,7 +223,7 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
 
 
 _COUNTS = (
-    r"Engine \d+: Avg prompt throughput: (?P<prompts>\d+(?:\.\d*)?) tokens/s, "
+    r"(?:Engine \d+: )?Avg prompt throughput: (?P<prompts>\d+(?:\.\d*)?) tokens/s, "
     r"Avg generation throughput: (?P<answers>\d+(?:\.\d*)?) tokens/s, Running: (?P<running>\d+) reqs?, "
     r"Waiting: (?P<waiting>\d+) reqs?.*?KV cache usage: (?P<usage>\d+(?:\.\d*)?)%"
 )

@@ -204,16 +204,18 @@ def _check_batch_sizes(config: ServeConfig) -> Iterable[Finding]:
     tokens = positive_int(config.setting, TOKENS)
     if tokens is not None and tokens < to:
         wanted[TOKENS] = max(to, _minimum_batch_sizes(config)[0])
+    alone = seqs == 1 and config.concurrency is None  # may be a choice for one person
     yield Finding(
         rule="B1",
-        klass="auto",
-        severity="info" if shares_memory(config) else "warning",  # few people, and a slow memory
+        klass="note" if alone else "auto",
+        severity="info" if alone or shares_memory(config) else "warning",  # few people, and a slow memory
         why=(
             f"{SEQS} {seqs} caps a transformer whose KV cache holds about {took.kv_tokens:,.0f} tokens: "
             f"{took.kv_tokens / most:.0f} requests of {most:,} and many more of typical length"
         ),
-        to=wanted,
-        expects="more throughput under load, until the KV cache or the GPU is the limit",
+        to={} if alone else wanted,
+        expects=(f"with {SEQS} {to} " if alone else "")
+        + "more throughput under load, until the KV cache or the GPU is the limit",
         risks="ITL rises with the batch; preemptions if most requests are near the longest",
         evidence={SEQS: seqs, "kv_tokens": round(took.kv_tokens)},
     )

@@ -20,7 +20,7 @@ from flettner.vllm_facts.values import Knob, Value
 _REJECTED = 5.0  # percent: below it not even a cheap draft pays, and most often the draft is a wrong one
 _ENOUGH = 200  # drafted tokens of one line
 _PARALLEL = frozenset({"dspark", "dflash"})  # their drafts look at all drafted tokens at once
-_BLACKWELL = (10, 0)
+_BLACKWELL = frozenset({(10, 0), (10, 3)})  # a GB10 (12.1) serves DFlash so: aeon-7/vllm-ultimate-dgx-spark#9
 _OWN_CACHE_SINCE = (0, 26)  # speculative_config.kv_cache_dtype
 _FLAGS = ("speculative_config", "spec_method", "spec_model", "spec_tokens")
 
@@ -72,7 +72,7 @@ def _check_draft_cache(config: ServeConfig) -> Iterable[Finding]:
         return
     capability = config.card.capability if config.card else None
     latent = cache == "fp8_ds_mla" or (config.model is not None and config.model.mla)
-    if not latent and (capability is None or capability < _BLACKWELL):
+    if not latent and capability not in _BLACKWELL:
         return
     named = "is made for latent attention" if latent else "is read by causal attention only on this GPU"
     yield Finding(

@@ -74,7 +74,9 @@ def build_serve_config(
     log = read_log(args.log) if args.log else ()
     setting = command.setting
     name = str(setting.get("model") or setting.get(UNNAMED_MODEL) or "")
-    gpus = args.gpus if args.gpus is not None else _count_visible(command.server_env) or gpus
+    visible = _count_visible(command.server_env)
+    gpus = args.gpus if args.gpus is not None else visible or gpus
+    gpus = min(gpus, visible) if gpus and visible else gpus
     if gpus is not None and gpus < 1:
         raise ConfigError(f"--gpus {gpus}: must be at least 1")
     if args.profile and args.profile not in PROFILES:

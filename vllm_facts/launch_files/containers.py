@@ -51,9 +51,11 @@ def read_container(
 
 
 def _are_server_flags(words: Sequence[Word]) -> bool:
-    """Whether these are flags of vLLM alone, with a model, as KServe's runtimes give them to their images."""
+    """Whether these are a model and flags of vLLM alone, for an image of someone's own build of vLLM."""
     flags = [word.text.partition("=")[0] for word in words if word.text.startswith("--")]
-    return "--model" in flags and words[0].text.startswith("--") and all(map(_is_known, flags))
+    first = words[0].text if words else ""
+    has_model = "--model" in flags if first.startswith("--") else "/" in first and len(flags) > 1
+    return has_model and all(map(_is_known, flags))
 
 
 def _is_known(flag: str) -> bool:

@@ -131,11 +131,13 @@ metadata: {name: r}
 spec: {containers: [{image: "quay.io/x/tgis-vllm:2", args: [--model=/mnt/models/, --max-model-len=2048]}]}
 """
     router = text.replace("--max-model-len=2048", "--routing-logic=session")
+    model = text.replace("--model=/mnt/models/", "/mnt/models/x, --max-num-seqs=8")
 
     assert [words(launch) for launch in read_launches("r.yaml", text)] == [
         "vllm serve --model=/mnt/models/ --max-model-len=2048"
     ]
     assert read_launches("r.yaml", router) == []
+    assert words(read_launches("r.yaml", model)[0]).startswith("vllm serve /mnt/models/x --max-num-seqs=8")
 
 
 def test_a_ray_service_holds_the_configuration_of_its_models_as_text() -> None:

@@ -81,3 +81,15 @@ def test_an_unknown_gpu_is_a_fact_that_is_missing() -> None:
 def test_an_invalid_size_is_refused(size: str) -> None:
     with pytest.raises(ConfigError, match="--gpu-memory"):
         lint("", "Qwen/Qwen3-4B", f"--gpu-memory={size or ' '}")
+
+
+def test_the_gpus_of_the_host_are_those_that_the_command_may_see() -> None:
+    words = ["CUDA_VISIBLE_DEVICES=4,5,6,7", "vllm", "serve", "Qwen/Qwen2.5-72B-Instruct-AWQ", "-tp", "8"]
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    parser.set_defaults(only=None, upgrade_to=None, fail_on="warning")
+
+    report = lint_command(parse_command(words), parser.parse_args(["--gpu", "L40S", "--gpus", "8"]))
+
+    assert report.fixes.findings[0].rule == "D3"
+    assert "8 GPUs of 4" in report.fixes.findings[0].why

@@ -8,7 +8,7 @@ from flettner.lint.fixes import find_fixes
 from flettner.lint.rules import all_lints, hardware, log, out_of_memory, start, unknown_error
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
-from tests.support.lint_cases import case, findings
+from tests.support.lint_cases import H100, LLAMA_8B, case, findings
 
 LINTS = (*log.LINTS, *out_of_memory.LINTS, *start.LINTS)
 WAITING = (
@@ -117,6 +117,29 @@ def test_flags_that_do_not_start_are_corrected_beside_an_error_in_the_log() -> N
     config = case("vllm serve m --swap-space 4", log=("NCCL error: unhandled system error",))
 
     assert find_fixes(config, all_lints()).to["swap_space"] is None
+
+
+@pytest.mark.parametrize("engine", ["Engine 000: ", ""])
+def test_requests_that_wait_for_a_full_cache_are_told_what_holds_more(engine: str) -> None:
+    line = WAITING.replace("Engine 000: ", engine).replace("usage: 0.4%", "usage: 99.8%")
+
+    (finding,) = findings_of(line, flags="--max-num-seqs 20")
+
+    assert (finding.rule, finding.severity, dict(finding.to)) == ("F8", "warning", {})
+    assert "more sequences would make it worse" in finding.expects
+
+
+def test_memory_that_the_model_does_not_need_is_held_by_another_process() -> None:
+    """A share of 0.3 of an H100 holds the model with room for requests: the log says that nothing is left."""
+    log = ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",)
+    config = case(
+        "vllm serve m --gpu-memory-utilization 0.3 --max-model-len 4096", model=LLAMA_8B, card=H100, log=log
+    )
+
+    (finding,) = findings(LINTS, config)
+
+    assert (finding.rule, finding.severity, dict(finding.to)) == ("F4", "error", {})
+    assert "another process held it" in finding.why
 
 
 def test_a_log_that_gets_past_the_weights_refutes_that_they_cannot_be_read() -> None:
