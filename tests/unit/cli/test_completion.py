@@ -43,7 +43,7 @@ def script(completion: Run, tmp_path: Path) -> Path:
     ("typed", "expected"),
     [
         (("st",), {"status"}),
-        (("r",), {"reload", "resume", "revert", "rollouts", "run"}),
+        (("r",), {"reload", "report", "resume", "revert", "rollouts", "run"}),
         (("audit", "ve"), {"verify"}),
         (("rollouts", "--out"), {"--outcome"}),
         (("rollouts", "--outcome", ""), {"running", "promoted", "rolled_back"}),
