@@ -25,7 +25,7 @@ MEANINGS = {
     "api.users": "accounts of this host that need no token over the unix socket, and their roles",
     "api.groups": "the same for groups",
     "api.certificates": "names in clients' certificates, and their roles",
-    "api.authenticators": "`{ token_review = { … } }`: who else knows tokens, see below",
+    "api.authenticators": "`{ oidc = { … } }`, `{ token_review = { … } }`: who else knows tokens, see below",
     "api.public_url": "the address of the console, for links in notifications",
     "targets.name": "of the service; also the first part of its servers' names",
     "targets.profile": "a label for the kind of traffic; unused so far",
