@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from flettner.agent.config.loader import parse_config
 from flettner.agent.domain.errors import ConfigError
@@ -68,10 +69,14 @@ def test_rejects_a_wrong_block(wrong: str, tmp_path: Path) -> None:
 
 def test_prometheus_accepts_the_documented_config(tmp_path: Path) -> None:
     config = tmp_path / "prometheus.yml"
-    documented = "".join(block.text for block in blocks("yaml") if block.page in PROMETHEUS_PAGES)
-    config.write_text(documented.replace("/etc/prometheus", str(tmp_path)))
+    documented: dict[str, list[object]] = {}
+    for block in (block for block in blocks("yaml") if block.page in PROMETHEUS_PAGES):
+        for key, entries in yaml.safe_load(block.text).items():
+            documented.setdefault(key, []).extend(entries)
+    config.write_text(yaml.safe_dump(documented).replace("/etc/prometheus", str(tmp_path)))
     (tmp_path / "flettner.token").touch()
-    (tmp_path / "flettner.rules.yml").symlink_to(REPOSITORY / "deploy" / "prometheus" / "flettner.rules.yml")
+    for rules in ("flettner.rules.yml", "vllm.rules.yml"):
+        (tmp_path / rules).symlink_to(REPOSITORY / "deploy" / "prometheus" / rules)
 
     done = subprocess.run(
         ["promtool", "check", "config", config], capture_output=True, text=True, check=False
@@ -79,3 +84,4 @@ def test_prometheus_accepts_the_documented_config(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr
     assert re.search(r"flettner.rules.yml\n.*SUCCESS: \d+ rules found", done.stdout)
+    assert re.search(r"vllm.rules.yml\n.*SUCCESS: \d+ rules found", done.stdout)
