@@ -51,7 +51,8 @@ MEANINGS = {
     "targets.bounds.KNOB.max": "maximum",
     "targets.bounds.KNOB.step": "only `min`, `min + step`, ... up to `max`",
     "targets.bounds.KNOB.allowed": "only these values, instead of `step`",
-    "targets.bounds.KNOB.octaves": "largest single step, in doublings; without it 1, for `max_num_seqs` and `max_num_active_seqs` 3, for `max_num_batched_tokens` and `max_num_scheduled_tokens` 5",
+    "targets.bounds.KNOB.octaves": "largest single step, in doublings; without it 1, for `max_num_seqs` and "
+    "`max_num_active_seqs` 3, for `max_num_batched_tokens` and `max_num_scheduled_tokens` 5",
     "targets.rollout.steps": "green's share of the traffic, and the evidence needed to leave the step",
     "targets.rollout.steps.weight": "percent of the traffic; growing from step to step",
     "targets.rollout.steps.requests": "requests that green must have answered",
