@@ -177,7 +177,10 @@ class SuggestionDocument(Document):
     )
     rank: int | None = Field(description="1: the first of the target's open suggestions; null: not open")
     decided_by: str
-    approved_by: str = Field(description="who approved it, while it waits for the windows to open; or empty")
+    approved_by: str = Field(
+        description="who approved it, while it waits for its turn, or for the windows to open; or empty"
+    )
+    after: str = Field(description="suggestion of another target that must be promoted before; or empty")
     barred: str = Field(description="operator who proposed it and may not approve it; empty: all may")
 
 
@@ -351,6 +354,7 @@ def suggestion_of(suggestion: Suggestion, state: State | None = None) -> Suggest
         rank=rank_of(suggestion, state),
         decided_by=suggestion.decided_by,
         approved_by=suggestion.approved_by,
+        after=proposal.after,
         barred=barred_approver(state, suggestion) if state else "",
     )
 

@@ -41,6 +41,9 @@ class Observed:
     engines: Mapping[str, EngineLiveness] = field(default_factory=dict)  # by server, of scraped servers
     blind: str = ""  # why requests cannot be counted now; empty if they can
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # by stream, each once a minute
+    ahead: Mapping[str, str] = field(default_factory=dict)
+    """By the id of a suggestion that one of these comes after, once it has ended: why it was not promoted; or
+    empty: it was."""
     findings: tuple[Finding, ...] = ()  # of lint, on the setting in force
     model_search: ModelSearchResult | None = None  # of the performance model
 
@@ -155,6 +158,7 @@ class ChangeAsked:
     to: Mapping[Knob, Value]
     reason: str
     accepts_other_answers: bool = False
+    after: str = ""  # the suggestion of another target that must be promoted before
     request: str = ""
 
 

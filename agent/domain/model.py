@@ -120,6 +120,7 @@ class Proposal:
     assumed: Mapping[Knob, Value] = field(default_factory=dict)  # present values of knobs that no flag sets
     klass: ChangeClass = "auto"
     mitigation: bool = False  # relieves a present problem: needs to be not worse, not better
+    after: str = ""  # the suggestion of another target that must be promoted before
     accepts_other_answers: bool = False  # a person accepts that green answers differently
 
 

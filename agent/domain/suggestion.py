@@ -30,7 +30,8 @@ class Suggestion:
     refreshed_at: datetime | None = None  # the latest refresh of its numbers; None: as it was made
     changed: str = ""  # what that refresh changed
     window: str = ""  # why it cannot start at once, or may not end in time; empty: it can, and will
-    approved_by: str = ""  # waits for the windows to open
+    approved_by: str = ""  # waits for the windows to open, or for its turn
+    has_turn: bool = False  # the suggestion of another target that it comes after was promoted
     status: SuggestionStatus = "checking"
     decided_by: str = ""
 

@@ -26,6 +26,7 @@ from flettner.agent.machine.open_suggestions import (
     replace_open,
     share_a_knob,
 )
+from flettner.agent.machine.order import describe_turn
 from flettner.agent.machine.start_costs import foresee_start
 from flettner.agent.machine.starting import gain_needed, start_rollout
 from flettner.agent.machine.suggestion_notes import altering_knobs
@@ -115,7 +116,9 @@ def seal_suggestion(
         plan=plan,
         forecast=forecast,
         rate_rps=rate_rps,
-        window=rules.windows.foresee(at, likely_s(plan, forecast)),
+        window="; ".join(
+            filter(None, [describe_turn(suggestion), rules.windows.foresee(at, likely_s(plan, forecast))])
+        ),
     )
 
 

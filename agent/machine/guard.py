@@ -349,7 +349,7 @@ def _limits(suggestion: Suggestion) -> tuple[str, ...]:
 def _with_digest(suggestion: Suggestion) -> Suggestion:
     """Add the digest of everything that an operator is shown."""
     shown = asdict(suggestion)
-    for late in ("digest", "status", "decided_by", "approved_by"):
+    for late in ("digest", "status", "decided_by", "approved_by", "has_turn"):
         del shown[late]
     for name in ("made_at", "expires_at", "refreshed_at"):
         shown[name] = shown[name] and shown[name].isoformat()

@@ -28,6 +28,7 @@ from flettner.agent.machine.open_suggestions import (
     end_suggestion,
     enter_fitting_phase,
 )
+from flettner.agent.machine.order import is_waiting
 from flettner.agent.machine.restoring import missing_server, restart_failing, restore
 from flettner.agent.machine.starting import start_rollout
 from flettner.agent.machine.transitions import (
@@ -57,6 +58,7 @@ def request_change(rules: Rules, state: State, event: ChangeAsked) -> Transition
         source=event.actor,
         klass="gated",
         accepts_other_answers=event.accepts_other_answers,
+        after=event.after,
     )
     admitted = rules.guard.admit_asked(state, asked, actor=event.actor, at=event.at, slo=rules.slo)
     if isinstance(admitted, ProposalRefusal):
@@ -87,8 +89,8 @@ def _why_not_comparable(rules: Rules, state: State, event: ChangeAsked) -> str:
 def approve(rules: Rules, state: State, event: Approved) -> Transition:
     """Start exactly what was shown: same digest, still open, not expired, and never in advise mode.
 
-    Outside of the windows it waits, or is refused. A change that is to be committed is not started. With
-    `approval = "other"` an operator cannot approve their own proposal.
+    Before its turn, and outside of the windows, it waits or is refused. A change that is to be committed is
+    not started. With `approval = "other"` an operator cannot approve their own proposal.
     """
     suggestion = state.suggestions.find_pending(event.suggestion)
     if (
@@ -101,7 +103,7 @@ def approve(rules: Rules, state: State, event: Approved) -> Transition:
         or suggestion.held
     ):
         return without_effects(state)
-    if not rules.windows.is_open(event.at):
+    if is_waiting(suggestion) or not rules.windows.is_open(event.at):
         return without_effects(keep_approval(rules, state, suggestion, event))
     return start_rollout(rules, state, suggestion, event.at, event.actor)
 

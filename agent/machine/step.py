@@ -33,6 +33,7 @@ from flettner.agent.machine import (
     launching,
     lease,
     open_suggestions,
+    order,
     passes,
     promoting,
     proposing,
@@ -142,6 +143,7 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
 
 BEFORE: tuple[Callable[[State, e.Event], State], ...] = (
     open_suggestions.forget_ended,
+    order.follow_order,
     adapters.record_adapters,
     failing.assess_servers,
     passes.record_exit,

@@ -23,6 +23,7 @@ from flettner.agent.domain.model import Approvers, Mode, Server, Slo
 from flettner.agent.domain.ports import Engine, Now, Sensor, Traffic
 from flettner.agent.domain.reading import EngineSample, Reading, Sample, SourceState
 from flettner.agent.domain.state import State
+from flettner.agent.machine.order import find_end, list_waiting, target_of_suggestion
 from flettner.agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
 from flettner.agent.machine.transitions import WITHOUT_ROLLOUT, Rules
 from flettner.agent.observe.aggregator import TRAFFIC, Aggregator
@@ -95,6 +96,7 @@ class TargetLoop:
     check: CommandCheck | None = None  # None: the flags in force are not linted
     learner: Learner | None = None  # None: the performance model learns nothing
     model_search: ModelSearch | None = None  # None: the performance model is not asked
+    find_state: Callable[[str], State | None] = lambda _: None  # of another target
     offset_s: float = 0.0  # by which its ticks differ from other targets', below 1
     reading: Reading | None = None
     observed: Observed | None = None  # the latest second
@@ -318,12 +320,20 @@ class TargetLoop:
                 engines=self.aggregator.take_liveness(at),
                 blind=self.aggregator.blind,
                 calibration=self.aggregator.calibrate(at, equal),
+                ahead=self._find_ended_ahead(),
                 findings=self.findings,
                 model_search=self.model_search.result if self.model_search is not None else None,
             )
             self.series.add(observed)
             self.emit(observed)
             self.self_metrics.tick.observe(clock() - began)
+
+    def _find_ended_ahead(self) -> dict[str, str]:
+        """What became of the suggestions of other targets that those of this one come after."""
+        ends = {
+            id_: find_end(self.find_state(target_of_suggestion(id_)), id_) for id_ in list_waiting(self.state)
+        }
+        return {id_: why for id_, why in ends.items() if why is not None}
 
     def _main_server(self) -> Server | None:
         """Return the server with the most traffic: blue, or green in the hold step."""

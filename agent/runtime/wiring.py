@@ -122,6 +122,7 @@ def build_loop(
     check: CommandCheck | None = None,
     learner: Learner | None = None,
     model_search: ModelSearch | None = None,
+    find_state: Callable[[str], State | None] = lambda _: None,
     offset_s: float = 0.0,
 ) -> TargetLoop:
     """Assemble the loop of one target, which goes on from its `recorded` state.
@@ -145,6 +146,7 @@ def build_loop(
         check=check,
         learner=learner,
         model_search=model_search,
+        find_state=find_state,
         offset_s=offset_s,
     )
 
@@ -160,6 +162,7 @@ def build_target_loop(
     on_state: Callable[[State], None],
     worker: Worker,
     now: Now,
+    find_state: Callable[[str], State | None],
     offset_s: float,
 ) -> TargetLoop:
     """Assemble the loop of a configured target with its adapters."""
@@ -186,6 +189,7 @@ def build_target_loop(
         check=CommandCheck(),
         learner=learner,
         model_search=build_model_search(rules, learner) if learner is not None else None,
+        find_state=find_state,
         offset_s=offset_s,
     )
 
@@ -212,6 +216,10 @@ def assemble(
         for name in find_removed(config, states):
             log.warning("target.removed", target=name, why="not in the config; its servers and proxy go on")
         worker = WorkerProcess()
+
+        def find_state(name: str) -> State | None:
+            return loops[name].state if name in loops else None
+
         loops = {
             target.name: build_target_loop(
                 config,
@@ -223,6 +231,7 @@ def assemble(
                 now=clock.now,
                 on_state=history.add_state,
                 worker=worker,
+                find_state=find_state,
                 offset_s=number / len(config.targets),
             )
             for number, target in enumerate(config.targets)

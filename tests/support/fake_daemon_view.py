@@ -252,6 +252,7 @@ class FakeDaemonView:
         why: str = "3 requests wait",
         policy: str = "seqs",
         rule: str = "Q1",
+        after: str = "",
     ) -> Suggestion:
         """Make a suggestion that waits; one that waited is superseded."""
         state = self._targets[self.target].state
@@ -266,6 +267,7 @@ class FakeDaemonView:
             expects="fewer requests wait",
             risks="more KV cache is used",
             source="vllm-project/vllm#1",
+            after=after,
             evidence=(Evidence(metric="waiting", value=3, unit="requests", window_s=60),),
         )
         blue = state.fleet.blue
@@ -342,7 +344,8 @@ class FakeDaemonView:
             bound = self.bounds.get(knob)
             if bound is not None and isinstance(value, int | float) and value > bound:
                 return replace(state, note=f"{knob} {value} is above the bound {bound:g}")
-        self.suggest(event.to, why=event.reason, policy=event.actor, rule=PERSON)
+        self.target = state.target
+        self.suggest(event.to, why=event.reason, policy=event.actor, rule=PERSON, after=event.after)
         return self._targets[self.target].state
 
     def _approved(self, state: State, event: Approved) -> State:

@@ -182,6 +182,7 @@ class World:
     paused: set[str] = field(default_factory=set)  # the same, and their engine says that a third party did it
     wedged: set[str] = field(default_factory=set)  # answer scrapes, and compute no token
     findings: tuple[Finding, ...] = ()  # of lint, on the flags
+    ahead: dict[str, str] = field(default_factory=dict)  # what became of other targets' suggestions
     erring: set[str] = field(default_factory=set)  # half of their requests fail
     moved: str = ""  # the server that takes the place of an adopted one
 
@@ -254,6 +255,7 @@ class World:
                     engines=engines,
                     blind=self.blind,
                     findings=self.findings,
+                    ahead=self.ahead,
                 )
             )
         return self

@@ -88,7 +88,11 @@ def add_propose(subparsers: Subparsers) -> None:
     propose = add_remote_command(
         subparsers, "propose", _propose, "propose a change; it needs approval like any suggestion"
     )
-    propose.add_argument("target", metavar="TARGET", help="name of the target")
+    propose.add_argument(
+        "target",
+        metavar="TARGET[,TARGET...]",
+        help="name of the target; of several, each starts only after the one before it was promoted",
+    )
     propose.add_argument(
         "knobs",
         nargs="+",
@@ -224,7 +228,10 @@ def _approve(args: argparse.Namespace, daemon: ApiClient) -> int:
     answer = daemon.post(path("suggestions", args.id, "approve"), body)
     if args.wait:
         return wait_for_rollout(args, daemon, _find_rollout(daemon, answer), "promoted")
-    when = " when the windows open" if answer.get("approved_by") else ""
+    turn = (
+        f"once {escape_text(answer['after'])} is promoted" if answer.get("after") else "when the windows open"
+    )
+    when = f", and starts {turn}" if answer.get("approved_by") else ""
     text = f"{escape_text(answer['id'])} is approved{when}: {format_change(answer)}"
     return print_answer(args, answer, text)
 
@@ -261,12 +268,20 @@ def _propose(args: argparse.Namespace, daemon: ApiClient) -> int:
     body = {"to": to, "reason": args.reason}
     if args.accept_different_answers:
         body["accept_different_answers"] = True
-    answer = _wait_for_check(daemon, daemon.post(path("targets", args.target, "suggestions"), body))
+    for target in args.target.split(","):
+        answer = _wait_for_check(daemon, daemon.post(path("targets", target, "suggestions"), body))
+        if (code := _print_proposed(args, daemon, answer)) != OK:
+            return code
+        body["after"] = answer["id"]
+    return OK
+
+
+def _print_proposed(args: argparse.Namespace, daemon: ApiClient, answer: Json) -> int:
     name = escape_text(answer["id"])
     if is_held(answer):
         return print_answer(args, answer, f"{format_suggestion(answer)}It is held: {_how_to_commit(name)}")
     if answer["status"] == "open":
-        if daemon.get(path("targets", args.target))["mode"] == "advise":
+        if daemon.get(path("targets", answer["target"]))["mode"] == "advise":
             ending = f"To apply by hand: `flettner suggestions {name} --command` prints the new command line"
             return print_answer(args, answer, format_suggestion(answer) + ending)
         by = f" by another operator than {escape_text(answer['barred'])}" if answer["barred"] else ""

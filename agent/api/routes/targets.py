@@ -18,6 +18,7 @@ from flettner.agent.api.request_parsing import PLAIN, Reason
 from flettner.agent.domain.events import ChangeAsked, Paused, Resumed
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.upgrade import SERVED_NAME
+from flettner.agent.machine.order import find_end, target_of_suggestion
 from flettner.agent.machine.transitions import IDLE
 from flettner.vllm_facts.values import Value
 
@@ -72,6 +73,12 @@ class ChangeBody(BaseModel):
     reason: Reason
     accept_different_answers: bool = Field(
         default=False, description="the answers of the new servers are not compared with those in force"
+    )
+    after: str = Field(
+        default="",
+        max_length=MAX_TEXT,
+        description="the suggestion of another target that must be promoted before this one starts; it ends "
+        "with that one otherwise",
     )
 
 
@@ -152,12 +159,14 @@ async def _ask(call: Call) -> OperationResult:
     refuse_if_full(call)
     refuse_over_budget(call, before)
     refuse_too_many_open(call, before, wanted)
+    _refuse_order(call, before, body.after)
     event = ChangeAsked(
         at=call.daemon.now(),
         actor=call.actor,
         to=wanted,
         reason=body.reason,
         accepts_other_answers=body.accept_different_answers,
+        after=body.after,
     )
     state = await call.submit(target, event)
     if state.phase not in IDLE:
@@ -170,6 +179,18 @@ async def _ask(call: Call) -> OperationResult:
         raise _refused(state)
     headers = {"Location": f"/v1/suggestions/{made.id}", **tag_of(made)}
     return OperationResult(value=suggestion_of(made, state), headers=headers)
+
+
+def _refuse_order(call: Call, state: State, after: str) -> None:
+    """Raises RequestRefusedError if the change cannot come after this suggestion."""
+    if not after:
+        return
+    ahead = find_target(call, target_of_suggestion(after)).state
+    if ahead.target == state.target:
+        detail = f"{after} is of {state.target} itself: name a suggestion of another target in `after`."
+        raise RequestRefusedError(409, detail, kind="not-after")
+    if why := find_end(ahead, after):
+        raise RequestRefusedError(409, f"Nothing can come after it: {why}.", kind="not-after")
 
 
 def _why_busy(state: State) -> str:

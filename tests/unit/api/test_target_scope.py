@@ -10,6 +10,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from flettner.agent.api.app import OPERATIONS, build_app
 from flettner.agent.api.operations import Operation
+from flettner.agent.api.problems import MEDIA
 from flettner.agent.api.tokens import Tokens, mint_token, store_tokens
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import State
@@ -61,6 +62,16 @@ async def scoped(daemon: FakeDaemonView, tmp_path: Path) -> AsyncIterator[Client
     bearer = {"Authorization": f"Bearer {text}"}
     async with TestClient(TestServer(app), headers=bearer, middlewares=[with_key]) as client:
         yield client
+
+
+async def test_nothing_comes_after_a_suggestion_out_of_scope(scoped: Client, daemon: FakeDaemonView) -> None:
+    body = {"to": {"max_num_seqs": 32}, "reason": "newer", "after": "merger-s1"}
+
+    async with scoped.post("/v1/targets/chat/suggestions", json=body) as response:
+        problem = await response.json(content_type=MEDIA)
+
+    assert (response.status, problem["detail"]) == (404, "There is no target 'merger'; there are: chat.")
+    assert all(made.proposal.after == "" for made in daemon.suggestions())
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)

@@ -17,8 +17,9 @@ import flettner.agent.api.client
 from flettner.agent.api.client import LOOPBACK, find_default_url
 from flettner.agent.api.peer_identity import PeerIdentities
 from flettner.agent.api.tokens import Tokens
+from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import PreflightResult
-from flettner.agent.domain.state import Phase
+from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.statuses import SuggestionStatus
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.served_api import served
@@ -267,6 +268,26 @@ def test_accepts_the_common_spellings_of_a_knob(
     assert status == 0
     assert dict(daemon.suggestions()[0].proposal.to) == {knob: value}
     assert out.endswith("It needs approval: `flettner approve chat-s1`\n")
+
+
+def test_proposes_a_change_of_several_targets_one_after_the_other(run: Run, daemon: FakeDaemonView) -> None:
+    blue = replace(daemon.targets()["chat"].state.fleet.servers[0], name="code-r0")
+    daemon.set(State(target="code", mode="approve", fleet=Fleet(servers=(blue,))))
+
+    status, out, _ = run("propose", "chat,code", "max_num_seqs=32", "--reason", "newer")
+    second, first = daemon.suggestions()
+
+    assert status == 0
+    assert (first.target, first.proposal.after) == ("chat", "")
+    assert (second.target, second.proposal.after) == ("code", first.id)
+    assert all(f"`flettner approve {made.id}`" in out for made in (first, second))
+
+
+def test_a_refused_change_is_not_proposed_to_the_next_target(run: Run, daemon: FakeDaemonView) -> None:
+    status, _, err = run("propose", "chat,code", "max_num_seqs=4096", "--reason", "more")
+
+    assert (status, list(daemon.suggestions())) == (1, [])
+    assert "above the bound 512" in err
 
 
 def test_refuses_a_change_that_the_guard_rejects(run: Run) -> None:
