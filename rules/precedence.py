@@ -136,7 +136,9 @@ def _rank(item: S) -> tuple[float, bool]:
     """
     if item.rule in _PLACES:
         # A known rule may be a change in one case and a note in another.
-        is_note = not _changes(item) and _PLACES[item.rule] >= _FIRST["memory ran out"]
+        is_note = not _changes(item) and (
+            _PLACES[item.rule] >= _FIRST["memory ran out"] or getattr(item, "severity", "") == "info"
+        )
         return (max(_PLACES[item.rule], _FIRST["notes"] - 0.5) if is_note else _PLACES[item.rule]), False
     if not _changes(item):
         return len(_PLACES), True

@@ -235,6 +235,13 @@ def test_another_layout_waits_until_a_server_that_failed_starts() -> None:
     )
 
 
+def test_a_remark_comes_after_what_changes_something() -> None:
+    """E1 ranks before H3, but an old release without a known loss is a remark only."""
+    config = case("vllm serve m --attention-backend FLASHINFER", card=L40S, version="0.13.0")
+
+    assert rules(find_fixes(config, all_lints()).findings) == ["H3", "E1"]
+
+
 def test_flags_and_traffic_that_agree_are_one_finding() -> None:
     seen = Proposal(
         rule="G",
