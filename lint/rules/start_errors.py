@@ -112,11 +112,15 @@ def _fp8(match: re.Match[str], config: ServeConfig) -> Finding:
 
 def _no_backend(match: re.Match[str], config: ServeConfig) -> Finding:
     """The message lists what each backend lacks; a lack of the cache's format alone can be ended."""
-    lacks = {name: parts.split(", ") for name, parts in re.findall(r"(\w+): \[([^\]]*)\]", match["reasons"])}
+    asked, _, reasons = match["rest"].partition("Reasons: {")
+    lacks = {
+        name: parts.split(", ") for name, parts in re.findall(r"\b(\w{1,60}): \[([^\]]{0,300})\]", reasons)
+    }
+    cache = re.search(r"kv_cache_dtype=(\w{1,40})", asked)
     of_cache = ["kv_cache_dtype not supported"]
     nearest = min(lacks, key=lambda name: (lacks[name] != of_cache, len(lacks[name])), default="")
     to: dict[Knob, Value] = {}
-    if lacks.get(nearest) == of_cache and match["cache"] != "auto":
+    if lacks.get(nearest) == of_cache and cache is not None and cache[1] != "auto":
         to = {"kv_cache_dtype": None if config.setting.get("kv_cache_dtype") else "bfloat16"}
         if "use_non_causal=True" in match[0] and drafts_in_parallel(config):
             to = dict(own_cache(config))  # it is the draft's
@@ -257,8 +261,7 @@ LINTS = (
     ),
     recogniser(
         "H1",
-        r"No valid attention backend found for \w+ with .{0,600}?kv_cache_dtype=(?P<cache>\w+)"
-        r".{0,600}?Reasons: \{(?P<reasons>.{0,1500}?\])\}",
+        r"No valid attention backend found for (?P<rest>.{1,3000})",
         _no_backend,
         reports="a model, KV cache or head size for which this GPU has no attention backend",
         source="vllm/platforms/cuda.py: 'No valid attention backend found'; vllm-project/vllm#32732",
