@@ -37,7 +37,7 @@ def test_each_printed_command_is_accepted_by_the_checks_of_a_start() -> None:
 
 def test_what_a_change_calls_for_is_proposed_with_it() -> None:
     """A larger batch needs larger graphs; each finding shows the value that the command gets."""
-    config = case("vllm serve m --max-num-seqs 1 --max-cudagraph-capture-size 64", model=LLAMA_8B, card=H100)
+    config = case("vllm serve m --max-num-seqs 2 --max-cudagraph-capture-size 64", model=LLAMA_8B, card=H100)
 
     fixes = find_fixes_in_rounds(config, all_lints())
 
