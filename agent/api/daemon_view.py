@@ -6,8 +6,10 @@ from typing import Protocol
 
 from flettner.agent.audit.history import Accepted, Point
 from flettner.agent.config.changes import ReloadReport
+from flettner.agent.domain.cost import Cost
 from flettner.agent.domain.events import Event, Observed
 from flettner.agent.domain.model import Server, Slo
+from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.reading import Reading, SourceState
 from flettner.agent.domain.rollout import Rollout
 from flettner.agent.domain.state import State
@@ -53,6 +55,16 @@ class TargetView(Protocol):
     @property
     def model(self) -> LearnedModel | None:
         """What the performance model has learned; None before the first lesson."""
+        ...
+
+    @property
+    def cost(self) -> Cost | None:
+        """Of the last minutes; None without a price and a power."""
+        ...
+
+    @property
+    def search_result(self) -> ModelSearchResult | None:
+        """The latest search of the performance model; None without one."""
         ...
 
     @property

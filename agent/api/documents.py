@@ -12,8 +12,10 @@ from flettner.agent.api.daemon_view import DaemonView, TargetView, find_warnings
 from flettner.agent.audit.history import Point
 from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.canary_evidence import GainNeeded
+from flettner.agent.domain.cost import Cost, PredictedCost, cost_of_change
 from flettner.agent.domain.error_budget import Burn
 from flettner.agent.domain.model import Evidence, Forecast, Mode, Outcome, Plan, Slo, Strategy
+from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.request_counts import NO_REQUESTS, RequestCounts, quantile
 from flettner.agent.domain.rollout import Canary, Rollout
@@ -95,6 +97,9 @@ class TargetDocument(Document):
     goodput_rps: float | None
     ttft_p95_s: float | None
     reading: Reading | None
+    cost: Cost | None = Field(
+        description="of the last five minutes; null without a price (`[targets.cost]`) and a power"
+    )
     sources: list[SourceDocument]
     suggestion: str | None = Field(description="id of the first suggestion that needs approval")
     suggestions: list[str] = Field(description="ids of all suggestions that need approval, by rank")
@@ -152,6 +157,10 @@ class SuggestionDocument(Document):
     )
     forecast: Forecast | None = Field(
         description="time to a verdict at the latest steady rate; null: unknown"
+    )
+    cost: PredictedCost | None = Field(
+        description="predicted cost of a server, now and with the change; null: no price or power is known, "
+        "or the change is not predicted"
     )
     preflight: PreflightDocument | None = Field(
         description="result of the engine's preflight check; null before its end, or if it refused"
@@ -262,6 +271,7 @@ def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDoc
         goodput_rps=reading.goodput_rps if reading else None,
         ttft_p95_s=ttft.p95 if ttft else None,
         reading=reading,
+        cost=target.cost,
         sources=[
             SourceDocument(source=name, available=source.available, at=source.at, why=source.why)
             for name, source in sorted(target.sources.items())
@@ -320,8 +330,10 @@ def rank_of(suggestion: Suggestion, state: State | None) -> int | None:
     return ids.index(suggestion.id) + 1 if suggestion.id in ids else None
 
 
-def suggestion_of(suggestion: Suggestion, state: State | None = None) -> SuggestionDocument:
-    """`state`: of its target, for rank and approvers; None: without them."""
+def suggestion_of(
+    suggestion: Suggestion, state: State | None = None, search: ModelSearchResult | None = None
+) -> SuggestionDocument:
+    """`state`: of its target, for rank and approvers; None: without them. `search`: for the cost."""
     proposal = suggestion.proposal
     return SuggestionDocument(
         id=suggestion.id,
@@ -343,6 +355,7 @@ def suggestion_of(suggestion: Suggestion, state: State | None = None) -> Suggest
         plan=suggestion.plan,
         gain_needed=gain_needed(proposal, suggestion.plan) if suggestion.plan else "never",
         forecast=suggestion.forecast,
+        cost=cost_of_change(search, proposal.to),
         command=_command_with(suggestion, state) if state else "",
         base=suggestion.base,
         made_at=suggestion.made_at,

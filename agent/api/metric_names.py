@@ -86,6 +86,31 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "target_goodput_rps", "gauge", "Requests per second that met every latency objective, of blue.", T
     ),
+    Metric(
+        "target_gpus",
+        "gauge",
+        "GPUs of the servers that run; this and the next four with a price or a power.",
+        T,
+    ),
+    Metric("target_power_watts", "gauge", "Power of these GPUs, mean of five minutes.", T),
+    Metric(
+        "target_cost_per_million_tokens",
+        "gauge",
+        "Price of a million generated tokens, mean of five minutes.",
+        T,
+    ),
+    Metric(
+        "target_cost_per_thousand_good_requests",
+        "gauge",
+        "Price of a thousand requests that met every objective, mean of five minutes.",
+        T,
+    ),
+    Metric(
+        "target_tokens_per_joule",
+        "gauge",
+        "Generated tokens for the energy of the GPUs, mean of five minutes.",
+        T,
+    ),
     Metric("target_ttft_p95_seconds", "gauge", "95th percentile of the time to the first token, of blue.", T),
     Metric(
         "slo_attainment_ratio",

@@ -22,6 +22,14 @@ from flettner.agent.telemetry.self_metrics import DurationHistogram, SelfMetrics
 
 FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
 PIN_EVERY = 100  # entries
+COST_METRICS = {
+    "gpus": "target_gpus",
+    "power_w": "target_power_watts",
+    "per_million_tokens": "target_cost_per_million_tokens",
+    "per_thousand_good_requests": "target_cost_per_thousand_good_requests",
+    "tokens_per_joule": "target_tokens_per_joule",
+}
+"""Metric by field of Cost."""
 OUTCOMES = ("promoted", "rolled_back")
 
 MetricFamily = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
@@ -125,6 +133,10 @@ def _sample_measurements(name: str, target: TargetView) -> Iterator[MetricSample
         yield "target_goodput_rps", (name,), reading.goodput_rps
     if reading is not None and reading.ttft is not None:
         yield "target_ttft_p95_seconds", (name,), reading.ttft.p95
+    if (cost := target.cost) is not None:
+        for number, metric in COST_METRICS.items():
+            if (value := getattr(cost, number)) is not None:
+                yield metric, (name,), value
     for source, status in sorted(target.sources.items()):
         yield "source_up", (name, source), status.available
 

@@ -32,6 +32,7 @@ _DEPTHS = {
     "targets.rollout": 1,
     "targets.quality": 1,
     "targets.upgrades": 1,
+    "targets.cost": 1,
 }
 """The number of path elements that form the table's name."""
 

@@ -62,6 +62,7 @@ class Target:
     quality: GoldenPromptOptions
     windows: Windows = field(default_factory=Windows)
     upgrades: UpgradeLimits = field(default_factory=UpgradeLimits)
+    gpu_hour: float | None = None  # price of a GPU for an hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +301,7 @@ def _build_target(
         quality=options,
         windows=windows,
         upgrades=upgrades(table.upgrades),
+        gpu_hour=table.cost.gpu_hour if table.cost else None,
     )
 
 

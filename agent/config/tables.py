@@ -266,6 +266,12 @@ class WindowsTable(ConfigTable):
     edge: Literal["finish", "roll_back"] = "finish"
 
 
+class CostTable(ConfigTable):
+    """The price of a GPU for an hour, in any currency."""
+
+    gpu_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
 class UpgradesTable(ConfigTable):
     images: tuple[UpgradePattern, ...] = ()
     commands: tuple[UpgradePattern, ...] = ()
@@ -286,6 +292,7 @@ class TargetTable(ConfigTable):
     windows: WindowsTable = WindowsTable()
     quality: QualityTable = QualityTable()
     upgrades: UpgradesTable = UpgradesTable()
+    cost: CostTable | None = None
 
 
 def _check_targets(targets: tuple[TargetTable, ...]) -> tuple[TargetTable, ...]:

@@ -24,6 +24,7 @@ class PredictedChange:
     to: Mapping[Knob, Value]
     gain: Band
     rule: str = ""  # that suggests it; empty: the model found it
+    then: Numbers = field(default_factory=dict)  # with the change of a rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,12 @@ class ModelSearchResult:
     best_capacity: Capacity | None = None  # with the best change
     tried: int = 0  # settings
     rules: tuple[PredictedChange, ...] = ()  # what open suggestions of rules would gain
+
+    def numbers_with(self, to: Mapping[Knob, Value]) -> Numbers | None:
+        """What is predicted with this change; None if it was not."""
+        if self.best is not None and dict(self.best.to) == dict(to):
+            return self.then
+        return next((rule.then for rule in self.rules if dict(rule.to) == dict(to)), None)
 
     @property
     def reaches_goal(self) -> bool:

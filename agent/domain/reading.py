@@ -83,6 +83,7 @@ class EngineLiveness:
     running: float
     waiting: float
     tokens: float | None  # of prompts and answers; None: a process's first scrape, or not exported
+    generated: float = 0.0  # of the tokens, those of answers
     prefix_queries: float = 0.0
     prefix_hits: float = 0.0
     restarted: bool = False  # another process than at the previous scrape

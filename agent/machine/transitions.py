@@ -47,6 +47,7 @@ class Rules:
     restart_after_s: float | None = None  # a server of ours that hangs is started again; None: never
     exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
     windows: Windows = field(default_factory=Windows)  # when rollouts may start
+    gpu_hour: float | None = None  # price of a GPU for an hour; None: no money is shown
 
     def context(self, state: State, event: Observed) -> Context | None:
         """The policies' input besides the reading; None while no server is known."""

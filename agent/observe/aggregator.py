@@ -168,6 +168,7 @@ class _Server:
             running=last.running,
             waiting=last.waiting,
             tokens=self.tokens,
+            generated=sum(s.generation_tokens for s in new),
             prefix_queries=sum(s.prefix_queries for s in new),
             prefix_hits=sum(s.prefix_hits for s in new),
             restarted=self.restarted,

@@ -30,6 +30,8 @@ class MinuteRow:
     preemptions_per_s: float | None = None
     gpu_utilization: float | None = None  # 0..1, mean of the GPUs
     gpu_memory: float | None = None  # 0..1, maximum over the GPUs
+    generated_per_s: float | None = None  # tokens of answers, of all servers
+    power_w: float | None = None  # of all GPUs
 
 
 COLUMNS = tuple(column.name for column in fields(MinuteRow) if column.name != "at")
@@ -44,12 +46,19 @@ class OpenMinute:
     seconds: int = 0
     counts: RequestCounts = field(default_factory=RequestCounts)
     readings: list[Reading] = field(default_factory=list)  # windows that do not overlap
+    generated: float | None = None  # tokens; None: no server was scraped
+    powers_w: list[float] = field(default_factory=list)  # of all GPUs, each second that it is known
 
     def add(self, observed: Observed, last: Reading | None) -> Reading | None:
         """Add one second; return the last reading that was added to any minute, as `last` is."""
         self.seconds += 1
         for counts in observed.arms.values():
             self.counts += counts
+        scraped = [engine.generated for engine in observed.engines.values() if not engine.lost]
+        if scraped:
+            self.generated = (self.generated or 0.0) + sum(scraped)
+        if observed.reading is not None and (power_w := total_power_w(observed.reading.gpus)) is not None:
+            self.powers_w.append(power_w)
         reading = observed.reading
         if reading is None or not _is_next(reading, last):
             return last
@@ -59,6 +68,9 @@ class OpenMinute:
     def row(self) -> MinuteRow | None:
         """Return the row; None without data."""
         numbers = _gauge_columns(self.readings)
+        numbers["power_w"] = mean(self.powers_w)
+        if self.generated is not None:
+            numbers["generated_per_s"] = self.generated / max(1, self.seconds)
         if self.counts.asked:
             numbers |= _request_columns(self.counts, max(1, self.seconds))
         else:
@@ -168,6 +180,12 @@ def _gauge_columns(readings: Sequence[Reading]) -> dict[str, float | None]:
 
 def _p95(latencies: Iterable[Latency | None]) -> float | None:
     return mean(latency.p95 for latency in latencies if latency is not None and latency.count)
+
+
+def total_power_w(gpus: Sequence[Gpu]) -> float | None:
+    """None unless each GPU reports it."""
+    powers_w = [gpu.power_w for gpu in gpus if gpu.power_w is not None]
+    return sum(powers_w) if gpus and len(powers_w) == len(gpus) else None
 
 
 def _used_share(gpu: Gpu) -> float | None:

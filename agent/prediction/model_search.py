@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
+from flettner.agent.domain.cost import GpuRates
 from flettner.agent.domain.model import Bound, Outcome, Slo
 from flettner.agent.domain.model_search import ModelSearchResult, PredictedChange
 from flettner.agent.machine.earlier_outcomes import why_not_again
@@ -23,6 +24,7 @@ from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.search import LEAST_GAIN, LOW_QUANTILE, SearchResult, paired_gain, search
 from flettner.vllm_facts.values import Knob, Setting, Value, as_number, describe_changes
 
+RULE_DRAWS = 4  # behind the bands of a rule's change
 UNSEEN = frozenset({"enable_prefix_caching"})
 """Knobs whose effect the trace does not show: what requests share is unknown while caching is off."""
 
@@ -37,13 +39,14 @@ class ModelSearchRequest:
     bounds: Mapping[Knob, Bound] = field(default_factory=dict)
     outcomes: tuple[Outcome, ...] = ()
     suggested: tuple[tuple[str, Setting], ...] = ()
+    rates: GpuRates = field(default_factory=GpuRates)
 
 
 def search_settings(request: ModelSearchRequest) -> ModelSearchResult | None:
     """None where there is nothing to advise on: no accepted law, no objective, too little traffic."""
     learned = request.learned
     try:
-        load = find_load(learned, request.slo)
+        load = find_load(learned, request.slo, request.rates)
         if load.goals is None or learned.acceptance is None:
             return None
         result = search(
@@ -136,11 +139,13 @@ def _judge_rules(
         if run is None or not _is_modelled(to, load.present):
             continue
         try:
-            other = ReplayedScheduler(load.trace, load.law.law, load.limits_with(to)).run()
+            limits = load.limits_with(to)
+            other = ReplayedScheduler(load.trace, load.law.law, limits).run()
         except PredictionInputError:
             continue
         gain, noise = paired_gain(run, other, goals)
-        yield PredictedChange(to=dict(to), gain=_gain_band(gain, noise), rule=rule)
+        then = load.predict(limits, RULE_DRAWS)
+        yield PredictedChange(to=dict(to), gain=_gain_band(gain, noise), rule=rule, then=then)
 
 
 def _is_modelled(to: Setting, present: EngineLimits) -> bool:

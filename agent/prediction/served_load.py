@@ -1,9 +1,10 @@
 """The recorded load of one server, with the law and the objectives, and what a setting makes of it. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 
+from flettner.agent.domain.cost import GpuRates, add_cost
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.model_search import Capacity, Numbers
 from flettner.agent.prediction.learned import LearnedModel
@@ -18,11 +19,13 @@ from flettner.performance_model.search import moved_limits
 from flettner.performance_model.step_law import UncertainLaw
 from flettner.performance_model.trace import Trace, duration_s, mean_rate
 from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import layout
 from flettner.vllm_facts.values import Knob, Value
 
 MOST_REQUESTS = 3_000  # of the trace, the latest: 5 minutes at 10 requests/s
 LEAST_REQUESTS, LEAST_S = 50, 120.0  # fewer, or a shorter trace, show no load
 REPLICATES = 8  # draws behind each band
+UNKNOWN_RATES = GpuRates()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,7 @@ class ServedLoad:
     present: EngineLimits
     servers: int
     outside_s: float
+    rates: GpuRates = field(default_factory=GpuRates)
 
     @property
     def rate_rps(self) -> float:
@@ -49,7 +53,7 @@ class ServedLoad:
     def predict(
         self, limits: EngineLimits, draws: int = REPLICATES, *, is_load_known: bool = False
     ) -> Numbers:
-        """TTFT and E2E as clients see them. Without objectives there is no goodput."""
+        """TTFT and E2E as clients see them, and the cost. Without objectives there is no goodput."""
         bands = predict(
             self.trace,
             self.law,
@@ -61,10 +65,10 @@ class ServedLoad:
         outside = Band(value=self.outside_s, low=self.outside_s, high=self.outside_s)
         shifted = add_outside(bands, outside)
         if self.goals is None:
-            return {
+            shifted = {
                 name: band for name, band in shifted.items() if name not in {"attainment", "goodput_per_s"}
             }
-        return shifted
+        return add_cost(shifted, self.rates, layout(self.config).gpus)
 
     def capacity(self, limits: EngineLimits) -> Capacity | None:
         """None without objectives. Rates are of one server, `servers` is for the load of all."""
@@ -77,7 +81,7 @@ class ServedLoad:
         return Capacity(rate_rps=headroom.rate_per_s, servers=servers)
 
 
-def find_load(learned: LearnedModel, slo: Slo) -> ServedLoad:
+def find_load(learned: LearnedModel, slo: Slo, rates: GpuRates = UNKNOWN_RATES) -> ServedLoad:
     """Raises PredictionInputError with what is missing: a law, traffic, or a setting that is modelled."""
     if learned.law is None:
         raise PredictionInputError(f"there is no law of step time: {learned.why_no_law}")
@@ -96,6 +100,7 @@ def find_load(learned: LearnedModel, slo: Slo) -> ServedLoad:
         present=limits_of(learned.config, kv_tokens=learned.kv_tokens),
         servers=learned.servers,
         outside_s=learned.outside_s,
+        rates=rates,
     )
 
 

@@ -4,8 +4,9 @@ It costs seconds of CPU, so it runs in the worker process.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from flettner.agent.domain.cost import GpuRates
 from flettner.agent.domain.model import Slo
 from flettner.agent.domain.model_search import MOST_TIMES, Capacity, Numbers
 from flettner.agent.prediction.learned import LearnedModel
@@ -23,7 +24,7 @@ from flettner.vllm_facts.values import Knob, Setting, Value
 
 CURVE = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)  # of the load that was asked for
 CURVE_REQUESTS, CURVE_DRAWS = 1_000, 4  # a point of the curve is 2 x 5 runs
-SHOWN = frozenset({"attainment"}).union(
+SHOWN = frozenset({"attainment", "cost_per_million_tokens", "cost_per_thousand_good_requests"}).union(
     f"{latency}_p{percent}_s" for latency in ("ttft", "itl") for percent in (50, 90, 99)
 )  # on the curve
 MODELLED = {*EngineLimits.__dataclass_fields__, "gpu_memory_utilization"} - {"kv_blocks", "max_model_len"}
@@ -42,6 +43,7 @@ class WhatIfRequest:
     changes: Mapping[Knob, Value]
     rate: float = 1.0
     prompt: float = 1.0
+    rates: GpuRates = field(default_factory=GpuRates)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,7 @@ def predict_what_if(request: WhatIfRequest) -> WhatIf:
     for name, factor in (("rate", request.rate), ("prompt", request.prompt)):
         if not 1 / MOST_TIMES <= factor <= MOST_TIMES:
             raise PredictionInputError(f"{name}: must be a factor from 1/64 to 64, as in 1.5, not {factor:g}")
-    load = find_load(request.learned, request.slo)
+    load = find_load(request.learned, request.slo, request.rates)
     _refuse_invalid(request.changes)
     _refuse_unmodelled(request.changes, load.present)
     limits = load.limits_with(request.changes)
@@ -103,7 +105,11 @@ def predict_what_if(request: WhatIfRequest) -> WhatIf:
 
 
 def _asked(load: ServedLoad, request: WhatIfRequest) -> ServedLoad:
-    return replace(load, trace=scale_rate(scale_prompts(load.trace, request.prompt), request.rate))
+    """Of another load the power is unknown: it was measured under the present one."""
+    asked = replace(load, trace=scale_rate(scale_prompts(load.trace, request.prompt), request.rate))
+    if request.rate == request.prompt == 1:
+        return asked
+    return replace(asked, rates=replace(asked.rates, power_w=None))
 
 
 def _shorten(load: ServedLoad, request: WhatIfRequest, limits: EngineLimits) -> ServedLoad:

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from flettner.agent.domain.cost import GpuRates
 from flettner.agent.domain.events import Event
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.state import State
@@ -12,6 +13,8 @@ class Observable(Protocol):
     def state(self) -> State: ...
     @property
     def reading(self) -> Reading | None: ...
+    @property
+    def gpu_rates(self) -> GpuRates: ...
     def emit(self, event: Event) -> None: ...
 
 

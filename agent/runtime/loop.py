@@ -16,10 +16,12 @@ from flettner.agent.audit.backlog import Backlog, only_rolls_back
 from flettner.agent.audit.entries import build_entry
 from flettner.agent.audit.journal import Journal
 from flettner.agent.audit.records import JournalEntry
+from flettner.agent.domain.cost import Cost, GpuRates
 from flettner.agent.domain.effects import Effect
 from flettner.agent.domain.errors import ActError, JournalError
 from flettner.agent.domain.events import AgentStarted, EffectFailed, Event, Observed, Reconfigured
 from flettner.agent.domain.model import Approvers, Mode, Server, Slo
+from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.ports import Engine, Now, Sensor, Traffic
 from flettner.agent.domain.reading import EngineSample, Reading, Sample, SourceState
 from flettner.agent.domain.state import State
@@ -28,6 +30,13 @@ from flettner.agent.machine.step import Machine, numbered_effects, state_without
 from flettner.agent.machine.transitions import WITHOUT_ROLLOUT, Rules
 from flettner.agent.observe.aggregator import TRAFFIC, Aggregator
 from flettner.agent.observe.minute_rows import MinuteRow
+from flettner.agent.observe.spending import (
+    WINDOW_MINUTES,
+    count_gpus,
+    gpu_rates,
+    recent_cost,
+    recent_rows,
+)
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.what_if import WhatIf
 from flettner.agent.retrying import ReasonLog, retry
@@ -138,6 +147,30 @@ class TargetLoop:
         return self.learner.model if self.learner is not None else None
 
     @property
+    def search_result(self) -> ModelSearchResult | None:
+        return self.model_search.result if self.model_search is not None else None
+
+    @property
+    def gpu_rates(self) -> GpuRates:
+        return gpu_rates(
+            self._recent_rows(), self.machine.rules.gpu_hour, gpus=self._count_gpus(), seen=self._gpus_seen
+        )
+
+    @property
+    def cost(self) -> Cost | None:
+        return recent_cost(self._recent_rows(), self.gpu_rates, self._count_gpus())
+
+    def _recent_rows(self) -> Sequence[MinuteRow]:
+        return recent_rows(self.series.latest(WINDOW_MINUTES), self.now().timestamp())
+
+    def _count_gpus(self) -> int:
+        return count_gpus(self.state.reachable, self._gpus_seen)
+
+    @property
+    def _gpus_seen(self) -> int:
+        return len(self.reading.gpus) if self.reading is not None else 0
+
+    @property
     def sources(self) -> Mapping[str, SourceState]:
         return self.aggregator.sources()
 
@@ -173,7 +206,7 @@ class TargetLoop:
     async def predict(self, changes: Setting, rate: float, prompt: float) -> WhatIf:
         if self.model_search is None:
             raise PredictionInputError(f"{self.target} learns no model of its servers")
-        return await self.model_search.predict(changes, rate, prompt)
+        return await self.model_search.predict(changes, rate, prompt, self.gpu_rates)
 
     async def run(self, epoch: int, started: Callable[[], None]) -> None:
         """Run until cancelled. A task that fails cancels all tasks of the loop."""
@@ -322,7 +355,7 @@ class TargetLoop:
                 calibration=self.aggregator.calibrate(at, equal),
                 ahead=self._find_ended_ahead(),
                 findings=self.findings,
-                model_search=self.model_search.result if self.model_search is not None else None,
+                model_search=self.search_result,
             )
             self.series.add(observed)
             self.emit(observed)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
+from flettner.agent.domain.cost import GpuRates
 from flettner.agent.domain.errors import WorkerError, WorkerTimeoutError
 from flettner.agent.domain.events import PredictionChecked
 from flettner.agent.domain.model import Bound, Slo
@@ -42,7 +43,7 @@ class ModelSearch:
     slo: Slo
     bounds: Mapping[Knob, Bound]
     now: Now
-    searches: bool = True  # False: only predictions that someone asks for
+    searches: bool = True  # False: no policy uses it and no price is set; only what someone asks for
     result: ModelSearchResult | None = None
     _held: HeldRollout = field(default_factory=HeldRollout)
     _is_predicting: bool = False
@@ -52,23 +53,29 @@ class ModelSearch:
     def use(self, rules: Rules) -> None:
         """Search within these rules from now on."""
         self.slo, self.bounds, self.result = rules.slo, rules.guard.bounds, None
-        self.searches = any(getattr(policy, "uses_model_search", False) for _, policy in rules.policies)
+        self.searches = rules.gpu_hour is not None or any(
+            getattr(policy, "uses_model_search", False) for _, policy in rules.policies
+        )
 
     async def run(self, target: Observable) -> None:
         while True:
-            await self.update(target.state)
+            await self.update(target.state, target.gpu_rates)
             if (event := await self.check_rollout(target.state)) is not None:
                 target.emit(event)
             await asyncio.sleep(LOOK_EVERY_S)
 
-    async def predict(self, changes: Mapping[Knob, Value], rate: float, prompt: float) -> WhatIf:
+    async def predict(
+        self, changes: Mapping[Knob, Value], rate: float, prompt: float, rates: GpuRates
+    ) -> WhatIf:
         """What would happen. One at a time. Raises PredictionInputError or WorkerError."""
         learned = self.learned()
         if learned is None:
             raise PredictionInputError("nothing is learned yet: the first minute of traffic is missing")
         if self._is_predicting:
             raise WorkerError("another prediction for this target is being computed")
-        request = WhatIfRequest(learned=learned, slo=self.slo, changes=changes, rate=rate, prompt=prompt)
+        request = WhatIfRequest(
+            learned=learned, slo=self.slo, changes=changes, rate=rate, prompt=prompt, rates=rates
+        )
         self._is_predicting = True
         try:
             return await self.worker.call(predict_what_if, request)
@@ -79,7 +86,7 @@ class ModelSearch:
         finally:
             self._is_predicting = False
 
-    async def update(self, state: State) -> None:
+    async def update(self, state: State, rates: GpuRates) -> None:
         """Ask again if it is time, or if the flags in force or the suggestions changed."""
         learned, blue, at = self._believed(state), state.fleet.blue, self.now()
         if not self.searches or learned is None or learned.law is None or blue is None:
@@ -95,6 +102,7 @@ class ModelSearch:
             bounds=self.bounds,
             outcomes=state.outcomes,
             suggested=_suggested(state),
+            rates=rates,
         )
         try:
             self.result = await self.worker.call(search_settings, request)

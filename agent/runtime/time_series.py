@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -68,6 +69,10 @@ class TimeSeries:
     def minutes(self) -> Sequence[MinuteRow]:
         """Return the completed minutes with data, oldest first."""
         return tuple(self._minutes)
+
+    def latest(self, count: int) -> Sequence[MinuteRow]:
+        """Return the last of them, oldest first."""
+        return tuple(islice(reversed(self._minutes), count))[::-1]
 
     def add(self, observed: Observed) -> None:
         """Add one second. If the clock was set back, the open minute continues until its time has passed."""

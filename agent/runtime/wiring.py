@@ -99,6 +99,7 @@ def build_rules(config: Config, target: Target) -> Rules:
         restart_after_s=target.restart_after_s,
         exam=target.quality,
         windows=target.windows,
+        gpu_hour=target.gpu_hour,
     )
 
 

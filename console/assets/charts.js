@@ -19,6 +19,8 @@ export const CHARTS = [
   { id: "kv", title: "KV cache in use", unit: (v) => percent(v, 0), range: whole, lines: [["kv_usage", "used", "--accent"]] },
   { id: "preemptions", title: "Preemptions", unit: rate, lines: [["preemptions_per_s", "preempted", "--warn"]] },
   { id: "gpu", title: "GPU", unit: (v) => percent(v, 0), range: whole, lines: [["gpu_utilization", "busy", "--accent"], ["gpu_memory", "memory", GREY]] },
+  { id: "tokens", title: "Generated tokens", unit: rate, lines: [["generated_per_s", "of all servers", "--accent"]] },
+  { id: "power", title: "Power of the GPUs", unit: (v) => `${number(v)} W`, lines: [["power_w", "drawn", "--accent"]] },
 ];
 
 export function strictest(slo) {

@@ -29,6 +29,16 @@ export function percent(share, digits = 1) {
   return `${Number(value.toFixed(digits))} %`;
 }
 
+/** Numbers of a prediction: name, title, and how it is shown. */
+export const COSTS = [
+  ["cost_per_million_tokens", "Cost of a million tokens", number],
+  ["cost_per_thousand_good_requests", "Cost of 1,000 requests within the objectives", number],
+  ["tokens_per_joule", "Tokens per joule", number],
+];
+
+/** A predicted number with its band. */
+export const banded = (value, say) => (value ? `${say(value.value)} (${say(value.low)} to ${say(value.high)})` : NONE);
+
 /** A latency in seconds. */
 export function latency(seconds) {
   if (seconds === null || seconds === undefined) return NONE;

@@ -3,7 +3,7 @@
 import { at, get, post, Problem } from "./api.js";
 import { Chart, CHARTS, showColumn } from "./charts.js";
 import { el, fill } from "./dom.js";
-import { change, duration, flag, latency, moment, number, percent, words } from "./format.js";
+import { banded, change, COSTS, duration, flag, latency, moment, number, percent, words } from "./format.js";
 import { action, barred, confirm, figure, list, notice, pill, refused, table, time } from "./parts.js";
 import { section } from "./target.js";
 
@@ -133,6 +133,8 @@ export function suggestionPage(context, root, id) {
         pair("Expected", shown.expects), pair("Risk", shown.risks),
         pair("Class", [el("strong", shown.class), `: ${CLASS[shown.class] ?? ""}`, shown.mitigation ? " · answers a problem of now" : ""]),
         pair("Source", shown.source)),
+      shown.cost && table("Predicted cost, in brackets: 80 % of the draws", ["Number", "Now", "With the change"],
+        COSTS.filter(([name]) => shown.cost.now[name] && shown.cost.then[name]).map(([name, title, say]) => [title, banded(shown.cost.now[name], say), banded(shown.cost.then[name], say)])),
       el("h2", "Evidence"),
       seen.length ? el("dl", { class: "figures" }, seen) : el("p", { class: "empty" }, "Proposed by an operator, without measurements."),
     ];

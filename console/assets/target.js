@@ -115,8 +115,19 @@ export function targetPage(context, root, name) {
       figure("Running", number(reading?.running.mean, 2), reading ? `up to ${number(reading.running.high)}` : ""),
       figure("KV cache", percent(reading?.kv_usage?.mean, 0), reading?.kv_usage ? `up to ${percent(reading.kv_usage.high, 0)}` : ""),
       figure("Preemptions", reading?.preemptions_per_s ? `${number(reading.preemptions_per_s.mean, 2)}/s` : "–"),
+      cost(target.cost),
       (reading?.gpus ?? []).map((gpu) => figure(`GPU ${gpu.index}`, percent(gpu.utilization, 0),
         gpu.memory_total_mib ? `${percent(gpu.memory_used_mib / gpu.memory_total_mib, 0)} of ${number(gpu.memory_total_mib / 1024)} GiB${gpu.temperature_c === null ? "" : ` · ${number(gpu.temperature_c)} °C`}` : gpu.name)),
+    ];
+  }
+
+  /** Of the last five minutes; money in the currency of the config. */
+  function cost(now) {
+    if (!now) return null;
+    return [
+      now.per_hour === null ? null : figure("Cost of 1M tokens", number(now.per_million_tokens), `${number(now.per_hour)} an hour for ${number(now.gpus)} GPU${now.gpus === 1 ? "" : "s"}`),
+      now.per_hour === null ? null : figure("Cost of 1,000 good requests", number(now.per_thousand_good_requests), "within every objective"),
+      now.power_w === null ? null : figure("Tokens per joule", number(now.tokens_per_joule), `at ${number(now.power_w)} W`),
     ];
   }
 

@@ -2,7 +2,7 @@
 
 import { at, post, Problem } from "./api.js";
 import { el, fill, say } from "./dom.js";
-import { flagOf, latency, number, percent } from "./format.js";
+import { banded, COSTS, flagOf, latency, number, percent } from "./format.js";
 import { action, barred, notice, table } from "./parts.js";
 import { describe, propose } from "./propose.js";
 import { rateChart } from "./rate_chart.js";
@@ -23,6 +23,7 @@ const ROWS = [
   ["e2e_p90_s", "Whole request, 90 %", latency],
   ["peak_kv_share", "KV cache, peak", percent],
   ["preemptions_per_request", "Preemptions per request", number],
+  ...COSTS,
 ];
 
 export class WhatIf {
@@ -112,9 +113,8 @@ export class WhatIf {
 
   draw(answer, body) {
     const changed = Object.keys(body.to).length > 0;
-    const band = (value, say_) => (value ? `${say_(value.value)} (${say_(value.low)} to ${say_(value.high)})` : "–");
     const rows = ROWS.filter(([name]) => answer.now[name] && answer.then[name])
-      .map(([name, title, say_]) => [title, band(answer.now[name], say_), band(answer.then[name], say_)]);
+      .map(([name, title, say_]) => [title, banded(answer.now[name], say_), banded(answer.then[name], say_)]);
     const [now, then] = [answer.capacity, answer.then_capacity];
     if (now && then) {
       const rate = (capacity) => (capacity.rate_rps === null ? "none" : `up to ${number(capacity.rate_rps)}/s`);

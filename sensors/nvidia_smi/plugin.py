@@ -41,6 +41,7 @@ class NvidiaSmi:
     """
 
     command: str = "nvidia-smi"
+    gpus: tuple[int, ...] = ()  # by index, those of the target; empty: all of the host
     every_s: float = 1.0
     stalled_after_s: float = 10.0
     retry_at_most_s: float = 60.0
@@ -48,6 +49,8 @@ class NvidiaSmi:
     def __post_init__(self) -> None:
         if not os.fspath(self.command).strip() or "\0" in self.command:
             raise ValueError(f"command must name an executable, not {self.command!r}")
+        if min(self.gpus, default=0) < 0:
+            raise ValueError(f"gpus must be indexes from 0 on, not {', '.join(map(str, self.gpus))}")
         check_periods(self, "every_s", "stalled_after_s", "retry_at_most_s")
         if self.stalled_after_s <= self.every_s:
             raise ValueError(
@@ -87,6 +90,7 @@ class NvidiaSmi:
             self.command,
             f"--query-gpu={','.join(fields)}",
             "--format=csv,noheader,nounits",
+            *([f"--id={','.join(map(str, self.gpus))}"] if self.gpus else []),
             f"--loop-ms={max(1, round(self.every_s * 1000))}",
             stdin=DEVNULL,
             stdout=PIPE,

@@ -151,6 +151,7 @@ def build_queries(matchers: str) -> Mapping[str, str]:
     p95 = f"histogram_quantile(0.95, sum by (le) (rate(NAME_bucketSERIES[{WINDOW}])))"
     return {
         "requests_rps": query(HISTOGRAMS["ttft"], f"sum(rate(NAME_countSERIES[{WINDOW}]))"),
+        "generated_per_s": query(COUNTERS["generation_tokens"], f"sum(rate(NAMESERIES[{WINDOW}]))"),
         "ttft_p95_s": query(HISTOGRAMS["ttft"], p95),
         "itl_p95_s": query(HISTOGRAMS["itl"], p95),
         "running": query(GAUGES["running"], "max(sum by (instance) (NAMESERIES))"),

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from flettner.agent.audit.history import Accepted, Point
 from flettner.agent.audit.offsets import SLICE_BYTES
 from flettner.agent.config.changes import ReloadReport
+from flettner.agent.domain.cost import Cost
 from flettner.agent.domain.digest import digest
 from flettner.agent.domain.errors import ActError, FlettnerError
 from flettner.agent.domain.events import (
@@ -32,6 +33,7 @@ from flettner.agent.domain.model import (
     Slo,
     Step,
 )
+from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.reading import Latency, Reading, SourceState, Trend
 from flettner.agent.domain.rollout import Canary, Rollout
 from flettner.agent.domain.state import Phase, State
@@ -75,6 +77,8 @@ class FakeTarget:
     sources: Mapping[str, SourceState] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
     model: LearnedModel | None = None
+    cost: Cost | None = None
+    search_result: ModelSearchResult | None = None
     minutes: Sequence[MinuteRow] = ()
     self_metrics: SelfMetrics = field(default_factory=lambda: SelfMetrics(stepped_at=99.5))
     logs: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by server

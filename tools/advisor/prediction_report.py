@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flettner.agent.domain.cost import GpuRates, add_cost
 from flettner.agent.domain.errors import ConfigError
 from flettner.lint.rules import flags, unknown_flags
 from flettner.performance_model.band import Band
@@ -30,10 +31,11 @@ from flettner.performance_model.trace import Trace, duration_s, mean_rate
 from flettner.tools.advisor.measured_law import find_kv_tokens, law_of_log, plans_ahead
 from flettner.tools.advisor.render import format_command
 from flettner.tools.terminal.tables import format_sentence, format_table
-from flettner.tools.terminal.values import format_prediction
+from flettner.tools.terminal.values import COST_TITLES, format_prediction
 from flettner.vllm_facts.metrics.page_totals import PageTotals
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command
+from flettner.vllm_facts.sizing.effective_flags import layout
 from flettner.vllm_facts.validity.engine import find_problems
 from flettner.vllm_facts.values import describe_changes
 
@@ -50,6 +52,7 @@ _ROWS = (
     ("preemptions_per_request", "preemptions per request"),
     ("rejected_share", "rejected requests"),
     ("tokens_per_s", "generated tokens per second"),
+    *COST_TITLES,
 )
 _OF_GOALS = (("attainment", "requests within the objectives"), ("goodput_per_s", "such requests per second"))
 
@@ -127,6 +130,7 @@ def build_report(
     page: PageTotals | None,
     kv_tokens: int | None,
     search_settings: bool,
+    gpu_hour: float | None = None,
 ) -> PredictionReport:
     """`page`: /metrics of a server with this load. Raises PredictionInputError."""
     if kv_tokens is not None and kv_tokens < 1:
@@ -141,13 +145,14 @@ def build_report(
     trace = with_cached_share(trace, cached_share(page)) if page else trace
     outside = (outside_of_page(page) if page else None) or OUTSIDE
     inside = goals.inside(outside.value) if goals else None
+    bands = add_outside(predict(trace, law, limits, inside or Goals()), outside)
     return PredictionReport(
         trace=trace,
         law=law,
         limits=limits,
         outside=outside,
         warnings=(*warnings, *((doubt,) if doubt else ())),
-        bands=add_outside(predict(trace, law, limits, inside or Goals()), outside),
+        bands=add_cost(bands, GpuRates(per_hour=gpu_hour), layout(config).gpus),
         goals=goals,
         headroom=find_headroom(trace, law.law, limits, inside) if inside else None,
         search=search(config, trace, law, inside, kv_tokens=measured) if inside and search_settings else None,

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +49,9 @@ def add_predict(subparsers: Subparsers) -> None:
     add_objectives(parser)
     parser.add_argument("--rate", metavar="X", help="multiply the request rate by X, such as 1.5")
     parser.add_argument("--prompt", metavar="X", help="multiply the length of prompts by X, such as 2")
+    parser.add_argument(
+        "--gpu-hour", type=_parse_price, metavar="PRICE", help="price of a GPU for an hour: adds the cost"
+    )
     parser.add_argument("--search", action="store_true", help="look for better settings near this one")
     add_options(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -97,12 +101,20 @@ def _predict_trace(args: argparse.Namespace) -> int:
         page=_read_page(args.metrics) if args.metrics else None,
         kv_tokens=args.kv_tokens,
         search_settings=args.search,
+        gpu_hour=args.gpu_hour,
     )
     if args.json:
         sys.stdout.write(json.dumps(report.as_row(), indent=2) + "\n")
     else:
         sys.stdout.write(report.as_text(command))
     return 0
+
+
+def _parse_price(text: str) -> float:
+    price = float(text)
+    if not 0 < price < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no price: give a number above 0, such as 2.5")
+    return price
 
 
 def _read_page(path: Path) -> "PageTotals":

@@ -12,7 +12,7 @@ from flettner.agent.domain.model_search import MOST_TIMES
 from flettner.tools.cli.knob_argument import parse_knob
 from flettner.tools.cli.remote_command import add_remote_options, call_daemon, path, print_answer
 from flettner.tools.terminal.tables import format_sentence, format_table
-from flettner.tools.terminal.values import format_prediction
+from flettner.tools.terminal.values import COST_TITLES, format_prediction
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.knobs import KNOBS
@@ -31,6 +31,7 @@ ROWS = (
     ("peak_kv_share", "KV cache, peak"),
     ("preemptions_per_request", "preemptions per request"),
     ("tokens_per_s", "generated tokens per second"),
+    *COST_TITLES,
 )
 
 

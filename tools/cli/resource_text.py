@@ -6,7 +6,15 @@ from typing import Any
 from flettner.tools.terminal.capabilities import RED, terminal_width
 from flettner.tools.terminal.cell_width import clip, wrap_sentence
 from flettner.tools.terminal.tables import format_sentence, format_table
-from flettner.tools.terminal.values import escape_text, format_latency, format_time, format_value
+from flettner.tools.terminal.values import (
+    COST_TITLES,
+    escape_text,
+    format_amount,
+    format_latency,
+    format_prediction,
+    format_time,
+    format_value,
+)
 
 Json = Mapping[str, Any]
 TRAFFIC = "traffic"  # the source that is lost while a split cannot be kept in force
@@ -65,6 +73,8 @@ def format_notes(targets: Sequence[Json]) -> str:
             text += format_sentence(f"{name}: {escape_text(target['note'])}")
         if target["waits"]:
             text += format_sentence(f"{name}: waits for {escape_text(target['waits'])}")
+        if target["cost"]:
+            text += format_sentence(f"{name}: {_format_cost(target['cost'])}")
         text += _format_open_suggestions(target)
         text += _format_findings(target)
         for source in target["sources"]:
@@ -74,6 +84,36 @@ def format_notes(targets: Sequence[Json]) -> str:
                     RED,
                 )
     return f"\n{text}" if text else ""
+
+
+def _format_cost(cost: Json) -> str:
+    """`1 GPU, 470 W; 0.222 for a million tokens, ...`, of what is known."""
+    gpus = f"{cost['gpus']} GPU{'s' if cost['gpus'] != 1 else ''}"
+    power = "" if cost["power_w"] is None else f", {cost['power_w']:.0f} W"
+    parts = [
+        f"{format_amount(cost[key])} {what}"
+        for key, what in (
+            ("per_million_tokens", "for a million tokens"),
+            ("per_thousand_good_requests", "for 1,000 requests within the objectives"),
+            ("tokens_per_joule", "tokens per joule"),
+        )
+        if cost[key] is not None
+    ]
+    return "; ".join((f"{gpus}{power}", *([", ".join(parts)] if parts else [])))
+
+
+def _format_predicted_cost(cost: Json) -> list[str]:
+    """A line for each number: now and with the change."""
+    return [
+        f"{title}: {_format_band(key, cost['now'][key])} -> {_format_band(key, cost['then'][key])}"
+        for key, title in COST_TITLES
+        if key in cost["now"] and key in cost["then"]
+    ]
+
+
+def _format_band(key: str, band: Mapping[str, float]) -> str:
+    value, low, high = (format_prediction(key, band[part]) for part in ("value", "low", "high"))
+    return f"{value} ({low} to {high})"
 
 
 def _format_open_suggestions(target: Json) -> str:
@@ -215,6 +255,10 @@ def format_suggestion(suggestion: Json) -> str:
         ("risks", escape_text(suggestion["risks"])),
         ("source", escape_text(suggestion["source"])),
         *(("evidence", _format_evidence(evidence)) for evidence in suggestion["evidence"]),
+        *(
+            ("cost", line)
+            for line in (_format_predicted_cost(suggestion["cost"]) if suggestion["cost"] else ())
+        ),
         *(
             [("outage", f"planned, about {find_outage_s(suggestion):.0f} s")]
             if find_outage_s(suggestion)

@@ -44,6 +44,8 @@ class SeriesDocument(BaseModel):
     preemptions_per_s: Column
     gpu_utilization: Column
     gpu_memory: Column = Field(description="share of the fullest GPU's memory")
+    generated_per_s: Column = Field(description="tokens of answers, of all servers")
+    power_w: Column = Field(description="of all GPUs")
     marks: list[MarkDocument] = Field(description="rollouts that began or ended in this time")
 
 

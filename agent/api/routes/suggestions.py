@@ -59,7 +59,10 @@ def _suggestion(call: Call) -> Suggestion:
 
 
 def _shown(call: Call, suggestion: Suggestion) -> OperationResult:
-    shown = suggestion_of(suggestion, call.state(suggestion.target))
+    target = call.daemon.targets().get(suggestion.target)
+    shown = suggestion_of(
+        suggestion, call.state(suggestion.target), target.search_result if target is not None else None
+    )
     return OperationResult(value=shown, headers=tag_of(suggestion))
 
 
@@ -72,10 +75,10 @@ def _latest(call: Call, state: State, suggestion: Suggestion) -> Suggestion:
 
 async def _list(call: Call) -> SuggestionsDocument:
     query, targets = call.parsed_as(SuggestionsQuery), call.daemon.targets()
-    states = {name: target.state for name, target in targets.items()}
     chosen = [
-        suggestion_of(suggestion, states.get(suggestion.target))
+        suggestion_of(suggestion, target.state, target.search_result) if target else suggestion_of(suggestion)
         for suggestion in call.daemon.suggestions()
+        for target in (targets.get(suggestion.target),)
         if query.target in {None, suggestion.target} and query.status in {None, suggestion.status}
     ]
     chosen.sort(key=_order)

@@ -99,6 +99,7 @@ MEANINGS = {
     "targets.upgrades.models": "patterns for `model` and `tokenizer`",
     "targets.upgrades.revisions": "patterns for `revision`",
     "targets.upgrades.env": "names of environment variables, without patterns; none of secrets",
+    "targets.cost.gpu_hour": "price of a GPU for an hour, in any currency: [cost](../cost.md)",
     "policies": "a policy by name: a table of options, or `false` to turn it off: [rules](rules.md)",
     "notify.kind": "`webhook`, `slack` (and Mattermost), `teams`, `pagerduty`, `alertmanager`",
     "notify.name": "for the log and `flettner notify test`; default: the kind",
@@ -108,6 +109,7 @@ MEANINGS = {
 OPTIONS = {
     "binary": "path of Envoy; empty: the one shipped with flettner; the same in all targets",
     "nvidia_smi.command": "path of the executable",
+    "nvidia_smi.gpus": "indexes of the target's GPUs; empty: all of the host",
     "nvidia_smi.stalled_after_s": "nvidia-smi is started again after this time without a line",
     "process.command": "start command of a server; empty: that of the adopted server",
     "confirm_s": "time limit for applying a configuration",

@@ -4,6 +4,7 @@ import pytest
 
 from flettner.agent.config.tables import FileTable
 from tests.integration.docs.config_page import rows, tables
+from tests.integration.docs.cost_picture import build_curves, draw
 from tests.integration.docs.meanings import MEANINGS
 from tests.integration.docs.reference import FOLDER, PAGES
 
@@ -13,6 +14,12 @@ pytestmark = pytest.mark.smoke
 @pytest.mark.parametrize("name", PAGES)
 def test_reference_page_is_current(name: str) -> None:
     assert (FOLDER / name).read_text() == PAGES[name](), "python -m tests.integration.docs.reference"
+
+
+def test_the_picture_of_the_cost_is_current() -> None:
+    picture = (FOLDER.parent / "cost.svg").read_text()
+
+    assert picture == draw(list(build_curves())), "python -m tests.integration.docs.cost_picture"
 
 
 def test_every_reference_page_is_generated() -> None:

@@ -10,6 +10,7 @@ from prometheus_client.exposition import generate_latest
 from flettner.agent.api.daemon_view import DaemonView
 from flettner.agent.api.metric_names import METRICS, document
 from flettner.agent.api.metrics import read_metrics
+from flettner.agent.domain.cost import Cost
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.error_budget import Budget
 from flettner.agent.domain.errors import JournalError
@@ -26,6 +27,16 @@ DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 LINE = re.compile(
     r'(flettner_[a-z0-9_]+)(?:\{((?:[a-z]+="(?:[^"\\\n]|\\[\\"n])*",?)+)\})? (NaN|[+-]Inf|-?[0-9.e+-]+)'
+)
+
+
+COST = Cost(
+    gpus=2,
+    power_w=1000.0,
+    per_hour=7.2,
+    per_million_tokens=2.0,
+    per_thousand_good_requests=0.5,
+    tokens_per_joule=1.0,
 )
 
 
@@ -153,6 +164,7 @@ def busy() -> FakeDaemonView:
     )
     for seq in range(1, 101):
         daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
+    daemon.targets()["chat"].cost = COST
     self_metrics = daemon.targets()["chat"].self_metrics
     self_metrics.tick.observe(0.01)
     self_metrics.count_effect("route", 0.4, failed=True)
@@ -166,6 +178,15 @@ def test_exports_every_documented_metric() -> None:
     body = {re.sub("_(bucket|sum|count)$", "", re.split("[{ ]", name)[0]) for name in samples(page(busy()))}
 
     assert body == {f"flettner_{metric.name}" for metric in METRICS}
+
+
+def test_exports_the_cost() -> None:
+    values = samples(page(busy()))
+
+    assert values['flettner_target_cost_per_million_tokens{target="chat"}'] == 2
+    assert values['flettner_target_cost_per_thousand_good_requests{target="chat"}'] == 0.5
+    assert values['flettner_target_tokens_per_joule{target="chat"}'] == 1
+    assert values['flettner_target_power_watts{target="chat"}'] == 1000
 
 
 def test_exports_the_rollout_and_its_lease() -> None:

@@ -53,6 +53,28 @@ def predict_json(predict: Predict, *argv: str) -> dict[str, Any]:
     return document
 
 
+def test_a_price_adds_the_cost(predict: Predict, trace: str, law: str) -> None:
+    """3.6 for each of two GPUs an hour are 0.002 a second."""
+    given = ("--trace", trace, "--law", law, "--ttft", "1s", "--gpu", "RTX 4090", "--gpu-hour", "3.6")
+    split = ("--", *SERVE, "64", "-tp", "2")
+
+    predicted = predict_json(predict, *given, *split)["predicted"]
+
+    assert predicted["cost_per_million_tokens"]["value"] == pytest.approx(
+        1e6 * 0.002 / predicted["tokens_per_s"]["value"]
+    )
+    assert predicted["cost_per_thousand_good_requests"]["value"] == pytest.approx(
+        1e3 * 0.002 / predicted["goodput_per_s"]["value"]
+    )
+    assert "tokens_per_joule" not in predicted
+    assert "cost of a million tokens" in predict(*given, *split)[1]
+
+
+@pytest.mark.parametrize("price", ["0", "-1", "nan", "dear"])
+def test_what_is_no_price_is_refused(predict: Predict, trace: str, price: str) -> None:
+    assert predict("--trace", trace, "--gpu-hour", price, "--", *SERVE, "64")[0] == 2
+
+
 def search_from(seqs: str, trace: str, law: str) -> tuple[str, ...]:
     given = ("--trace", trace, "--law", law, "--gpu", "RTX 4090", "--ttft", "1s", "--search")
     return (*given, "--", *SERVE, seqs)

@@ -143,6 +143,8 @@ def test_reads_every_key() -> None:
         start = "1h"
         lease = "5s"
         changes_per_day = 0
+        [targets.cost]
+        gpu_hour = 2.5
         """
     ).targets
 
@@ -169,6 +171,7 @@ def test_reads_every_key() -> None:
         Step(weight=100, requests=7, at_least_s=7200, at_most_s=28800),
     )
     assert (target.plan.start_s, target.plan.lease_s, target.changes_per_day) == (3600, 5, 0)
+    assert target.gpu_hour == 2.5
 
 
 @pytest.mark.parametrize(
@@ -337,6 +340,7 @@ def test_parses_durations(written: str, expected_s: float) -> None:
             "[targets.rollout]\nchanges_per_day = -1",
             "[targets.rollout] changes_per_day: must be greater than or",
         ),
+        ("[targets.cost]\ngpu_hour = 0", "[targets.cost] gpu_hour: must be greater than 0"),
         ("[policies.x]\nbad = 1", "[policies.x] bad: unknown key"),
         ("[policies]\nx = 'yes'", "[policies.x]: must be a table of options, or false, not 'yes'"),
     ],

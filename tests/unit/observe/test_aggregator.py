@@ -497,7 +497,9 @@ def test_liveness_has_the_last_state_and_counts_each_scrape_once() -> None:
 
     assert set(first) == {"r0", "r1"}
     assert first["r0"] == EngineLiveness(age_s=0, running=4, waiting=0, tokens=None)
-    assert both == EngineLiveness(age_s=0.5, running=4, waiting=1, tokens=24, prefix_queries=8, prefix_hits=2)
+    assert both == EngineLiveness(
+        age_s=0.5, running=4, waiting=1, tokens=24, generated=14, prefix_queries=8, prefix_hits=2
+    )
     assert again == EngineLiveness(age_s=1.5, running=4, waiting=1, tokens=24)
 
 

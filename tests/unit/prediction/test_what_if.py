@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from flettner.agent.domain.cost import GpuRates
 from flettner.agent.domain.model import Objective, Slo
 from flettner.agent.prediction.served_load import LEAST_REQUESTS, MOST_REQUESTS, find_load, latest_part
 from flettner.agent.prediction.what_if import (
@@ -53,6 +54,24 @@ def test_faster_requests_and_longer_prompts_wait_longer() -> None:
     for answer in (faster, longer):
         assert answer.then["ttft_p90_s"].value > answer.now["ttft_p90_s"].value
     assert faster.curve[0].rate_rps == pytest.approx(1.5 * CURVE[0] * faster.rate_rps, rel=1e-6)
+
+
+def test_the_cost_is_that_of_the_replayed_rates() -> None:
+    """3.6 an hour are 0.001 a second; the power is that of the recorded load alone."""
+    rates = GpuRates(per_hour=3.6, power_w=400.0)
+    same, faster = (
+        predict_what_if(WhatIfRequest(learned=LEARNED, slo=SLO, changes={}, rate=rate, rates=rates))
+        for rate in (1.0, 2.0)
+    )
+
+    assert same.now["cost_per_million_tokens"].value == pytest.approx(1e3 / same.now["tokens_per_s"].value)
+    good = "cost_per_thousand_good_requests"
+    assert same.now[good].value == pytest.approx(1 / same.now["goodput_per_s"].value)
+    assert same.now["tokens_per_joule"].value == pytest.approx(same.now["tokens_per_s"].value / 400)
+    assert "tokens_per_joule" not in faster.then
+    assert "tokens_per_joule" in faster.now
+    assert all(point.now[good].value > 0 for point in same.curve if good in point.now)
+    assert same.curve[0].now[good].value > same.curve[2].now[good].value  # it idles more
 
 
 def test_what_vllm_would_refuse_is_said() -> None:

@@ -7,6 +7,7 @@ from math import log
 from pathlib import Path
 from random import Random
 
+from flettner.agent.domain.cost import GpuRates
 from flettner.agent.domain.events import Event
 from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import Server
@@ -43,6 +44,7 @@ class VirtualTarget:
     has_log: bool = True
     outside_s: float = 0.0  # that a TTFT takes at the proxy beside that of the engine
     reading: Reading | None = None
+    gpu_rates: GpuRates = field(default_factory=GpuRates)
     law_drop: LawDrop | None = None
     trace: list[TraceRequest] = field(default_factory=list)  # arrivals since START
     models: list[LearnedModel] = field(default_factory=list)  # of each minute

@@ -7,6 +7,7 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
+from flettner.agent.domain.cost import GpuRates, cost_of_change
 from flettner.agent.domain.errors import WorkerError, WorkerTimeoutError
 from flettner.agent.domain.events import Event
 from flettner.agent.domain.fleet import Fleet
@@ -49,6 +50,7 @@ class CountingWorker:
 class Target:
     state: State
     reading: Reading | None = None
+    gpu_rates: GpuRates = field(default_factory=GpuRates)
     emitted: list[Event] = field(default_factory=list)
 
     def emit(self, event: Event) -> None:
@@ -128,6 +130,24 @@ def test_a_worker_that_ends_costs_only_the_advice() -> None:
     assert search.result is None
 
 
+def test_the_advice_has_the_cost_of_now_and_of_the_change() -> None:
+    rates = GpuRates(per_hour=3.6, power_w=400.0)
+    target = Target(State(target="chat", fleet=Fleet(servers=(BLUE,))), gpu_rates=rates)
+    search = model_search(CountingWorker())
+
+    in_no_time(play(search, target))
+
+    assert search.result is not None
+    assert search.result.best is not None
+    cost = cost_of_change(search.result, search.result.best.to)
+    assert cost is not None
+    tokens_per_s = search.result.present["tokens_per_s"].value
+    assert cost.now["cost_per_million_tokens"].value == pytest.approx(1e6 * 0.001 / tokens_per_s)
+    name = "cost_per_thousand_good_requests"
+    assert cost.then[name].value < cost.now[name].value
+    assert cost.then["tokens_per_joule"].value > 0
+
+
 class EndlessWorker(CountingWorker):
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         del args, kwargs
@@ -137,4 +157,4 @@ class EndlessWorker(CountingWorker):
 def test_a_prediction_that_takes_too_long_is_not_to_be_tried_again() -> None:
     """Another try would occupy the worker, which all targets share, for as long."""
     with pytest.raises(PredictionInputError, match="nearer to the present ones"):
-        in_no_time(model_search(EndlessWorker()).predict({"max_num_batched_tokens": 1}, 1.0, 1.0))
+        in_no_time(model_search(EndlessWorker()).predict({"max_num_batched_tokens": 1}, 1.0, 1.0, GpuRates()))

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.events import Observed
 from flettner.agent.domain.model import Objective, Server, Slo
-from flettner.agent.domain.reading import Gpu, Latency, Reading, Request
+from flettner.agent.domain.reading import EngineLiveness, Gpu, Latency, Reading, Request
 from flettner.agent.domain.request_counts import RequestCounts, count_requests
 from flettner.agent.observe.minute_rows import MinuteRow, downsample, interpolate_quantile
 from flettner.agent.runtime.time_series import KEPT_MINUTES, TimeSeries
@@ -73,6 +73,38 @@ def test_uses_vllm_histograms_without_proxy_records() -> None:
     assert (minute.requests_rps, minute.goodput_rps, minute.attainment) == (2.0, 1.8, 0.9)
     assert (minute.running, minute.waiting, minute.kv_usage) == (8.0, 2.0, 0.5)
     assert (minute.ttft_p95_s, minute.gpu_utilization, minute.gpu_memory) == (0.6, 0.8, 0.75)
+
+
+def test_a_minute_has_the_tokens_of_all_servers_and_the_power_of_all_gpus() -> None:
+    """Also of seconds between two windows of a reading, in which the power differs."""
+    series = TimeSeries()
+    gpus = [
+        (Gpu(index=0, uuid="0", power_w=w), Gpu(index=1, uuid="1", power_w=100.0)) for w in (300.0, 500.0)
+    ]
+    live = EngineLiveness(age_s=0.5, running=4, waiting=0, tokens=120.0, generated=40.0)
+    for second in range(61):
+        at = NOON + timedelta(seconds=second)
+        engines = {
+            "chat-r0": live,
+            "chat-r1": replace(live, generated=20.0),
+            "chat-r2": replace(live, lost=True),
+        }
+        series.add(Observed(at=at, reading=reading(at, gpus=gpus[second % 2]), engines=engines))
+
+    (minute,) = series.minutes()
+
+    assert (minute.generated_per_s, minute.power_w) == (60.0, 500.0)
+    assert series.latest(5) == (minute,)
+
+
+def test_the_power_is_unknown_where_one_gpu_does_not_report_it() -> None:
+    series = TimeSeries()
+    gpus = (Gpu(index=0, uuid="0", power_w=300.0), Gpu(index=1, uuid="1"))
+    for second in range(61):
+        at = NOON + timedelta(seconds=second)
+        series.add(Observed(at=at, reading=reading(at, gpus=gpus)))
+
+    assert series.minutes()[0].power_w is None
 
 
 def test_a_minute_without_data_is_a_gap() -> None:

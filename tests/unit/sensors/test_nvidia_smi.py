@@ -4,6 +4,7 @@ import shlex
 import stat
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -98,6 +99,14 @@ async def test_one_child_process_reports_all_fields_at_the_configured_interval(t
     await collect_until(quick(stub(tmp_path, every_tick(H200))), lambda h: len(h.of(GpuSample)) >= 3)
 
     assert starts(tmp_path) == [f"--query-gpu={','.join(FIELDS)} --format=csv,noheader,nounits --loop-ms=200"]
+
+
+async def test_only_the_named_gpus_are_asked_for(tmp_path: Path) -> None:
+    sensor = replace(quick(stub(tmp_path, every_tick(H200))), gpus=(0, 3))
+
+    await collect_until(sensor, lambda seen: seen.of(GpuSample))
+
+    assert "--id=0,3" in starts(tmp_path)[0].split()
 
 
 @pytest.mark.parametrize("name", ["sensor", "sensor-old"])

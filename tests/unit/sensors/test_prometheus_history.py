@@ -88,7 +88,7 @@ async def test_only_series_of_the_target_s_servers_are_read(selector: str, expec
     async with FakePrometheus({"vllm": "1"}).running() as prometheus:
         await sensor(prometheus.url, history_selector=selector).read_history(SERVERS, NOON, NOON + HOUR)
 
-    assert len(prometheus.queries) == 7
+    assert len(prometheus.queries) == 8
     for query in prometheus.queries:
         assert query["query"].count("vllm:") == query["query"].count(expected) > 0
 
