@@ -99,25 +99,66 @@ def largest_of(numbers: Mapping[str, Band]) -> LargestStep:
 
 def find_headroom(trace: Trace, law: StepLaw, limits: EngineLimits, goals: Goals) -> Headroom:
     """By bisection of the rate, with the load's own shape."""
-
-    def holds(load: Trace) -> bool:
-        return attainment(ReplayedScheduler(load, law, limits).run(), goals) >= goals.share
-
     rate = mean_rate(trace)
     if rate is None:
         return Headroom(rate_per_s=None, replicas=_find_replicas(trace, law, limits, goals, 1))
-    low, high = (1.0, 2.0) if holds(trace) else (0.5, 1.0)
-    while high < _MOST_TIMES and low >= 1.0 and holds(scale_rate(trace, high)):
+    times = _find_times(trace, law, limits, goals)
+    if times is None:
+        return Headroom(rate_per_s=None, replicas=None)
+    replicas = _find_replicas(trace, law, limits, goals, ceil(1 / times))
+    return Headroom(rate_per_s=rate * times, replicas=replicas)
+
+
+def find_capacity(
+    trace: Trace,
+    law: UncertainLaw,
+    limits: EngineLimits,
+    goals: Goals,
+    *,
+    replicates: int = REPLICATES,
+    seed: int = 0,
+) -> Band | None:
+    """The most requests per second that meet the goals, with its band; see `predict` and `Headroom`.
+
+    A draw of which not even a 64th of the load does counts as 0. None if the load itself is one of these.
+    """
+    rate = mean_rate(trace)
+    times = None if rate is None else _find_times(trace, law.law, limits, goals)
+    if rate is None or times is None:
+        return None
+    laws, random = law.draws or (law.law,), Random(f"waits:{seed}")  # noqa: S311 - statistics, not cryptography
+    drawn = []
+    for k in range(replicates):
+        load, stretch = bootstrap(trace, seed + k), exp(random.gauss(0.0, law.wait_error))
+        found = _find_times(load, laws[k % len(laws)], limits, goals, stretch)
+        drawn.append((found or 0.0) * (mean_rate(load) or 0.0))
+    drawn.sort()
+    low, high = draws_quantile(drawn, LOW), draws_quantile(drawn, HIGH)
+    return Band(value=rate * times, low=min(rate * times, low), high=max(rate * times, high))
+
+
+def _find_times(
+    trace: Trace, law: StepLaw, limits: EngineLimits, goals: Goals, stretch: float = 1.0
+) -> float | None:
+    """How many times as fast the requests may come; None if not even a 64th. `stretch`: of each TTFT."""
+
+    def holds(times: float) -> bool:
+        run = ReplayedScheduler(scale_rate(trace, times), law, limits).run()
+        if stretch != 1:
+            stretch_waits(run, stretch)
+        return attainment(run, goals) >= goals.share
+
+    low, high = (1.0, 2.0) if holds(1.0) else (0.5, 1.0)
+    while high < _MOST_TIMES and low >= 1.0 and holds(high):
         low, high = high, 2 * high
-    while low < 1.0 and low * _MOST_TIMES >= 1.0 and not holds(scale_rate(trace, low)):
+    while low < 1.0 and low * _MOST_TIMES >= 1.0 and not holds(low):
         low, high = low / 2, low
     if low * _MOST_TIMES < 1.0:
-        return Headroom(rate_per_s=None, replicas=None)
+        return None
     while high / low > 1 + _EXACT:
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if holds(scale_rate(trace, middle)) else (low, middle)
-    replicas = _find_replicas(trace, law, limits, goals, ceil(1 / low))
-    return Headroom(rate_per_s=rate * low, replicas=replicas)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
 
 
 def _find_replicas(trace: Trace, law: StepLaw, limits: EngineLimits, goals: Goals, least: int) -> int | None:

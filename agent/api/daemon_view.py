@@ -6,8 +6,8 @@ from typing import Protocol
 
 from flettner.agent.audit.history import Accepted, Point
 from flettner.agent.config.changes import ReloadReport
-from flettner.agent.domain.cost import Cost
 from flettner.agent.domain.events import Event, Observed
+from flettner.agent.domain.headroom import Headroom
 from flettner.agent.domain.model import Server, Slo
 from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.reading import Reading, SourceState
@@ -16,6 +16,8 @@ from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.notify.delivery import DeliveryCounts
 from flettner.agent.observe.minute_rows import MinuteRow
+from flettner.agent.observe.spending import Spending
+from flettner.agent.prediction.capacity import CapacityAnswer
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.what_if import WhatIf
 from flettner.agent.telemetry.self_metrics import SelfMetrics
@@ -24,7 +26,7 @@ from flettner.vllm_facts.values import Setting
 
 
 class TargetView(Protocol):
-    """One target. All but `submit`, `log` and `predict` answer from memory."""
+    """One target. All but `submit`, `log` and the predictions answer from memory."""
 
     @property
     def state(self) -> State: ...
@@ -58,8 +60,13 @@ class TargetView(Protocol):
         ...
 
     @property
-    def cost(self) -> Cost | None:
-        """Of the last minutes; None without a price and a power."""
+    def spending(self) -> Spending:
+        """Of the last minutes."""
+        ...
+
+    @property
+    def headroom(self) -> Headroom | None:
+        """Of the last day; None where too little is known."""
         ...
 
     @property
@@ -89,6 +96,10 @@ class TargetView(Protocol):
 
         Raises ActError, within seconds, when they cannot be read.
         """
+        ...
+
+    async def predict_capacity(self) -> CapacityAnswer:
+        """The highest rate within the objectives, now and after each open suggestion. Raises as `predict`."""
         ...
 
     async def predict(self, changes: Setting, rate: float, prompt: float) -> WhatIf:

@@ -14,6 +14,7 @@ from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.canary_evidence import GainNeeded
 from flettner.agent.domain.cost import Cost, PredictedCost, cost_of_change
 from flettner.agent.domain.error_budget import Burn
+from flettner.agent.domain.headroom import Headroom
 from flettner.agent.domain.model import Evidence, Forecast, Mode, Outcome, Plan, Slo, Strategy
 from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.reading import Reading
@@ -99,6 +100,10 @@ class TargetDocument(Document):
     reading: Reading | None
     cost: Cost | None = Field(
         description="of the last five minutes; null without a price (`[targets.cost]`) and a power"
+    )
+    headroom: Headroom | None = Field(
+        description="the load that it would carry, beside its peak of the last week, said once a day; null: "
+        "the history is shorter than a day, or the capacity is too uncertain"
     )
     sources: list[SourceDocument]
     suggestion: str | None = Field(description="id of the first suggestion that needs approval")
@@ -271,7 +276,8 @@ def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDoc
         goodput_rps=reading.goodput_rps if reading else None,
         ttft_p95_s=ttft.p95 if ttft else None,
         reading=reading,
-        cost=target.cost,
+        cost=target.spending.cost,
+        headroom=target.headroom,
         sources=[
             SourceDocument(source=name, available=source.available, at=source.at, why=source.why)
             for name, source in sorted(target.sources.items())

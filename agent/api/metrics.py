@@ -133,7 +133,7 @@ def _sample_measurements(name: str, target: TargetView) -> Iterator[MetricSample
         yield "target_goodput_rps", (name,), reading.goodput_rps
     if reading is not None and reading.ttft is not None:
         yield "target_ttft_p95_seconds", (name,), reading.ttft.p95
-    if (cost := target.cost) is not None:
+    if (cost := target.spending.cost) is not None:
         for number, metric in COST_METRICS.items():
             if (value := getattr(cost, number)) is not None:
                 yield metric, (name,), value

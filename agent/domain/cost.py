@@ -93,5 +93,12 @@ def add_cost(numbers: Numbers, rates: GpuRates, gpus: int) -> Numbers:
     return {**numbers, **added}
 
 
+def cost_of_good_requests(rate: Band, share: float, rates: GpuRates, gpus: int) -> Band | None:
+    """Of 1,000 good ones, a `share` of a rate in requests per second; None without a price or such a rate."""
+    if rates.per_hour is None or rate.low <= 0:
+        return None
+    return _divide(THOUSAND * gpus * rates.per_hour / HOUR_S / share, rate)
+
+
 def _divide(amount: float, rate: Band) -> Band:
     return Band(value=amount / rate.value, low=amount / rate.high, high=amount / rate.low)

@@ -1,15 +1,37 @@
 """What a target spent over the last minutes: GPUs, power, tokens and good requests. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from flettner.agent.domain.cost import Cost, GpuRates, measure_cost
 from flettner.agent.domain.model import Server
+from flettner.agent.domain.reading import Reading
 from flettner.agent.observe.minute_rows import MINUTE_S, MinuteRow
 from flettner.primitives.quantiles import mean
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import layout
 
 WINDOW_MINUTES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    rates: GpuRates = field(default_factory=GpuRates)
+    cost: Cost | None = None  # None without a price and a power
+
+
+def measure_spending(
+    minutes: Sequence[MinuteRow],
+    now_s: float,
+    servers: Sequence[Server],
+    reading: Reading | None,
+    per_hour: float | None,
+) -> Spending:
+    """`servers`: that run. `minutes`: the last WINDOW_MINUTES at least. `per_hour`: price of a GPU."""
+    rows, seen = recent_rows(minutes, now_s), len(reading.gpus) if reading is not None else 0
+    gpus = count_gpus(servers, seen)
+    rates = gpu_rates(rows, per_hour, gpus=gpus, seen=seen)
+    return Spending(rates=rates, cost=recent_cost(rows, rates, gpus))
 
 
 def count_gpus(servers: Sequence[Server], seen: int) -> int:

@@ -16,10 +16,10 @@ from flettner.agent.audit.backlog import Backlog, only_rolls_back
 from flettner.agent.audit.entries import build_entry
 from flettner.agent.audit.journal import Journal
 from flettner.agent.audit.records import JournalEntry
-from flettner.agent.domain.cost import Cost, GpuRates
 from flettner.agent.domain.effects import Effect
 from flettner.agent.domain.errors import ActError, JournalError
 from flettner.agent.domain.events import AgentStarted, EffectFailed, Event, Observed, Reconfigured
+from flettner.agent.domain.headroom import Headroom, HourPeak
 from flettner.agent.domain.model import Approvers, Mode, Server, Slo
 from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.ports import Engine, Now, Sensor, Traffic
@@ -30,19 +30,15 @@ from flettner.agent.machine.step import Machine, numbered_effects, state_without
 from flettner.agent.machine.transitions import WITHOUT_ROLLOUT, Rules
 from flettner.agent.observe.aggregator import TRAFFIC, Aggregator
 from flettner.agent.observe.minute_rows import MinuteRow
-from flettner.agent.observe.spending import (
-    WINDOW_MINUTES,
-    count_gpus,
-    gpu_rates,
-    recent_cost,
-    recent_rows,
-)
+from flettner.agent.observe.spending import WINDOW_MINUTES, Spending, measure_spending
+from flettner.agent.prediction.capacity import CapacityAnswer
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.what_if import WhatIf
 from flettner.agent.retrying import ReasonLog, retry
 from flettner.agent.runtime.command_check import CommandCheck
 from flettner.agent.runtime.companion import Companion
 from flettner.agent.runtime.effect_runner import EffectRunner
+from flettner.agent.runtime.headroom_note import HeadroomNote
 from flettner.agent.runtime.learner import Learner
 from flettner.agent.runtime.model_search import ModelSearch
 from flettner.agent.runtime.server_logs import ServerLogs
@@ -120,8 +116,10 @@ class TargetLoop:
     _deferred: list[Event] = field(default_factory=list)  # outcomes that wait for a writable journal
     _next: NextRules | None = None
     _logs: ServerLogs = field(init=False)
+    _headroom_note: HeadroomNote | None = field(init=False)
 
     def __post_init__(self) -> None:
+        self._headroom_note = HeadroomNote(search=self.model_search) if self.model_search else None
         self._logs = ServerLogs(self.engine)
 
     @property
@@ -151,24 +149,17 @@ class TargetLoop:
         return self.model_search.result if self.model_search is not None else None
 
     @property
-    def gpu_rates(self) -> GpuRates:
-        return gpu_rates(
-            self._recent_rows(), self.machine.rules.gpu_hour, gpus=self._count_gpus(), seen=self._gpus_seen
-        )
+    def headroom(self) -> Headroom | None:
+        return self._headroom_note.headroom if self._headroom_note is not None else None
 
     @property
-    def cost(self) -> Cost | None:
-        return recent_cost(self._recent_rows(), self.gpu_rates, self._count_gpus())
-
-    def _recent_rows(self) -> Sequence[MinuteRow]:
-        return recent_rows(self.series.latest(WINDOW_MINUTES), self.now().timestamp())
-
-    def _count_gpus(self) -> int:
-        return count_gpus(self.state.reachable, self._gpus_seen)
+    def peaks(self) -> Sequence[HourPeak]:
+        return self.series.peaks.hours()
 
     @property
-    def _gpus_seen(self) -> int:
-        return len(self.reading.gpus) if self.reading is not None else 0
+    def spending(self) -> Spending:
+        rows, now_s = self.series.latest(WINDOW_MINUTES), self.now().timestamp()
+        return measure_spending(rows, now_s, self.state.reachable, self.reading, self.machine.rules.gpu_hour)
 
     @property
     def sources(self) -> Mapping[str, SourceState]:
@@ -206,7 +197,13 @@ class TargetLoop:
     async def predict(self, changes: Setting, rate: float, prompt: float) -> WhatIf:
         if self.model_search is None:
             raise PredictionInputError(f"{self.target} learns no model of its servers")
-        return await self.model_search.predict(changes, rate, prompt, self.gpu_rates)
+        return await self.model_search.predict(changes, rate, prompt, self.spending.rates)
+
+    async def predict_capacity(self) -> CapacityAnswer:
+        if self.model_search is None:
+            raise PredictionInputError(f"{self.target} learns no model of its servers")
+        suggested = tuple((each.id, each.proposal.to) for each in self.state.suggestions.open)
+        return await self.model_search.predict_capacity(suggested, self.spending.rates)
 
     async def run(self, epoch: int, started: Callable[[], None]) -> None:
         """Run until cancelled. A task that fails cancels all tasks of the loop."""
@@ -234,8 +231,8 @@ class TargetLoop:
             if self.history is not None:
                 loading = self.series.load_history(self.history, self.servers(), self.now())
                 tasks.create_task(loading, name=f"{self.target} history")
-            beside: tuple[Companion | None, ...] = (self.check, self.learner, self.model_search)
-            for companion in filter(None, beside):
+            learns: tuple[Companion | None, ...] = (self.learner, self.model_search, self._headroom_note)
+            for companion in filter(None, (self.check, *learns)):
                 tasks.create_task(companion.run(self), name=f"{self.target} {type(companion).__name__}")
             while True:
                 for effect in effects:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import structlog
 
@@ -16,6 +17,7 @@ from flettner.agent.domain.ports import Now
 from flettner.agent.domain.state import State
 from flettner.agent.machine.open_suggestions import is_from_person
 from flettner.agent.machine.transitions import IDLE, Rules
+from flettner.agent.prediction.capacity import CapacityAnswer, CapacityRequest, predict_capacity
 from flettner.agent.prediction.check import check_prediction
 from flettner.agent.prediction.learned import LearnedModel, without_dropped
 from flettner.agent.prediction.model_search import ModelSearchRequest, search_settings
@@ -31,6 +33,8 @@ ADVISE_EVERY = timedelta(seconds=300)  # seconds of CPU each time: 1 to 2 % of a
 AT_LEAST = timedelta(seconds=60)  # between two, also where flags or suggestions changed
 log = structlog.get_logger(__name__)
 
+Q = TypeVar("Q")
+A = TypeVar("A")
 Suggested = tuple[tuple[str, Setting], ...]
 
 
@@ -59,26 +63,41 @@ class ModelSearch:
 
     async def run(self, target: Observable) -> None:
         while True:
-            await self.update(target.state, target.gpu_rates)
+            await self.update(target.state, target.spending.rates)
             if (event := await self.check_rollout(target.state)) is not None:
                 target.emit(event)
             await asyncio.sleep(LOOK_EVERY_S)
+
+    async def predict_capacity(self, suggested: Suggested, rates: GpuRates) -> CapacityAnswer:
+        """The highest rate within the objectives, now and with changes, by their ids. Raises as `predict`."""
+        return await self._ask(
+            predict_capacity,
+            CapacityRequest(learned=self._learned(), slo=self.slo, suggested=suggested, rates=rates),
+        )
 
     async def predict(
         self, changes: Mapping[Knob, Value], rate: float, prompt: float, rates: GpuRates
     ) -> WhatIf:
         """What would happen. One at a time. Raises PredictionInputError or WorkerError."""
+        request = WhatIfRequest(
+            learned=self._learned(), slo=self.slo, changes=changes, rate=rate, prompt=prompt, rates=rates
+        )
+        return await self._ask(predict_what_if, request)
+
+    def _learned(self) -> LearnedModel:
+        """Raises PredictionInputError."""
         learned = self.learned()
         if learned is None:
             raise PredictionInputError("nothing is learned yet: the first minute of traffic is missing")
+        return learned
+
+    async def _ask(self, function: Callable[[Q], A], question: Q) -> A:
+        """Ask the worker, one question at a time. Raises PredictionInputError or WorkerError."""
         if self._is_predicting:
             raise WorkerError("another prediction for this target is being computed")
-        request = WhatIfRequest(
-            learned=learned, slo=self.slo, changes=changes, rate=rate, prompt=prompt, rates=rates
-        )
         self._is_predicting = True
         try:
-            return await self.worker.call(predict_what_if, request)
+            return await self.worker.call(function, question)
         except WorkerTimeoutError as error:
             raise PredictionInputError(
                 f"{error}: ask for flags, a rate or prompts nearer to the present ones"

@@ -5,7 +5,7 @@ What is missing at a start comes from a source of history, where the target has 
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -17,9 +17,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.events import Observed
+from flettner.agent.domain.headroom import HOUR_S, WEEK_HOURS
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.reading import Reading
 from flettner.agent.observe.minute_rows import MINUTE_S, MinuteRow, OpenMinute
+from flettner.agent.runtime.peak_hours import PeakHours
 from flettner.primitives.files import replace_file
 
 KEPT_MINUTES = 24 * 60
@@ -37,12 +39,20 @@ class HistorySource(Protocol):
         """Return rows of the minutes from `after` to `until`, Unix times, s. Raises SensorError."""
         ...
 
+    async def read_peaks(self, servers: Sequence[Server], after: int, until: int) -> Mapping[int, float]:
+        """Return requests per second of the busiest minute, by the Unix time of its hour.
+
+        Raises SensorError.
+        """
+        ...
+
 
 @dataclass(slots=True)
 class TimeSeries:
     """Rows of the last 24 hours. A line of the `file` that is lost is only a gap."""
 
     file: Path | None = None
+    peaks: PeakHours = field(default_factory=PeakHours)
     _minutes: deque[MinuteRow] = field(default_factory=lambda: deque(maxlen=KEPT_MINUTES))
     _open: OpenMinute | None = None
     _last: Reading | None = None  # the last added one
@@ -52,7 +62,7 @@ class TimeSeries:
     @classmethod
     def load(cls, file: Path) -> "TimeSeries":
         """Load the file; unreadable lines are skipped."""
-        series = cls(file=file)
+        series = cls(file=file, peaks=PeakHours.load(file.with_name("hours.jsonl")))
         try:
             lines = file.read_bytes().splitlines()
         except FileNotFoundError:
@@ -64,6 +74,7 @@ class TimeSeries:
         for minute in _parse_rows(lines):
             if not series._minutes or minute.at > series._minutes[-1].at:
                 series._minutes.append(minute)
+                series.peaks.add(minute)
         return series
 
     def minutes(self) -> Sequence[MinuteRow]:
@@ -86,9 +97,15 @@ class TimeSeries:
 
     async def load_history(self, source: HistorySource, servers: Sequence[Server], now: datetime) -> None:
         """Add what is missing up to now. An error is logged and ends no other task."""
-        after, until = self._minutes[-1].at + MINUTE_S if self._minutes else 0, int(now.timestamp())
+        until = int(now.timestamp())
+        if await self._load_minutes(source, servers, until):
+            await self._load_peaks(source, servers, until)
+
+    async def _load_minutes(self, source: HistorySource, servers: Sequence[Server], until: int) -> bool:
+        """Whether the source answers, or need not be asked."""
+        after = self._minutes[-1].at + MINUTE_S if self._minutes else 0
         if until - after < SHORTEST_GAP_S:
-            return
+            return True
         try:
             async with asyncio.timeout(HISTORY_WITHIN_S):
                 rows = await source.read_history(servers, after, until)
@@ -102,12 +119,30 @@ class TimeSeries:
             self._merge(rows)
             span = {"since": _format_time(rows[0].at), "until": _format_time(rows[-1].at)} if rows else {}
             log.info("history.loaded", minutes=len(rows), **span)
+            return True
+        return False
+
+    async def _load_peaks(self, source: HistorySource, servers: Sequence[Server], until: int) -> None:
+        """Add the busiest minutes of the week before what is known."""
+        hours, week = self.peaks.hours(), until - WEEK_HOURS * HOUR_S
+        if len(hours) >= WEEK_HOURS:
+            return
+        try:
+            async with asyncio.timeout(HISTORY_WITHIN_S):
+                self.peaks.merge(await source.read_peaks(servers, week, until))
+        except (TimeoutError, SensorError) as error:
+            log.warning("peaks.not_loaded", why=str(error) or f"no answer within {HISTORY_WITHIN_S:g} s")
+        except Exception:  # a defect of a note must not end the daemon
+            log.exception("peaks.failed")
 
     def _merge(self, rows: Iterable[MinuteRow]) -> None:
         """Add the rows of minutes that have none; save them all."""
         present = {row.at for row in self._minutes}
-        merged = [*self._minutes, *(row for row in rows if row.at not in present)]
+        missing = [row for row in rows if row.at not in present]
+        merged = [*self._minutes, *missing]
         self._minutes = deque(sorted(merged, key=lambda row: row.at), maxlen=KEPT_MINUTES)
+        for row in missing:
+            self.peaks.add(row)
         if self.file is not None:
             self._write(self.file, None)
 
@@ -116,6 +151,7 @@ class TimeSeries:
         if row is None or (self._minutes and row.at <= self._minutes[-1].at):
             return
         self._minutes.append(row)
+        self.peaks.add(row)
         if self.file is not None:
             self._write(self.file, row if self._lines < 2 * KEPT_MINUTES else None)
 

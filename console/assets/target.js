@@ -69,6 +69,7 @@ export function targetPage(context, root, name) {
       el("h1", { tabindex: "-1" }, name, " ", pill(target.phase), target.paused ? pill("paused", target.maintenance ? "maintenance" : "paused") : null, el("span", { class: "muted mode" }, `mode ${target.mode}`)),
       target.failover && el("p", { class: "note bad" }, target.failover),
       target.note && target.note !== target.failover ? el("p", { class: "note" }, target.note) : null,
+      target.headroom && el("p", { class: "note" }, `By the load of the last week: ${target.headroom.text}.`),
       el("p", { class: "links" },
         target.suggestions.map((id, place) => el("a", { class: "button ask", href: `#/suggestions/${encodeURIComponent(id)}` }, place ? `Also ${id}` : target.mode === "advise" ? "A suggestion to apply by hand" : "A suggestion needs approval")),
         target.held.map((id) => el("a", { class: "button", href: `#/suggestions/${encodeURIComponent(id)}` }, `${id} is held, to be committed`)),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from flettner.agent.domain.errors import SensorError
+from flettner.agent.domain.headroom import HOUR_S
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import Sample, SeriesSample
@@ -41,8 +42,8 @@ class Prometheus:
         histogram_quantile(0.95, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket{job="chat"}[1m])))
 
     At its start the daemon loads what its charts lack of the last `history_hours` (0: nothing) from vLLM's
-    own metrics. `history_selector` are the label matchers of the target's servers, such as `job="chat"`;
-    empty: the label `instance` is the address of a server that runs.
+    own metrics, and the busiest minutes of the last week. `history_selector` are the label matchers of the
+    target's servers, such as `job="chat"`; empty: the label `instance` is the address of a server that runs.
     """
 
     url: str
@@ -104,6 +105,24 @@ class Prometheus:
         if not any(points.values()):
             raise SensorError(f"{self.url} has no metrics of vLLM with {selector}: set history_selector")
         return build_rows(points)
+
+    async def read_peaks(self, servers: Sequence[Server], after: int, until: int) -> Mapping[int, float]:
+        """Return requests per second of the busiest minute of each hour, by its Unix time, s.
+
+        Nothing where `history_hours` is 0. Raises SensorError.
+        """
+        addresses = [server.address for server in servers if server.address]
+        if not self.history_hours or not (self.history_selector or addresses):
+            return {}
+        rate = build_queries(self.history_selector or select_servers(addresses))["requests_rps"]
+        promql = f"max_over_time(({rate})[1h:1m])"
+        first, last = (at // HOUR_S * HOUR_S for at in (after + HOUR_S, until))
+        connection = await asyncio.to_thread(self._connection)
+        try:
+            ends = await asyncio.to_thread(connection.run_range, promql, first, last, HOUR_S)
+        finally:
+            connection.close()
+        return {at - HOUR_S: rps for at, rps in ends.items()}
 
     def _connection(self) -> "Connection":
         from flettner.sensors.prometheus.promql import Connection  # noqa: PLC0415  saves memory without Prometheus

@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from flettner.agent.audit.history import Accepted, Point
 from flettner.agent.audit.offsets import SLICE_BYTES
 from flettner.agent.config.changes import ReloadReport
-from flettner.agent.domain.cost import Cost
 from flettner.agent.domain.digest import digest
 from flettner.agent.domain.errors import ActError, FlettnerError
 from flettner.agent.domain.events import (
@@ -23,6 +22,7 @@ from flettner.agent.domain.events import (
     Resumed,
 )
 from flettner.agent.domain.fleet import Fleet
+from flettner.agent.domain.headroom import Headroom
 from flettner.agent.domain.model import (
     Evidence,
     Objective,
@@ -42,6 +42,8 @@ from flettner.agent.machine.guard import PERSON
 from flettner.agent.machine.open_suggestions import end_suggestion, enter_fitting_phase
 from flettner.agent.notify.delivery import DeliveryCounts
 from flettner.agent.observe.minute_rows import MinuteRow
+from flettner.agent.observe.spending import Spending
+from flettner.agent.prediction.capacity import CapacityAnswer, CapacityRequest, predict_capacity
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.what_if import WhatIf, WhatIfRequest, predict_what_if
 from flettner.agent.telemetry.self_metrics import SelfMetrics
@@ -77,7 +79,8 @@ class FakeTarget:
     sources: Mapping[str, SourceState] = field(default_factory=dict)
     findings: Sequence[Finding] = ()
     model: LearnedModel | None = None
-    cost: Cost | None = None
+    spending: Spending = field(default_factory=Spending)
+    headroom: Headroom | None = None
     search_result: ModelSearchResult | None = None
     minutes: Sequence[MinuteRow] = ()
     self_metrics: SelfMetrics = field(default_factory=lambda: SelfMetrics(stepped_at=99.5))
@@ -93,6 +96,14 @@ class FakeTarget:
         if self.unreadable:
             raise ActError(self.unreadable)
         return self.logs.get(server.name, ())
+
+    async def predict_capacity(self) -> CapacityAnswer:
+        await asyncio.sleep(0)
+        self.daemon.fail_once()
+        if self.model is None:
+            raise PredictionInputError(f"nothing is learned of {self.state.target} yet")
+        suggested = tuple((each.id, each.proposal.to) for each in self.state.suggestions.open)
+        return predict_capacity(CapacityRequest(learned=self.model, slo=self.slo, suggested=suggested))
 
     async def predict(self, changes: Setting, rate: float, prompt: float) -> WhatIf:
         """By a known law, as if the target had recorded two requests a second."""

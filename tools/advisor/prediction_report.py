@@ -20,6 +20,7 @@ from flettner.performance_model.prediction import (
     MOST_REPLICAS,
     Headroom,
     add_outside,
+    find_capacity,
     find_headroom,
     largest_of,
     predict,
@@ -72,6 +73,7 @@ class PredictionReport:
     bands: Mapping[str, Band]
     goals: Goals | None
     headroom: Headroom | None
+    capacity: Band | None  # the rate of the headroom; None: not asked for, or there is none
     search: SearchResult | None
 
     @property
@@ -91,6 +93,7 @@ class PredictionReport:
             "predicted": {name: asdict(band) for name, band in self.bands.items()},
             "objectives": asdict(self.goals) if self.goals else None,
             "headroom": asdict(self.headroom) if self.headroom else None,
+            "capacity": asdict(self.capacity) if self.capacity else None,
             "search": None if self.search is None else _search_row(self.search),
         }
 
@@ -115,7 +118,7 @@ class PredictionReport:
                 ("", "predicted", "80 % of draws"),
                 [_band_row(name, title, self.bands[name]) for name, title in rows if name in self.bands],
             )
-            + (_headroom_text(self.headroom, rate) if self.headroom else "")
+            + (_headroom_text(self.headroom, self.capacity, rate) if self.headroom else "")
             + (_search_text(self.search, command) if self.search else "")
         )
 
@@ -131,6 +134,7 @@ def build_report(
     kv_tokens: int | None,
     search_settings: bool,
     gpu_hour: float | None = None,
+    with_capacity: bool = False,
 ) -> PredictionReport:
     """`page`: /metrics of a server with this load. Raises PredictionInputError."""
     if kv_tokens is not None and kv_tokens < 1:
@@ -155,6 +159,7 @@ def build_report(
         bands=add_cost(bands, GpuRates(per_hour=gpu_hour), layout(config).gpus),
         goals=goals,
         headroom=find_headroom(trace, law.law, limits, inside) if inside else None,
+        capacity=find_capacity(trace, law, limits, inside) if inside and with_capacity else None,
         search=search(config, trace, law, inside, kv_tokens=measured) if inside and search_settings else None,
     )
 
@@ -172,14 +177,15 @@ def _band_row(name: str, title: str, band: Band) -> tuple[str, str, str]:
     return title, value, f"{low} to {high}"
 
 
-def _headroom_text(headroom: Headroom, rate: float | None) -> str:
+def _headroom_text(headroom: Headroom, capacity: Band | None, rate: float | None) -> str:
+    band = f" ({capacity.low:.2f} to {capacity.high:.2f})" if capacity else ""
     if rate is None:
         holds = ""
     elif headroom.rate_per_s is None:
         holds = "No load of this shape meets the objectives with this setting."
     else:
         holds = (
-            f"This setting meets the objectives up to {headroom.rate_per_s:.2f} requests a second, "
+            f"This setting meets the objectives up to {headroom.rate_per_s:.2f}{band} requests a second, "
             f"{headroom.rate_per_s / rate:.2f} times the load."
         )
     if headroom.replicas is None:

@@ -32,7 +32,8 @@ def add_predict(subparsers: Subparsers) -> None:
         "--trace the daemon predicts with the model that it has learned of TARGET. Changes nothing. Exit "
         "status 0: predicted; 2: an input cannot be used.",
         usage="flettner predict --trace FILE [options] -- vllm serve MODEL [flags]\n"
-        "       flettner predict TARGET [KNOB=VALUE …] [rate=xN] [prompt=xN] [--json]",
+        "       flettner predict TARGET [KNOB=VALUE …] [rate=xN] [prompt=xN] [--json]\n"
+        "       flettner predict TARGET --capacity [--json]",
     )
     parser.add_argument("--trace", type=Path, metavar="FILE", help="recorded requests, as JSON lines")
     parser.add_argument("--law", type=Path, metavar="FILE", help="a measured law of step time, as JSON")
@@ -51,6 +52,12 @@ def add_predict(subparsers: Subparsers) -> None:
     parser.add_argument("--prompt", metavar="X", help="multiply the length of prompts by X, such as 2")
     parser.add_argument(
         "--gpu-hour", type=_parse_price, metavar="PRICE", help="price of a GPU for an hour: adds the cost"
+    )
+    parser.add_argument(
+        "--capacity",
+        action="store_true",
+        help="the highest rate within the objectives with its band; of TARGET now and after each open "
+        "suggestion",
     )
     parser.add_argument("--search", action="store_true", help="look for better settings near this one")
     add_options(parser)
@@ -80,8 +87,9 @@ def _predict_trace(args: argparse.Namespace) -> int:
     if words and words[0].startswith("-"):
         words = ["vllm", "serve", *words]
     goals = _goals(args)
-    if args.search and goals is None:
-        raise ConfigError("--search: needs an objective to search for: --ttft, --itl or --e2e")
+    for option in ("search", "capacity"):
+        if getattr(args, option) and goals is None:
+            raise ConfigError(f"--{option}: needs an objective: --ttft, --itl or --e2e")
     rate, prompt = (
         1.0 if text is None else parse_factor(text, option)
         for text, option in ((args.rate, "--rate"), (args.prompt, "--prompt"))
@@ -102,6 +110,7 @@ def _predict_trace(args: argparse.Namespace) -> int:
         kv_tokens=args.kv_tokens,
         search_settings=args.search,
         gpu_hour=args.gpu_hour,
+        with_capacity=args.capacity,
     )
     if args.json:
         sys.stdout.write(json.dumps(report.as_row(), indent=2) + "\n")

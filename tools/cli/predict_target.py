@@ -43,6 +43,13 @@ class _Question:
 
 def predict_target(args: argparse.Namespace) -> int:
     question, given = _parse(args)
+    if given.capacity:
+        if question.body != {"to": {}}:
+            raise ConfigError(
+                "--capacity tells of the flags in force and of the open suggestions: leave out the changes; "
+                "without --capacity the prediction of a change has its capacity, without a band"
+            )
+        return call_daemon(lambda _, daemon: _show_capacity(given, daemon, question.target), given)
     return call_daemon(lambda _, daemon: _show(given, daemon, question), given)
 
 
@@ -51,6 +58,7 @@ def _parse(args: argparse.Namespace) -> tuple[_Question, argparse.Namespace]:
     parser = argparse.ArgumentParser(prog="flettner predict", add_help=False, exit_on_error=False)
     parser.add_argument("words", nargs="*")
     parser.add_argument("--json", action="store_true", default=args.json)
+    parser.add_argument("--capacity", action="store_true", default=args.capacity)
     add_remote_options(parser)
     parser.set_defaults(url=args.url, token_file=args.token_file)
     try:
@@ -112,6 +120,48 @@ def _show(args: argparse.Namespace, daemon: ApiClient, question: _Question) -> i
     patient = replace(daemon, patience_s=PATIENCE_S)
     answer = patient.post(path("targets", question.target, "predictions"), question.body)
     return print_answer(args, answer, prediction_text(answer, question.body))
+
+
+def _show_capacity(args: argparse.Namespace, daemon: ApiClient, target: str) -> int:
+    answer = replace(daemon, patience_s=PATIENCE_S).get(path("targets", target, "capacity"))
+    return print_answer(args, answer, capacity_text(answer))
+
+
+def capacity_text(answer: Json) -> str:
+    servers = answer["servers"]
+    several = f", {servers} servers share the load" if servers > 1 else ""
+    head = (
+        f"{answer['target']}: requests per second of one server up to which {answer['share']:.0%} meet the "
+        f"objectives; recorded are {answer['rate_rps']:.2f}{several}. Step times from the "
+        f"{answer['law_source']}. In brackets: 80 % of the draws."
+    )
+    forecasts = (answer["now"], *answer["suggestions"])
+    has_cost = any(forecast["cost_per_thousand_good_requests"] for forecast in forecasts)
+    rows = [
+        (
+            forecast["suggestion"] or "now",
+            describe_changes(forecast["to"]) or "the flags in force",
+            forecast["why_not"] or _capacity(forecast["rate_rps"]),
+            *([_cost(forecast)] if has_cost else ()),
+        )
+        for forecast in forecasts
+    ]
+    notes = "".join(
+        format_sentence(f"{forecast['suggestion'] or 'now'} is less certain: {forecast['extrapolation']}")
+        for forecast in forecasts
+        if forecast["extrapolation"]
+    )
+    columns = ("", "FLAGS", "REQUESTS/S", *(("COST OF 1,000 GOOD REQUESTS",) if has_cost else ()))
+    return format_sentence(head) + "\n" + format_table(columns, rows) + ("\n" if notes else "") + notes
+
+
+def _capacity(rate: Mapping[str, float] | None) -> str:
+    return "none" if rate is None else f"up to {_band('rate_per_s', rate)}"
+
+
+def _cost(forecast: Json) -> str:
+    name = "cost_per_thousand_good_requests"
+    return _band(name, forecast[name]) if forecast[name] else "-"
 
 
 def prediction_text(answer: Json, body: Json) -> str:

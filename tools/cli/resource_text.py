@@ -73,8 +73,7 @@ def format_notes(targets: Sequence[Json]) -> str:
             text += format_sentence(f"{name}: {escape_text(target['note'])}")
         if target["waits"]:
             text += format_sentence(f"{name}: waits for {escape_text(target['waits'])}")
-        if target["cost"]:
-            text += format_sentence(f"{name}: {_format_cost(target['cost'])}")
+        text += _format_spending(target)
         text += _format_open_suggestions(target)
         text += _format_findings(target)
         for source in target["sources"]:
@@ -84,6 +83,14 @@ def format_notes(targets: Sequence[Json]) -> str:
                     RED,
                 )
     return f"\n{text}" if text else ""
+
+
+def _format_spending(target: Json) -> str:
+    lines = [
+        *([_format_cost(target["cost"])] if target["cost"] else []),
+        *([target["headroom"]["text"]] if target["headroom"] else []),
+    ]
+    return "".join(format_sentence(escape_text(f"{target['name']}: {line}")) for line in lines)
 
 
 def _format_cost(cost: Json) -> str:

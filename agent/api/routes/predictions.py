@@ -1,6 +1,7 @@
 """What would happen with other flags or another load. Changes nothing."""
 
-from typing import Annotated
+from collections.abc import Awaitable
+from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -10,11 +11,13 @@ from flettner.agent.api.problems import RequestRefusedError
 from flettner.agent.api.routes.targets import UNKNOWN, KnobName, RequestedValue, find_target
 from flettner.agent.domain.errors import WorkerError
 from flettner.agent.domain.model_search import MOST_TIMES, Capacity
+from flettner.agent.prediction.capacity import CapacityForecast
 from flettner.agent.prediction.what_if import WhatIf
 from flettner.performance_model.band import Band
 from flettner.performance_model.errors import PredictionInputError
 from flettner.vllm_facts.values import Value
 
+Answer = TypeVar("Answer")
 Times = Annotated[float, Field(ge=1 / MOST_TIMES, le=MOST_TIMES, allow_inf_nan=False)]
 
 
@@ -59,19 +62,73 @@ class PredictionDocument(Document):
     curve: list[CurvePointDocument] = Field(description="both settings at several rates")
 
 
+class CapacityForecastDocument(Document):
+    """Of one server. Of each number, `low` to `high` holds 80 % of the draws."""
+
+    suggestion: str = Field(description="id; empty: the setting in force")
+    to: Values
+    rate_rps: Band | None = Field(
+        description="the most requests per second; null: not even a 64th of the recorded ones, or unknown"
+    )
+    cost_per_thousand_good_requests: Band | None = Field(description="at that rate; null without a price")
+    extrapolation: DocumentText = Field(description="why it is less certain; or empty")
+    why_not: DocumentText = Field(description="why it is not predicted; empty: it is")
+
+
+class CapacityDocument(Document):
+    target: str
+    rate_rps: float = Field(description="recorded requests per second, of one server")
+    gpus: int = Field(description="of one server")
+    servers: int = Field(description="equal servers that share the load")
+    share: float = Field(description="of the requests, that the objectives promise")
+    law_source: str = Field(description="where the time of a step comes from")
+    now: CapacityForecastDocument
+    suggestions: list[CapacityForecastDocument] = Field(description="of the open ones, by rank")
+
+
 async def _predict(call: Call) -> PredictionDocument:
     body = call.parsed_as(PredictionBody)
     target = find_target(call)
     changes: dict[str, Value] = dict(body.to)
+    return document_of(target.state.target, await _answered(target.predict(changes, body.rate, body.prompt)))
+
+
+async def _predict_capacity(call: Call) -> CapacityDocument:
+    target = find_target(call)
+    answer = await _answered(target.predict_capacity())
+    return CapacityDocument(
+        target=target.state.target,
+        rate_rps=answer.rate_rps,
+        gpus=answer.gpus,
+        servers=answer.servers,
+        share=answer.share,
+        law_source=answer.law_source,
+        now=_forecast_of(answer.now),
+        suggestions=[_forecast_of(forecast) for forecast in answer.suggestions],
+    )
+
+
+def _forecast_of(forecast: CapacityForecast) -> CapacityForecastDocument:
+    return CapacityForecastDocument(
+        suggestion=forecast.suggestion,
+        to=forecast.to,
+        rate_rps=forecast.rate_rps,
+        cost_per_thousand_good_requests=forecast.cost_per_thousand_good_requests,
+        extrapolation=forecast.extrapolation,
+        why_not=forecast.why_not,
+    )
+
+
+async def _answered(prediction: Awaitable[Answer]) -> Answer:
+    """Raises RequestRefusedError, as clients see why there is none."""
     try:
-        prediction = await target.predict(changes, body.rate, body.prompt)
+        return await prediction
     except PredictionInputError as error:
         raise RequestRefusedError(409, f"Nothing can be predicted: {error}", kind="no-prediction") from error
     except WorkerError as error:
         raise RequestRefusedError(
             503, f"{error}; try again in some seconds.", kind="busy", headers={"Retry-After": "5"}
         ) from error
-    return document_of(target.state.target, prediction)
 
 
 def document_of(target: str, prediction: WhatIf) -> PredictionDocument:
@@ -95,6 +152,20 @@ def document_of(target: str, prediction: WhatIf) -> PredictionDocument:
 
 
 OPERATIONS = (
+    Operation(
+        name="predictCapacity",
+        method="GET",
+        path="/v1/targets/{name}/capacity",
+        role="viewer",
+        summary="The highest rate within the objectives, now and after each open suggestion; takes seconds",
+        handler=_predict_capacity,
+        response=CapacityDocument,
+        errors={
+            **UNKNOWN,
+            409: "There is no accepted law, no promised latency, or too little traffic.",
+            503: "Another prediction for this target is being computed.",
+        },
+    ),
     Operation(
         name="predictChange",
         method="POST",

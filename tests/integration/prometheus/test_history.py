@@ -86,6 +86,16 @@ async def test_the_first_start_fills_the_charts_from_the_server_s_own_series(
     assert (middle.requests_rps, middle.running, middle.waiting, middle.kv_usage) == (2.0, 8.0, 3.0, 0.25)
     assert (middle.ttft_p95_s, middle.itl_p95_s) == (0.28, 0.28)  # 90 % of the way through the second bucket
     assert TimeSeries.load(tmp_path / "series.jsonl").minutes() == series.minutes()
+    assert max(peak.rps for peak in series.peaks.hours()) == pytest.approx(2.0, rel=0.05)
+
+
+async def test_the_busiest_minutes_are_those_of_the_servers(prometheus: RealPrometheus) -> None:
+    until = int(utc_now().timestamp())
+
+    peaks = await sensor(prometheus.url).read_peaks((CHAT,), until - 7 * 86_400, until + 3600)
+
+    assert max(peaks.values()) == pytest.approx(2.0, rel=0.05)
+    assert all(at % 3600 == 0 for at in peaks)
 
 
 async def test_a_selector_names_the_series_where_the_address_does_not(prometheus: RealPrometheus) -> None:

@@ -19,6 +19,7 @@ from flettner.agent.domain.reading import SourceState
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase
+from flettner.agent.observe.spending import Spending
 from flettner.agent.telemetry.self_metrics import DurationHistogram
 from tests.support.fake_daemon_view import PLAN, FakeDaemonView
 from tests.unit.api.conftest import Client
@@ -164,7 +165,7 @@ def busy() -> FakeDaemonView:
     )
     for seq in range(1, 101):
         daemon._records.append({"seq": seq, "hash": f"{seq:064x}"})
-    daemon.targets()["chat"].cost = COST
+    daemon.targets()["chat"].spending = Spending(cost=COST)
     self_metrics = daemon.targets()["chat"].self_metrics
     self_metrics.tick.observe(0.01)
     self_metrics.count_effect("route", 0.4, failed=True)

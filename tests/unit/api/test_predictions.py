@@ -33,6 +33,23 @@ async def test_a_viewer_asks_what_would_happen(
     assert daemon.targets()["chat"].state is before
 
 
+async def test_a_viewer_asks_for_the_capacity(
+    client: Client, bearers: dict[Role, dict[str, str]], daemon: FakeDaemonView
+) -> None:
+    daemon.suggest({"max_num_seqs": 64})
+
+    async with client.get("/v1/targets/chat/capacity", headers=bearers["viewer"]) as response:
+        assert response.status == 200, await response.text()
+        answer = await response.json()
+
+    assert answer["share"] == 0.95
+    assert set(answer["now"]["rate_rps"]) == {"value", "low", "high"}
+    assert [each["suggestion"] for each in answer["suggestions"]] == ["chat-s1"]
+    daemon.targets()["chat"].model = None
+    async with client.get("/v1/targets/chat/capacity") as response:
+        assert response.status == 409
+
+
 async def test_without_a_law_it_says_why(client: Client, daemon: FakeDaemonView) -> None:
     daemon.targets()["chat"].model = None
 

@@ -37,6 +37,7 @@ LET_IN: Mapping[str, int] = {
     "pauseTarget": 404,
     "resumeTarget": 404,
     "askForChange": 404,
+    "predictCapacity": 404,
     "predictChange": 404,
     "listSuggestions": 200,
     "showSuggestion": 404,

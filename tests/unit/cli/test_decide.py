@@ -19,10 +19,12 @@ from flettner.agent.api.peer_identity import PeerIdentities
 from flettner.agent.api.tokens import Tokens
 from flettner.agent.domain.cost import Cost
 from flettner.agent.domain.fleet import Fleet
+from flettner.agent.domain.headroom import Headroom
 from flettner.agent.domain.model import PreflightResult
 from flettner.agent.domain.model_search import Capacity, ModelSearchResult, PredictedChange
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.statuses import SuggestionStatus
+from flettner.agent.observe.spending import Spending
 from flettner.performance_model.band import Band
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.served_api import served
@@ -66,7 +68,8 @@ def test_json_is_the_api_response(run: Run, daemon: FakeDaemonView) -> None:
 
 def test_status_and_suggestions_show_the_cost(run: Run, daemon: FakeDaemonView) -> None:
     made, target = daemon.suggest({"max_num_seqs": 128}), daemon.targets()["chat"]
-    target.cost = Cost(gpus=2, power_w=900.0, per_hour=5.0, per_million_tokens=0.2374, tokens_per_joule=6.24)
+    cost = Cost(gpus=2, power_w=900.0, per_hour=5.0, per_million_tokens=0.2374, tokens_per_joule=6.24)
+    target.spending = Spending(cost=cost)
     now, then = ({"cost_per_million_tokens": Band(value=x, low=x, high=2 * x)} for x in (0.62, 0.2374))
     target.search_result = ModelSearchResult(
         made_at=NOON,
@@ -83,13 +86,25 @@ def test_status_and_suggestions_show_the_cost(run: Run, daemon: FakeDaemonView) 
         capacity=Capacity(rate_rps=1.0, servers=1),
     )
 
+    target.headroom = Headroom(
+        made_at=NOON,
+        capacity_rps=Band(value=14.0, low=13.0, high=15.0),
+        share=0.95,
+        peak_rps=5.2,
+        hours=168,
+        servers=4,
+        enough=2,
+        text="2 of 4 servers are enough",
+    )
+
     assert "chat: 2 GPUs, 900 W; 0.237 for a million tokens, 6.24 tokens per joule\n" in run("status")[1]
+    assert "chat: 2 of 4 servers are enough\n" in run("status")[1]
     assert (
         "  cost     cost of a million tokens: 0.620 (0.620 to 1.24) -> 0.237 (0.237 to 0.475)\n"
         in run("suggestions", made.id)[1]
     )
-    cost = json.loads(run("suggestions", made.id, "--json")[1])["cost"]
-    assert cost["then"]["cost_per_million_tokens"]["value"] == 0.2374
+    shown = json.loads(run("suggestions", made.id, "--json")[1])["cost"]
+    assert shown["then"]["cost_per_million_tokens"]["value"] == 0.2374
 
 
 def test_a_suggestion_names_its_rule_by_id_and_slug(run: Run, daemon: FakeDaemonView) -> None:

@@ -75,6 +75,34 @@ def test_what_is_no_price_is_refused(predict: Predict, trace: str, price: str) -
     assert predict("--trace", trace, "--gpu-hour", price, "--", *SERVE, "64")[0] == 2
 
 
+def test_the_capacity_has_a_band(predict: Predict, trace: str, law: str) -> None:
+    given = (
+        "--trace",
+        trace,
+        "--law",
+        law,
+        "--ttft",
+        "1s",
+        "--gpu",
+        "RTX 4090",
+        "--capacity",
+        "--",
+        *SERVE,
+        "8",
+    )
+
+    row = predict_json(predict, *given)
+
+    assert row["capacity"]["value"] == row["headroom"]["rate_per_s"]
+    assert row["capacity"]["low"] <= row["capacity"]["value"] <= row["capacity"]["high"]
+    band = f"({row['capacity']['low']:.2f} to {row['capacity']['high']:.2f}) requests a second"
+    assert band in " ".join(predict(*given)[1].split())
+
+
+def test_the_capacity_needs_an_objective(predict: Predict, trace: str) -> None:
+    assert predict("--trace", trace, "--capacity", "--", *SERVE, "8")[0] == 2
+
+
 def search_from(seqs: str, trace: str, law: str) -> tuple[str, ...]:
     given = ("--trace", trace, "--law", law, "--gpu", "RTX 4090", "--ttft", "1s", "--search")
     return (*given, "--", *SERVE, seqs)

@@ -24,6 +24,33 @@ def test_it_shows_both_settings_with_bands_and_a_curve(run: Run) -> None:
     assert len(out.partition("REQUESTS/S")[2].splitlines()) == 8
 
 
+def test_the_capacity_of_now_and_after_each_suggestion(run: Run, daemon: FakeDaemonView) -> None:
+    daemon.suggest({"max_num_seqs": 64})
+    daemon.suggest({"enforce_eager": False})
+
+    status, out, _ = run("predict", "chat", "--capacity")
+
+    assert status == 0
+    assert "up to which 95% meet the objectives; recorded are " in out
+    rows = [line.split() for line in out.splitlines()]
+    now, more, kernels = (
+        next(row for row in rows if row[:1] == [name]) for name in ("now", "chat-s1", "chat-s2")
+    )
+    assert float(more[-4]) > 1.5 * float(now[-4])  # 2.93 (2.70 to 3.11)
+    assert kernels[-3:] == ["is", "not", "modelled"]
+    answer = json.loads(run("predict", "chat", "--capacity", "--json")[1])
+    rates = {each["suggestion"]: each["rate_rps"] for each in answer["suggestions"]}
+    assert rates["chat-s1"]["low"] > answer["now"]["rate_rps"]["high"]
+    assert rates["chat-s2"] is None
+
+
+def test_the_capacity_is_not_of_changes(run: Run) -> None:
+    status, _, err = run("predict", "chat", "max_num_seqs=64", "--capacity")
+
+    assert status == 2
+    assert "leave out the changes" in err
+
+
 def test_options_may_follow_the_words(run: Run) -> None:
     status, out, _ = run("predict", "chat", "prompt=2", "--json")
 

@@ -7,14 +7,15 @@ from math import log
 from pathlib import Path
 from random import Random
 
-from flettner.agent.domain.cost import GpuRates
 from flettner.agent.domain.events import Event
 from flettner.agent.domain.fleet import Fleet
+from flettner.agent.domain.headroom import HourPeak
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.prediction_check import LawDrop
 from flettner.agent.domain.reading import Reading, RequestSample
 from flettner.agent.domain.state import State
 from flettner.agent.observe.aggregator import Aggregator
+from flettner.agent.observe.spending import Spending
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.worker import InlineWorker
 from flettner.agent.runtime.learner import Learner
@@ -44,7 +45,8 @@ class VirtualTarget:
     has_log: bool = True
     outside_s: float = 0.0  # that a TTFT takes at the proxy beside that of the engine
     reading: Reading | None = None
-    gpu_rates: GpuRates = field(default_factory=GpuRates)
+    spending: Spending = field(default_factory=Spending)
+    peaks: Sequence[HourPeak] = ()
     law_drop: LawDrop | None = None
     trace: list[TraceRequest] = field(default_factory=list)  # arrivals since START
     models: list[LearnedModel] = field(default_factory=list)  # of each minute

@@ -1,7 +1,7 @@
 """When the performance model is asked: now and then, and soon after flags or suggestions changed."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
@@ -11,9 +11,11 @@ from flettner.agent.domain.cost import GpuRates, cost_of_change
 from flettner.agent.domain.errors import WorkerError, WorkerTimeoutError
 from flettner.agent.domain.events import Event
 from flettner.agent.domain.fleet import Fleet
+from flettner.agent.domain.headroom import HourPeak
 from flettner.agent.domain.model import Objective, Server, Slo
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.state import Phase, State
+from flettner.agent.observe.spending import Spending
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.model_search import ModelSearchRequest
 from flettner.agent.runtime.model_search import ModelSearch
@@ -50,7 +52,8 @@ class CountingWorker:
 class Target:
     state: State
     reading: Reading | None = None
-    gpu_rates: GpuRates = field(default_factory=GpuRates)
+    spending: Spending = field(default_factory=Spending)
+    peaks: Sequence[HourPeak] = ()
     emitted: list[Event] = field(default_factory=list)
 
     def emit(self, event: Event) -> None:
@@ -132,7 +135,7 @@ def test_a_worker_that_ends_costs_only_the_advice() -> None:
 
 def test_the_advice_has_the_cost_of_now_and_of_the_change() -> None:
     rates = GpuRates(per_hour=3.6, power_w=400.0)
-    target = Target(State(target="chat", fleet=Fleet(servers=(BLUE,))), gpu_rates=rates)
+    target = Target(State(target="chat", fleet=Fleet(servers=(BLUE,))), spending=Spending(rates=rates))
     search = model_search(CountingWorker())
 
     in_no_time(play(search, target))

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.events import Observed
+from flettner.agent.domain.headroom import HourPeak
 from flettner.agent.domain.model import Objective, Server, Slo
 from flettner.agent.domain.reading import EngineLiveness, Gpu, Latency, Reading, Request
 from flettner.agent.domain.request_counts import RequestCounts, count_requests
@@ -177,6 +178,7 @@ class Past:
     error: Exception | None = None
     wait_s: float = 0.0
     ranges: list[tuple[int, int]] = field(default_factory=list)
+    peaks: Mapping[int, float] = field(default_factory=dict)
 
     async def read_history(self, servers: Sequence[Server], after: int, until: int) -> Sequence[MinuteRow]:
         del servers
@@ -185,6 +187,11 @@ class Past:
         if self.error is not None:
             raise self.error
         return self.rows
+
+    async def read_peaks(self, servers: Sequence[Server], after: int, until: int) -> Mapping[int, float]:
+        del servers
+        await asyncio.sleep(0)
+        return {at: rps for at, rps in self.peaks.items() if after <= at <= until}
 
 
 def past_hour(running: float = 5.0) -> list[MinuteRow]:
@@ -230,6 +237,18 @@ def test_minutes_that_are_watched_meanwhile_stay() -> None:
     in_no_time(scenario())
 
     assert [row.running for row in series.minutes()] == [5.0] * 60 + [8.0]
+
+
+def test_the_peaks_of_a_week_come_from_the_minutes_and_from_a_source(tmp_path: Path) -> None:
+    noon = int(NOON.timestamp())
+    series = TimeSeries.load(tmp_path / "series.jsonl")
+    watch(series, NOON, 61, arms={"chat-r0": answered(0.1, 0.2)})
+    source = Past(peaks={noon: 1.0, noon - 3600: 5.0, noon - 8 * 24 * 3600: 9.0})
+
+    in_no_time(series.load_history(source, (), NOON + timedelta(minutes=2)))
+
+    assert series.peaks.hours() == (HourPeak(at=noon - 3600, rps=5.0), HourPeak(at=noon, rps=2.0))
+    assert TimeSeries.load(tmp_path / "series.jsonl").peaks.hours() == series.peaks.hours()
 
 
 def test_a_short_restart_asks_for_nothing() -> None:

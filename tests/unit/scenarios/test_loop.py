@@ -1,7 +1,7 @@
 """The full loop of one target over fakes in virtual time: entries, effects and their order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -135,6 +135,11 @@ class Past:
         assert (list(servers), after) == ([BLUE], 0)
         await asyncio.sleep(self.wait_s)
         return [MinuteRow(at=until - 60 * ago, ttft_p95_s=99.0, waiting=1e4) for ago in range(60, 0, -1)]
+
+    async def read_peaks(self, servers: Sequence[Server], after: int, until: int) -> Mapping[int, float]:
+        del servers, after, until
+        await asyncio.sleep(self.wait_s)
+        return {}
 
 
 def test_history_for_the_charts_changes_and_delays_no_step_of_a_rollout(tmp_path: Path) -> None:

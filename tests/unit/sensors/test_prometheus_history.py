@@ -93,6 +93,18 @@ async def test_only_series_of_the_target_s_servers_are_read(selector: str, expec
         assert query["query"].count("vllm:") == query["query"].count(expected) > 0
 
 
+async def test_the_busiest_minute_of_each_hour_of_a_week() -> None:
+    async with FakePrometheus({"first_token_seconds_count": "5.2"}).running() as prometheus:
+        peaks = await sensor(prometheus.url).read_peaks(SERVERS, NOON - 7 * 24 * HOUR, NOON + 59)
+        none = await sensor(prometheus.url, history_hours=0.0).read_peaks(SERVERS, 0, NOON)
+
+    assert peaks == dict.fromkeys(range(NOON - 7 * 24 * HOUR, NOON, HOUR), 5.2)
+    assert none == {}
+    (query,) = prometheus.queries
+    assert query["query"].startswith("max_over_time((sum(rate(vllm:time_to_first_token_seconds_count{")
+    assert query["query"].endswith(")[1h:1m])")
+
+
 @pytest.mark.parametrize(
     ("hours", "after", "minutes"),
     [

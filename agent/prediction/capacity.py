@@ -1,0 +1,112 @@
+"""The highest rate at which the objectives hold, now and after each open suggestion. Pure.
+
+It costs seconds of CPU, so it runs in the worker process.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from flettner.agent.domain.cost import GpuRates, cost_of_good_requests
+from flettner.agent.domain.model import Slo
+from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.prediction.served_load import ServedLoad, find_load, latest_part
+from flettner.performance_model.band import Band
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.engine_settings import veto, with_changes
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.extrapolation import LargestStep, describe_extrapolation
+from flettner.performance_model.outcome import Goals
+from flettner.performance_model.prediction import find_capacity
+from flettner.performance_model.replayed_scheduler import ReplayedScheduler
+from flettner.performance_model.resample import scale_rate
+from flettner.vllm_facts.sizing.effective_flags import layout
+from flettner.vllm_facts.values import Knob, Setting, Value
+
+MOST_REQUESTS = 1_500  # of the trace, the latest: some ten replays at up to 64 times their rate for each draw
+DRAWS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityRequest:
+    """`suggested`: the changes of open suggestions, by id."""
+
+    learned: LearnedModel
+    slo: Slo
+    suggested: tuple[tuple[str, Setting], ...] = ()
+    rates: GpuRates = field(default_factory=GpuRates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityForecast:
+    """Of one server. `rate_rps`: None if not even a 64th of the recorded load meets the objectives."""
+
+    suggestion: str = ""  # id; empty: the setting in force
+    to: Mapping[Knob, Value] = field(default_factory=dict)
+    rate_rps: Band | None = None
+    cost_per_thousand_good_requests: Band | None = None  # at this rate; None without a price
+    extrapolation: str = ""  # why it is less certain than the band says; empty: nothing is known
+    why_not: str = ""  # why it is not predicted; empty: it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityAnswer:
+    """`share`: of the requests, promised. `rate_rps`: recorded, of one server."""
+
+    rate_rps: float
+    servers: int
+    gpus: int  # of one server
+    share: float
+    law_source: str
+    now: CapacityForecast
+    suggestions: tuple[CapacityForecast, ...]
+
+
+def predict_capacity(request: CapacityRequest) -> CapacityAnswer:
+    """Raises PredictionInputError with what is missing."""
+    load = find_load(request.learned, request.slo, request.rates)
+    if load.goals is None:
+        raise PredictionInputError("no latency is promised: [targets.slo] needs ttft, itl or e2e")
+    goals = load.goals
+    return CapacityAnswer(
+        rate_rps=load.rate_rps,
+        servers=load.servers,
+        gpus=layout(load.config).gpus,
+        share=goals.share,
+        law_source=request.learned.law_source,
+        now=_forecast(load, goals, load.present, {}, ""),
+        suggestions=tuple(_suggested(load, goals, name, to) for name, to in request.suggested),
+    )
+
+
+def _suggested(load: ServedLoad, goals: Goals, name: str, to: Setting) -> CapacityForecast:
+    unmodelled = [knob for knob in to if not hasattr(load.present, knob) and knob != "gpu_memory_utilization"]
+    why = f"the effect of {unmodelled[0]} is not modelled" if unmodelled else ""
+    try:
+        limits = load.present if why else load.limits_with(to)
+        why = why or veto(with_changes(load.config, to), limits, load.config)
+    except PredictionInputError as error:
+        why, limits = str(error), load.present
+    if why:
+        return CapacityForecast(suggestion=name, to=dict(to), why_not=why)
+    return _forecast(load, goals, limits, to, name)
+
+
+def _forecast(
+    load: ServedLoad, goals: Goals, limits: EngineLimits, to: Setting, name: str
+) -> CapacityForecast:
+    trace = latest_part(load.trace, MOST_REQUESTS)
+    rate = find_capacity(trace, load.law, limits, goals, replicates=DRAWS)
+    if rate is None:
+        return CapacityForecast(suggestion=name, to=dict(to))
+    times = rate.value / load.rate_rps
+    largest = ReplayedScheduler(scale_rate(trace, times), load.law.law, limits).run().largest_step
+    step = LargestStep(tokens=largest.tokens, sequences=largest.sequences)
+    return CapacityForecast(
+        suggestion=name,
+        to=dict(to),
+        rate_rps=rate,
+        cost_per_thousand_good_requests=cost_of_good_requests(
+            rate, goals.share, load.rates, layout(load.config).gpus
+        ),
+        extrapolation=describe_extrapolation(load.law.fitted_to, step, round(times, 2)),
+    )

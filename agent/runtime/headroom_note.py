@@ -1,0 +1,74 @@
+"""Says once a day how much more load a target would carry than the peak of its last week; changes nothing."""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import structlog
+
+from flettner.agent.domain.cost import GpuRates
+from flettner.agent.domain.errors import WorkerError
+from flettner.agent.domain.headroom import LEAST_HOURS, Headroom, find_headroom
+from flettner.agent.domain.model import Server
+from flettner.agent.machine.transitions import IDLE
+from flettner.agent.prediction.capacity import CapacityAnswer
+from flettner.agent.runtime.companion import Observable
+from flettner.agent.runtime.model_search import ModelSearch
+from flettner.performance_model.errors import PredictionInputError
+
+LOOK_EVERY_S = 300.0
+EVERY = timedelta(days=1)
+AGAIN = timedelta(hours=1)  # where nothing could be said
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class HeadroomNote:
+    """`headroom`: the latest; None before it is known, and after the servers in force changed."""
+
+    search: ModelSearch
+    headroom: Headroom | None = None
+    _due_at: datetime | None = None
+    _servers: tuple[Server, ...] = field(default=())  # that it is of
+
+    async def run(self, target: Observable) -> None:
+        while True:
+            await self.update(target)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def update(self, target: Observable) -> None:
+        """Ask the model if it is time, or if the servers in force changed."""
+        at, servers = self.search.now(), tuple(target.state.fleet.running)
+        if servers != self._servers:
+            self._servers, self.headroom, self._due_at = servers, None, None
+        is_due = self._due_at is None or at >= self._due_at
+        if not servers or not is_due or target.state.phase not in IDLE or len(target.peaks) < LEAST_HOURS:
+            return
+        rates = target.spending.rates
+        try:
+            answer = await self.search.predict_capacity((), rates)
+        except PredictionInputError:  # something is missing yet, which costs nothing to find out
+            return
+        except WorkerError as error:
+            self._due_at = at + AGAIN
+            log.warning("headroom.failed", target=target.state.target, why=str(error))
+            return
+        self._due_at = at + AGAIN
+        self.headroom = _read(answer, target, rates, at)
+        if self.headroom is not None:
+            self._due_at = at + EVERY
+            log.info("headroom.found", target=target.state.target, text=self.headroom.text)
+
+
+def _read(answer: CapacityAnswer, target: Observable, rates: GpuRates, at: datetime) -> Headroom | None:
+    if answer.now.rate_rps is None:
+        return None
+    return find_headroom(
+        answer.now.rate_rps,
+        target.peaks,
+        at=at,
+        servers=answer.servers,
+        share=answer.share,
+        server_price=None if rates.per_hour is None else rates.per_hour * answer.gpus,
+        extrapolation=answer.now.extrapolation,
+    )

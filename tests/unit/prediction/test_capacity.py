@@ -1,0 +1,69 @@
+"""The highest rate within the objectives, now and after each suggestion."""
+
+from dataclasses import replace
+
+import pytest
+
+from flettner.agent.domain.cost import GpuRates
+from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.prediction.capacity import CapacityRequest, predict_capacity
+from flettner.agent.prediction.what_if import WhatIfRequest, predict_what_if
+from flettner.performance_model.errors import PredictionInputError
+from flettner.performance_model.extrapolation import LargestStep
+from tests.support.learned import learned_model
+
+LEARNED = learned_model(1.0, seconds=200.0, max_num_seqs=8)
+SLO = Slo(ttft=Objective(under_s=1.0, share=0.9))
+RATES = GpuRates(per_hour=3.6)
+SUGGESTED = (("chat-s1", {"max_num_seqs": 64}), ("chat-s2", {"enforce_eager": True}))
+
+
+def test_each_suggestion_has_the_capacity_of_its_flags() -> None:
+    answer = predict_capacity(CapacityRequest(learned=LEARNED, slo=SLO, suggested=SUGGESTED, rates=RATES))
+    asked = predict_what_if(WhatIfRequest(learned=LEARNED, slo=SLO, changes={"max_num_seqs": 64}))
+
+    more, kernels = answer.suggestions
+    assert answer.share == 0.9
+    assert (more.suggestion, dict(more.to)) == SUGGESTED[0]
+    assert answer.now.rate_rps is not None
+    assert more.rate_rps is not None
+    assert asked.capacity is not None
+    assert asked.then_capacity is not None
+    assert answer.now.rate_rps.value == pytest.approx(asked.capacity.rate_rps)
+    assert more.rate_rps.value == pytest.approx(asked.then_capacity.rate_rps)
+    assert more.rate_rps.low > answer.now.rate_rps.high
+    assert kernels.why_not == "the effect of enforce_eager is not modelled"
+
+
+def test_the_cost_is_that_of_the_good_requests_at_that_rate() -> None:
+    """3.6 an hour are 0.001 a second; 90 % of the requests are good."""
+    now = predict_capacity(CapacityRequest(learned=LEARNED, slo=SLO, rates=RATES)).now
+
+    assert now.rate_rps is not None
+    assert now.cost_per_thousand_good_requests is not None
+    assert now.cost_per_thousand_good_requests.value == pytest.approx(1 / (0.9 * now.rate_rps.value))
+    assert now.cost_per_thousand_good_requests.low == pytest.approx(1 / (0.9 * now.rate_rps.high))
+
+
+def test_a_rate_far_from_the_recorded_one_is_less_certain() -> None:
+    assert LEARNED.law is not None
+    narrow = replace(LEARNED, law=replace(LEARNED.law, fitted_to=LargestStep(tokens=2048, sequences=8)))
+    many = replace(
+        narrow, config=replace(narrow.config, setting={**narrow.config.setting, "max_num_seqs": 256})
+    )
+
+    now = predict_capacity(CapacityRequest(learned=many, slo=SLO)).now
+
+    assert "sequences are predicted from steps of at most 8" in now.extrapolation
+    assert "times the recorded one" in now.extrapolation
+
+
+def test_an_objective_that_nothing_meets_has_no_capacity() -> None:
+    slo = Slo(itl=Objective(under_s=0.001, share=0.95))
+
+    assert predict_capacity(CapacityRequest(learned=LEARNED, slo=slo)).now.rate_rps is None
+
+
+def test_without_an_objective_it_says_what_is_missing() -> None:
+    with pytest.raises(PredictionInputError, match="no latency is promised"):
+        predict_capacity(CapacityRequest(learned=LEARNED, slo=Slo()))
