@@ -23,6 +23,7 @@ POLICIES = (
     "context_length",
     "speculation",
     "queue_notes",
+    "layout",
     "static_findings",
 )
 """Enabled unless the file has `NAME = false`."""
