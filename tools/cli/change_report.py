@@ -40,6 +40,8 @@ class Change:
     points: Sequence[Point]
     entries: Sequence[JournalRecord]  # of the rollout and of its suggestion, oldest first
     head: Head  # of the journal as it was read
+    gpus: int = 0  # of the servers that ran; 0: unknown
+    costs: Sequence[tuple[str, str]] = ()  # before and after it
 
 
 def write_page(change: Change, *, written_at: str, version: str) -> str:
@@ -69,6 +71,7 @@ def write_page(change: Change, *, written_at: str, version: str) -> str:
         _section("Why", why),
         _section("Who", _who(change)),
         _evidence(change),
+        _section("Cost", change.costs) if change.costs else "",
         _timeline(change.entries),
         _section("Where this comes from", origin),
     )

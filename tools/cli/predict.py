@@ -51,7 +51,7 @@ def add_predict(subparsers: Subparsers) -> None:
     parser.add_argument("--rate", metavar="X", help="multiply the request rate by X, such as 1.5")
     parser.add_argument("--prompt", metavar="X", help="multiply the length of prompts by X, such as 2")
     parser.add_argument(
-        "--gpu-hour", type=_parse_price, metavar="PRICE", help="price of a GPU for an hour: adds the cost"
+        "--gpu-hour", type=parse_price, metavar="PRICE", help="price of a GPU for an hour: adds the cost"
     )
     parser.add_argument(
         "--capacity",
@@ -119,7 +119,7 @@ def _predict_trace(args: argparse.Namespace) -> int:
     return 0
 
 
-def _parse_price(text: str) -> float:
+def parse_price(text: str) -> float:
     price = float(text)
     if not 0 < price < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no price: give a number above 0, such as 2.5")

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from flettner.agent.audit import checkpoints
@@ -10,11 +11,14 @@ from flettner.agent.audit.history import History
 from flettner.agent.audit.records import JournalRecord, parse_record, parse_state
 from flettner.agent.audit.report_seal import find_problem, is_signed, seal
 from flettner.agent.domain.errors import ConfigError
+from flettner.agent.observe.spending import count_gpus
 from flettner.primitives.wall_clock import utc_now
 from flettner.tools.cli.audit import DEFAULT_STATE_DIR, JOURNAL, read_lines
 from flettner.tools.cli.change_report import Change, write_page
 from flettner.tools.cli.dispatch import Subparsers, add_command, find_version
 from flettner.tools.cli.exits import NO, OK
+from flettner.tools.cli.predict import parse_price
+from flettner.tools.cli.report_cost import describe_costs
 from flettner.tools.terminal.messages import complain
 
 LARGEST = 64 * 2**20
@@ -42,6 +46,9 @@ def add_report(subparsers: Subparsers) -> None:
         metavar="DIR",
         help="[agent] state_dir of the config; default: %(default)s",
     )
+    parser.add_argument(
+        "--gpu-hour", type=parse_price, metavar="PRICE", help="price of a GPU for an hour, for its cost"
+    )
     parser.set_defaults(run=_run)
 
 
@@ -51,6 +58,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.verify is not None:
         return _verify(args.verify, args.key)
     change = find_change(args.state_dir / JOURNAL, args.rollout)
+    series = args.state_dir / change.target / "series.jsonl"
+    change = replace(change, costs=describe_costs(series, change.rollout, change.gpus, args.gpu_hour))
     page = write_page(change, written_at=f"{utc_now():%Y-%m-%dT%H:%M:%SZ}", version=find_version())
     sealed = seal(page, checkpoints.find_signer(args.state_dir))
     if args.output is None:
@@ -78,7 +87,7 @@ def _verify(page: Path, key: Path | None) -> int:
 
 def find_change(journal: Path, rollout: str) -> Change:
     """Read the whole journal. Raises ConfigError without such a rollout, JournalError."""
-    history, entries, head = History(), list[JournalRecord](), Head()
+    history, entries, head, gpus = History(), list[JournalRecord](), Head(), 0
     of_suggestion: dict[str, list[JournalRecord]] = {}
     for _, line in read_lines(journal):
         record = parse_record(line)
@@ -87,6 +96,7 @@ def find_change(journal: Path, rollout: str) -> Change:
             entries.append(record)
             if (state := parse_state(record)) is not None:
                 history.add_state(state)
+                gpus = count_gpus(state.fleet.running, seen=0) or gpus
         elif suggestion := record["after"].get("suggestion"):
             of_suggestion.setdefault(suggestion, []).append(record)
     found = next(((target, each) for target, each in history.rollouts() if each.id == rollout), None)
@@ -102,6 +112,7 @@ def find_change(journal: Path, rollout: str) -> Change:
         points=history.points(rollout),
         entries=sorted((*earlier, *entries), key=lambda record: record["seq"]),
         head=head,
+        gpus=gpus,
     )
 
 

@@ -87,13 +87,13 @@ def format_notes(targets: Sequence[Json]) -> str:
 
 def _format_spending(target: Json) -> str:
     lines = [
-        *([_format_cost(target["cost"])] if target["cost"] else []),
-        *([target["headroom"]["text"]] if target["headroom"] else []),
+        *([format_cost(cost)] if (cost := target.get("cost")) else []),
+        *([headroom["text"]] if (headroom := target.get("headroom")) else []),
     ]
     return "".join(format_sentence(escape_text(f"{target['name']}: {line}")) for line in lines)
 
 
-def _format_cost(cost: Json) -> str:
+def format_cost(cost: Json) -> str:
     """`1 GPU, 470 W; 0.222 for a million tokens, ...`, of what is known."""
     gpus = f"{cost['gpus']} GPU{'s' if cost['gpus'] != 1 else ''}"
     power = "" if cost["power_w"] is None else f", {cost['power_w']:.0f} W"

@@ -1,5 +1,6 @@
 """`flettner report`: the page of a real rollout, and its seal."""
 
+import json
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -89,6 +90,32 @@ def test_the_charts_are_in_the_page_and_name_their_limits(state_dir: Path) -> No
     assert "100: roll back" in page
     assert "nan" not in page
     assert "inf" not in page
+
+
+def test_the_cost_is_that_of_the_minutes_before_and_after(
+    state_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """3.6 an hour for a GPU are 0.001 a second: 1,000 tokens a second are a million for 1."""
+    rollout = find_change(state_dir / "audit.jsonl", "chat-1").rollout
+    assert rollout.ended_at is not None
+    rows = [
+        {"at": int(at.timestamp()), "generated_per_s": tokens, "goodput_rps": 4.0, "power_w": 500.0}
+        for at, tokens in (
+            (rollout.started_at - timedelta(minutes=5), 1000.0),
+            (rollout.ended_at + timedelta(minutes=5), 2000.0),
+        )
+    ]
+    series = state_dir / "chat" / "series.jsonl"
+    series.parent.mkdir(exist_ok=True)
+    series.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    page = runs(capsys, "report")("chat-1", "--state-dir", str(state_dir), "--gpu-hour", "3.6")[1]
+
+    series.unlink()
+    good = "0.250 for 1,000 requests within the objectives"
+    assert f"1 GPU, 500 W; 1.00 for a million tokens, {good}, 2.00 tokens per joule" in page
+    assert f"1 GPU, 500 W; 0.500 for a million tokens, {good}, 4.00 tokens per joule" in page
+    assert "Cost" not in runs(capsys, "report")("chat-1", "--state-dir", str(state_dir))[1]
 
 
 def test_a_changed_page_and_a_foreign_signature_are_found(
