@@ -26,9 +26,12 @@ KINDS = {
     "slow_decode": "multiplies the time of steps that do not",
     "slow_above": "five times as slow in steps of more than this number of sequences",
     "slow_after": "five times as slow, this number of seconds after its first request",
+    "leak": "never frees the last blocks of a request in the KV cache, this number of them",
+    "adapter_refused": "answers 500 to every load of an adapter",
+    "adapter_gone": "lists the adapters that it has loaded, and answers 404 to their requests",
     "stall": "ends no step in the last seconds, of this number, of each minute since its first request",
 }
-_PLAIN = ("exit", "never_ready", "sleep_refused", "wake_fails")
+_PLAIN = ("exit", "never_ready", "sleep_refused", "wake_fails", "adapter_refused", "adapter_gone")
 _SHARES = ("errors", "abort", "truncate", "wrong")
 _FACTORS = ("slow", "slow_prefill", "slow_decode")
 
@@ -53,6 +56,9 @@ class Faults:
     slow_decode: float = 1.0
     slow_above: float = inf  # sequences
     slow_after: float = inf  # seconds
+    leak: float = 0.0  # blocks
+    adapter_refused: bool = False
+    adapter_gone: bool = False
     stall: float = 0.0  # seconds
 
     def pace(self, work: StepWork, since_s: float) -> float:

@@ -14,6 +14,7 @@ from flettner.simulator.faults import Faults, faults_for
 from flettner.simulator.hardware import GIB, PRESETS, Hardware, scaled
 from flettner.simulator.memory import Demand
 from flettner.simulator.pace import Hiccups
+from flettner.simulator.release import SimulatedRelease
 from flettner.simulator.scheduler import SchedulerLimits
 from flettner.simulator.step_time import MAX_CAPTURE
 from flettner.vllm_facts.releases import TABLE, ReleaseFlag
@@ -42,6 +43,7 @@ _SIMULATED = frozenset(
 )
 _CHOICES = {"kv_cache_dtype": sorted(_KV_BYTES), "scheduling_policy": ["fcfs"]}
 """The choices of vLLM that are simulated."""
+_AS_IT_IS = SimulatedRelease()
 _REFUSED = frozenset(
     """
     config grpc grpc_port headless middleware root_path ssl_ca_certs ssl_cert_reqs ssl_certfile ssl_ciphers
@@ -72,6 +74,7 @@ class Simulation:
     oom_above: float | None
     faults: Faults
     hiccups: Hiccups | None
+    release: SimulatedRelease
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,16 +102,19 @@ class Flags:
     simulation: Simulation
 
 
-def parse(argv: Sequence[str]) -> Flags:
-    """Read a command line. Raises SystemExit(2) as argparse does, InvalidFlagError as vLLM's checks do."""
-    parser = _parser()
+def parse(argv: Sequence[str], release: SimulatedRelease = _AS_IT_IS) -> Flags:
+    """Read a command line as the release does.
+
+    Raises SystemExit(2) as argparse does, InvalidFlagError as vLLM's checks do.
+    """
+    parser = _parser(release)
     options = parser.parse_args([_dashes(word) for word in argv])
     given = {
         name: value
         for name, value in vars(options).items()
         if value != parser.get_default(name) and not name.startswith("sim_")
     }
-    return _resolve(options, given)
+    return _resolve(options, given, release)
 
 
 def _dashes(word: str) -> str:
@@ -130,7 +136,7 @@ def _human(text: str) -> int:
 _TYPES = {"int": int, "float": float, "size": _human}
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(release: SimulatedRelease) -> argparse.ArgumentParser:
     """Return the flags of the vLLM release. Flags outside _SIMULATED are accepted and have no effect."""
     parser = argparse.ArgumentParser(
         prog="flettner.simulator.server", description="A vLLM server without a model."
@@ -138,6 +144,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("model_tag", nargs="?")
     for name, flag in TABLE.items():
         if name in _REFUSED:
+            continue
+        if name in release.without_flags:
+            parser.set_defaults(**{name: _arguments(name, flag)["default"]})
             continue
         spelled = [f"--{name.replace('_', '-')}", *(f"--{alias.replace('_', '-')}" for alias in flag.aliases)]
         shown = None if name in _SIMULATED else argparse.SUPPRESS
@@ -171,7 +180,7 @@ def _arguments(name: str, flag: ReleaseFlag) -> dict[str, Any]:
     }
 
 
-def _resolve(options: argparse.Namespace, given: Mapping[str, object]) -> Flags:
+def _resolve(options: argparse.Namespace, given: Mapping[str, object], release: SimulatedRelease) -> Flags:
     """Return the flags with vLLM's defaults for this hardware. Raises InvalidFlagError."""
     try:
         gpu = scaled(PRESETS[options.sim_hardware], _times(options.sim_times))
@@ -181,7 +190,7 @@ def _resolve(options: argparse.Namespace, given: Mapping[str, object]) -> Flags:
     values = vars(options) | _resolve_sizes(options, gpu)
     setting = {name: values[name] for name in vars(options) if not name.startswith("sim_")}
     try:
-        faults = faults_for(options.sim_fault, setting)
+        faults = faults_for([*release.faults, *options.sim_fault], setting)
     except ValueError as error:
         raise InvalidFlagError("Simulation", str(error)) from error
     simulated = {
@@ -199,7 +208,8 @@ def _resolve(options: argparse.Namespace, given: Mapping[str, object]) -> Flags:
             "memory": _take(Demand, values),
             "given": given,
             "simulation": _take(
-                Simulation, simulated | {"hardware": gpu, "faults": faults, "hiccups": hiccups}
+                Simulation,
+                simulated | {"hardware": gpu, "faults": faults, "hiccups": hiccups, "release": release},
             ),
         },
     )

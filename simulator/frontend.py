@@ -17,6 +17,7 @@ from flettner.simulator.text import draws
 from flettner.vllm_facts.closed_routes import DEV_MODE
 
 _log = logging.getLogger("vllm")
+_LORA = "Call to add_lora method failed: LoRA is not supported by this kernel."
 _MEMORY = "CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62"
 
 
@@ -62,13 +63,14 @@ class RuntimeAdapters:
     One whose path is missing cannot be loaded, as in vLLM.
     """
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], faults: Faults) -> None:
         self._names = names
+        self._faults = faults
         self._paths: dict[str, str] = {}
 
     @property
-    def models(self) -> tuple[str, ...]:
-        return (*self._names, *self._paths)
+    def served(self) -> tuple[str, ...]:
+        return self._names if self._faults.adapter_gone else (*self._names, *self._paths)
 
     def cards(self) -> list[dict[str, object]]:
         return [{"id": name, "root": path, "parent": self._names[0]} for name, path in self._paths.items()]
@@ -83,6 +85,8 @@ class RuntimeAdapters:
         ]
 
     async def _load(self, request: web.Request) -> web.Response:
+        if self._faults.adapter_refused:
+            raise CompletionRefusal(500, _LORA, kind="InternalServerError")
         body = await request.json()
         name, path = str(body["lora_name"]), str(body["lora_path"])
         if name in self._paths and not body.get("load_inplace"):
@@ -100,7 +104,6 @@ class RuntimeAdapters:
         return web.Response(text=f"Success: LoRA adapter '{name}' removed successfully.")
 
 
-VERSION = "0.32.0"
 _BUSY = "The engine is currently busy and cannot accept new requests. Please try again later."
 _BACKLOG = "The engine has reached its prefill token backlog limit. Please try again later."
 _DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
@@ -122,7 +125,7 @@ class Frontend:
         self._since = int(now())
         self._open = 0
         self.sleep_mode = SleepMode(self._faults)
-        self.adapters = RuntimeAdapters(flags.names)
+        self.adapters = RuntimeAdapters(flags.names, self._faults)
         self.idle = asyncio.Event()  # no completion is being answered
         self.idle.set()
 
@@ -171,7 +174,7 @@ class Frontend:
         return web.Response()
 
     async def _version(self, _request: web.Request) -> web.Response:
-        return web.json_response({"version": VERSION})
+        return web.json_response({"version": self._flags.simulation.release.version})
 
     async def _load(self, _request: web.Request) -> web.Response:
         return web.json_response({"server_load": self._open})
@@ -218,12 +221,12 @@ class Frontend:
 
     async def _complete(self, request: web.Request, kind: CompletionKind) -> web.StreamResponse:
         self._first_use()
-        completion = parse_request(kind, await request.read(), self.adapters.models)
+        completion = parse_request(kind, await request.read(), self.adapters.served)
         reply = Reply(
             request=completion,
             name=f"{'cmpl' if kind == 'completion' else 'chatcmpl'}-{self._names.getrandbits(64):016x}",
             created=int(self._now()),
-            fingerprint=f"vllm-{VERSION}-simulated",
+            fingerprint=f"vllm-{self._flags.simulation.release.version}-simulated",
         )
         if self._luck.random() < self._faults.errors:
             raise CompletionRefusal(500, _DEAD, kind="InternalServerError")

@@ -14,7 +14,6 @@ from flettner.flettner_vllm.scheduler import (
     start_control,
 )
 from flettner.simulator.flags import Flags
-from flettner.simulator.frontend import VERSION
 from flettner.vllm_facts.live_limits import SCHEDULER_CLASS
 
 _log = logging.getLogger("vllm")
@@ -49,7 +48,9 @@ def open_control(flags: Flags, env: Mapping[str, str]) -> Knobs | None:
         return None
     knobs = find_knobs(flags)
     try:
-        start_control(find_address(env.get(CONTROL, ""), None), knobs, read_token(), VERSION)
+        start_control(
+            find_address(env.get(CONTROL, ""), None), knobs, read_token(), flags.simulation.release.version
+        )
     except (OSError, ValueError) as error:
         _log.warning("flettner: no limit can be changed at %s: %s", env.get(CONTROL), error)
         return None

@@ -101,7 +101,11 @@ class CacheFacts:
 class Metrics:
     """Counters and histograms; times are in seconds from the client's view."""
 
-    def __init__(self, model: str, facts: CacheFacts, started_at: float) -> None:
+    def __init__(
+        self, model: str, facts: CacheFacts, started_at: float, *, without: tuple[str, ...] = ()
+    ) -> None:
+        """`without`: how the names of metrics begin that the page lacks."""
+        self._without = without
         self._labels = f'engine="0",model_name="{_escape(model)}"'
         self._model = f'model_name="{_escape(model)}"'
         self._facts = facts
@@ -172,7 +176,11 @@ class Metrics:
         }
         about = "Total number of requests by method, status and handler."
         lines += _family("http_requests_total", "counter", about, http)
-        return "\n".join(lines) + "\n"
+        return "\n".join(line for line in lines if not self._lacks(line)) + "\n"
+
+    def _lacks(self, line: str) -> bool:
+        name = line.removeprefix("# HELP ").removeprefix("# TYPE ")
+        return bool(self._without) and name.startswith(self._without)
 
     def _gauges(self, scheduler: Scheduler) -> Iterable[str]:
         waiting = len(scheduler.waiting)

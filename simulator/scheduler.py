@@ -69,8 +69,10 @@ class ScheduledStep:
 class Scheduler:
     """Call `plan`, let the step's time pass, then `finish`. Requests may be added or aborted in between."""
 
-    def __init__(self, limits: SchedulerLimits, cache: KvCache) -> None:
+    def __init__(self, limits: SchedulerLimits, cache: KvCache, *, leak: int = 0) -> None:
+        """`leak`: the blocks of each request that are never free again, as by a fault."""
         self.limits = limits
+        self._leak = leak
         self.cache = cache
         self.waiting: deque[SimulatedRequest] = deque()
         self.running: list[SimulatedRequest] = []
@@ -250,7 +252,7 @@ class Scheduler:
 
     def _end(self, request: SimulatedRequest) -> None:
         request.ended = True
-        self.cache.release(request.blocks)
+        self.cache.release(request.blocks[: max(0, len(request.blocks) - self._leak)])
         request.blocks = []
 
 

@@ -17,12 +17,13 @@ from aiohttp import web
 
 from flettner.simulator.engine import SimulatedEngine
 from flettner.simulator.flags import Flags, InvalidFlagError, parse
-from flettner.simulator.frontend import VERSION, Frontend
+from flettner.simulator.frontend import Frontend
 from flettner.simulator.kv_cache import KvCache
 from flettner.simulator.live_limits import open_control
 from flettner.simulator.memory import StartError, kv_blocks
 from flettner.simulator.metrics import CacheFacts, Metrics
 from flettner.simulator.pace import Pace
+from flettner.simulator.release import read_release
 from flettner.simulator.scheduler import Scheduler
 from flettner.simulator.step_time import StepTime
 from flettner.simulator.text import draws
@@ -60,9 +61,9 @@ def build_server(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Fron
         memory_bytes=memory.kv_cache_memory_bytes,
     )
     engine = SimulatedEngine(
-        Scheduler(flags.limits, cache),
+        Scheduler(flags.limits, cache, leak=int(simulation.faults.leak)),
         pace,
-        Metrics(flags.names[0], facts, now()),
+        Metrics(flags.names[0], facts, now(), without=simulation.release.without_metrics),
         seed=flags.seed,
         log_step=_say if flags.log_iterations else None,
     )
@@ -79,7 +80,7 @@ async def serve(flags: Flags, now: VirtualClock) -> int:
         _say("Using max model len %d", flags.memory.max_model_len)
         _say(
             "Initializing a V1 LLM engine (v%s) with config: model='%s'",
-            VERSION,
+            flags.simulation.release.version,
             flags.model,
             role="EngineCore",
         )
@@ -179,7 +180,7 @@ class _Lines(logging.Formatter):
 
 def main(argv: Sequence[str] | None = None, now: VirtualClock = time.time) -> int:  # noqa: TID251 - where the clock enters
     try:
-        flags = parse(sys.argv[1:] if argv is None else argv)
+        flags = parse(sys.argv[1:] if argv is None else argv, read_release(os.environ))
     except InvalidFlagError as error:
         sys.stderr.write(f"{error}\n")
         return 1

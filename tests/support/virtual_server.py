@@ -13,7 +13,7 @@ from flettner.flettner_vllm.scheduler import Value
 from flettner.performance_model.iteration_log import StepRecord
 from flettner.simulator.card import Card
 from flettner.simulator.flags import Flags
-from flettner.simulator.frontend import VERSION
+from flettner.simulator.release import VERSION
 from flettner.simulator.scheduler import ScheduledStep, SimulatedRequest
 from flettner.simulator.server import build_server
 from flettner.simulator.step_time import StepWork
