@@ -89,6 +89,7 @@ class EngineLiveness:
     restarted: bool = False  # another process than at the previous scrape
     lost: bool = False  # a source of this server alone has failed since its latest scrape
     paused: bool = False  # its container was paused since its latest scrape
+    missing: frozenset[str] = frozenset()  # metrics that its latest page lacks, of those that are read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

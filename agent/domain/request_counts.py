@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import log
 from operator import add
 from typing import Final, Literal, NamedTuple
 
@@ -31,6 +32,29 @@ class ClientGroup(NamedTuple):
     pinned: bool
 
 
+class TokenPace(NamedTuple):
+    """Requests whose tokens were counted; sums of 1000 ln(ITL / 1 ms) in whole numbers, and of its square."""
+
+    count: int = 0
+    logs: int = 0
+    squares: int = 0
+
+    @property
+    def mean(self) -> float:
+        """Of ln(ITL / 1 ms)."""
+        return self.logs / self.count / 1000
+
+    @property
+    def variance(self) -> float:
+        return max(0.0, self.squares / self.count / 1e6 - self.mean**2)
+
+    def plus(self, other: "TokenPace") -> "TokenPace":
+        return TokenPace(self.count + other.count, self.logs + other.logs, self.squares + other.squares)
+
+
+NO_PACE: Final = TokenPace()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCounts:
     """Counts of attempts at one server. The latency tuples count by EDGES_S, the last is above all edges."""
@@ -52,6 +76,7 @@ class RequestCounts:
     ttft: tuple[int, ...] = EMPTY
     itl: tuple[int, ...] = EMPTY
     e2e: tuple[int, ...] = EMPTY
+    pace: TokenPace = NO_PACE  # exact, where `itl` has buckets
 
     @property
     def asked(self) -> int:
@@ -90,6 +115,7 @@ class RequestCounts:
             ttft=_add(self.ttft, other.ttft),
             itl=_add(self.itl, other.itl),
             e2e=_add(self.e2e, other.e2e),
+            pace=self.pace.plus(other.pace),
         )
 
 
@@ -130,7 +156,7 @@ def count_requests(requests: Iterable[Request], slo: Slo = NO_SLO, *, waiting: i
     """
     total = errors = stalled = stalled_ended = stalled_failed = late = gave_up = refused = unreached = 0
     over_ttft = over_itl = over_e2e = 0
-    ttft, itl, e2e = list(EMPTY), list(EMPTY), list(EMPTY)
+    ttft, itl, e2e, gaps = list(EMPTY), list(EMPTY), list(EMPTY), []
     for request in requests:
         outcome, before = request.outcome, request.stalled
         if outcome == "gave_up":
@@ -157,6 +183,7 @@ def count_requests(requests: Iterable[Request], slo: Slo = NO_SLO, *, waiting: i
         e2e[bisect_left(EDGES_S, request.duration_s)] += 1
         if (gap := token_gap_s(request)) is not None:
             itl[bisect_left(EDGES_S, gap)] += 1
+            gaps.append(round(1000 * log(max(gap / EDGES_S[0], 1.0))))
         late_gaps, late_end = _above(slo.itl, gap), _above(slo.e2e, request.duration_s)
         over_itl += late_gaps
         over_e2e += late_end
@@ -178,6 +205,7 @@ def count_requests(requests: Iterable[Request], slo: Slo = NO_SLO, *, waiting: i
         ttft=tuple(ttft),
         itl=tuple(itl),
         e2e=tuple(e2e),
+        pace=TokenPace(len(gaps), sum(gaps), sum(gap * gap for gap in gaps)),
     )
 
 

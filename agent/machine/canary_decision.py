@@ -13,11 +13,14 @@ from flettner.agent.domain.effects import Route
 from flettner.agent.domain.events import Observed
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.request_counts import RequestCounts
+from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import State
+from flettner.agent.domain.upgrade import flags_in, start_in, upgrades_in
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.judge.canary.clients import chosen_by_clients
 from flettner.agent.judge.canary.evidence import FULL_WEIGHT
-from flettner.agent.judge.hard_limits import describe_unknown_models
+from flettner.agent.judge.canary.token_pace import require_pace
+from flettner.agent.judge.hard_limits import describe_unknown_models, is_fresh
 from flettner.agent.judge.wording import describe_duration
 from flettner.agent.machine.adapters import describe_missing, list_models, missing_adapters
 from flettner.agent.machine.failing import blue_fails_more, carries, failing_green
@@ -31,6 +34,7 @@ from flettner.agent.machine.start_costs import speed_of
 from flettner.agent.machine.transitions import Rules, Transition, sum_counts
 
 FRESH_S = 60.0  # a pass needs an answer of green within this time
+UNREAD_S = 30.0  # without a readable metrics page of a new release, while blue's is read
 SUSPEND_AFTER_S = 120.0  # after this time without admissible evidence green gets no traffic
 HELD = "held"
 
@@ -45,6 +49,8 @@ def judge(rules: Rules, state: State, event: Observed) -> Transition:
     step = canary.plan.steps[canary.step]
     if failing := failing_green(state):
         return leave_failing_green(state, event.at, *failing, f"at {step.weight} %: ")
+    if why := find_lost_metrics(state, event):
+        return roll_back(state, event.at, f"at {step.weight} %: {why}")
     if any(carries(state, name) for name in state.failing):  # both sides fail: there is nothing to compare
         return keep_alive(state, event.at)
     if canary.step_since is None or isinstance(state.effects.awaited, Route):
@@ -61,6 +67,8 @@ def judge(rules: Rules, state: State, event: Observed) -> Transition:
         blue=blue,
         baseline=canary.baseline,
     )
+    if must_be_as_fast(rules, canary) and step.parity <= step.weight < FULL_WEIGHT:
+        verdict = require_pace(verdict, green, blue)
     missing = describe_missing(state) or describe_unknown_models(evidence)
     if verdict.kind == "pass" and missing:
         verdict = replace(verdict, kind="wait", why=missing, waits=missing)
@@ -73,6 +81,29 @@ def judge(rules: Rules, state: State, event: Observed) -> Transition:
         waits=verdict.waits or verdict.why,
     )
     return apply_verdict(rules, replace(state, rollout=canary), event, verdict)
+
+
+def find_lost_metrics(state: State, event: Observed) -> str:
+    """Which metrics a new release no longer has, beside a blue that has them; empty: none, or no upgrade.
+
+    A metric that the release has under another name counts as had.
+    """
+    canary, running = state.canary, state.fleet.running
+    green = event.engines.get(canary.green.name)
+    blue = event.engines.get(running[0].name) if running else None
+    if not upgrades_in(canary.suggestion.proposal.to) or not (green and blue and is_fresh(blue)):
+        return ""
+    if green.lost:
+        return "green's metrics page cannot be read, and blue's can" if green.age_s >= UNREAD_S else ""
+    names = ", ".join(f"vllm:{name}" for name in sorted(green.missing - blue.missing))
+    return f"green does not export what blue does, and what is decided by it: {names}" if names else ""
+
+
+def must_be_as_fast(rules: Rules, canary: Canary) -> bool:
+    """Whether the change is a new release with the flags as they were, and no ITL is promised."""
+    suggestion = canary.suggestion
+    own_flags = flags_in(suggestion.proposal.to).keys() - suggestion.preflight.resolved.keys()
+    return bool(start_in(suggestion.proposal.to)) and not own_flags and rules.slo.itl is None
 
 
 def apply_verdict(rules: Rules, state: State, event: Observed, verdict: Verdict) -> Transition:

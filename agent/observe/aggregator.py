@@ -172,6 +172,7 @@ class _Server:
             prefix_queries=sum(s.prefix_queries for s in new),
             prefix_hits=sum(s.prefix_hits for s in new),
             restarted=self.restarted,
+            missing=last.missing,
         )
         self.new_samples, self.restarted = [], False
         return engine

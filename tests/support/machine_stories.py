@@ -180,6 +180,7 @@ class World:
     stopped: dict[str, Server] = field(default_factory=dict)
     frozen: set[str] = field(default_factory=set)  # answer nothing
     paused: set[str] = field(default_factory=set)  # the same, and their engine says that a third party did it
+    lacks: dict[str, frozenset[str]] = field(default_factory=dict)  # metrics, by server
     wedged: set[str] = field(default_factory=set)  # answer scrapes, and compute no token
     findings: tuple[Finding, ...] = ()  # of lint, on the flags
     ahead: dict[str, str] = field(default_factory=dict)  # what became of other targets' suggestions
@@ -272,7 +273,8 @@ class World:
         if name in self.frozen | self.paused:
             liveness = EngineLiveness(age_s=9.0, running=2, waiting=0, tokens=40.0, lost=True)
             return replace(liveness, paused=name in self.paused)
-        return EngineLiveness(age_s=0.5, running=6, waiting=0, tokens=0.0 if name in self.wedged else 40.0)
+        tokens, missing = 0.0 if name in self.wedged else 40.0, self.lacks.get(name, frozenset())
+        return EngineLiveness(age_s=0.5, running=6, waiting=0, tokens=tokens, missing=missing)
 
     def perform(self, effect: fx.Effect) -> Iterable[e.Event]:  # noqa: C901 - a table of effects
         self.performed.append(effect)

@@ -7,11 +7,13 @@ import pytest
 
 from flettner.agent.domain import effects as fx
 from flettner.agent.domain import events as e
-from flettner.agent.domain.model import PreflightResult, Proposal, Strategy
+from flettner.agent.domain.events import Observed
+from flettner.agent.domain.model import Objective, PreflightResult, Proposal, Strategy
 from flettner.agent.domain.ports import Context
-from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.reading import EngineLiveness, Reading
 from flettner.agent.domain.state import Phase
 from flettner.agent.domain.upgrade import UpgradeLimits, matches
+from flettner.agent.machine.canary_decision import UNREAD_S, find_lost_metrics, must_be_as_fast
 from flettner.agent.machine.guard import Guard
 from flettner.agent.machine.step import Machine
 from flettner.agent.quality.golden_prompts import GoldenPromptOptions
@@ -235,6 +237,57 @@ def test_an_upgrade_is_judged_harder() -> None:
     assert hold.at_least_s == 2 * PLAN.steps[-1].at_least_s
     assert hold.at_most_s == PLAN.steps[-1].at_most_s + PLAN.steps[-1].at_least_s
     assert any(isinstance(effect, fx.Examine) and effect.compare for effect in story.performed)
+
+
+@pytest.mark.parametrize(
+    ("to", "of_blue", "of_green", "phase"),
+    [
+        ({"image": IMAGE}, (), ("num_preemptions",), "rolling_back"),
+        ({"image": IMAGE}, ("num_preemptions",), ("num_preemptions",), "canary"),
+        ({"max_num_seqs": 8}, (), ("num_preemptions",), "canary"),
+    ],
+)
+def test_a_release_without_a_metric_that_blue_has_is_rolled_back(
+    to: Mapping[str, Value], of_blue: tuple[str, ...], of_green: tuple[str, ...], phase: str
+) -> None:
+    story = ask(world(), to).approve().until("canary")
+    story.lacks = dict.fromkeys(story.running, frozenset(of_blue))
+    story.lacks[story.state.canary.green.name] = frozenset(of_green)
+
+    story.tick(2)
+
+    assert story.state.phase.value == phase
+    assert ("vllm:num_preemptions" in story.state.canary.why) == (phase == "rolling_back")
+
+
+def test_a_release_whose_metrics_cannot_be_read_is_rolled_back() -> None:
+    story = ask(world(), {"image": IMAGE}).approve().until("canary")
+    green = story.state.canary.green.name
+    unread = EngineLiveness(age_s=UNREAD_S, running=0, waiting=0, tokens=None, lost=True)
+    engines = {name: story.liveness(name) for name in story.running} | {green: unread}
+    now = Observed(at=story.at, arms={}, engines=engines, reading=None)
+
+    assert "cannot be read, and blue's can" in find_lost_metrics(story.state, now)
+    engines[green] = replace(unread, age_s=UNREAD_S - 1)
+    assert find_lost_metrics(story.state, now) == ""
+
+
+@pytest.mark.parametrize(
+    ("to", "itl", "is_judged"),
+    [
+        ({"image": IMAGE}, None, True),
+        ({"image": IMAGE, "max_num_seqs": 8}, None, False),
+        ({"image": IMAGE}, Objective(under_s=0.05, share=0.95), False),
+        ({"max_num_seqs": 8}, None, False),
+    ],
+)
+def test_a_new_release_with_the_same_flags_must_be_as_fast(
+    to: Mapping[str, Value], itl: Objective | None, is_judged: bool
+) -> None:
+    story = ask(world(), to).approve().until("canary")
+    promised = replace(story.machine.rules, slo=replace(story.machine.rules.slo, itl=itl))
+
+    assert must_be_as_fast(promised, story.state.canary) is is_judged
 
 
 def test_another_model_needs_a_check_or_the_acceptance_of_other_answers() -> None:

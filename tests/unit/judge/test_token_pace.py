@@ -1,0 +1,66 @@
+"""A new release must be as fast as the old one, token by token."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from flettner.agent.domain.reading import Request
+from flettner.agent.domain.request_counts import NO_REQUESTS, RequestCounts, count_requests
+from flettner.agent.domain.verdict import Verdict
+from flettner.agent.judge.canary.token_pace import LEAST, compare_pace, require_pace
+from flettner.simulator.text import draws
+
+PASS, WAIT, FAIL = (Verdict(kind=kind, why="") for kind in ("pass", "wait", "fail"))
+
+
+def counts(number: int, times: float, *, sigma: float = 0.12, seed: int = 1) -> RequestCounts:
+    random, arm = draws(seed, "gaps"), NO_REQUESTS
+    gaps = [0.07 * times * random.lognormvariate(0.0, sigma) for _ in range(number)]
+    for second in range(0, number, 10):
+        arm += count_requests([answered(gap) for gap in gaps[second : second + 10]])
+    return arm
+
+
+def answered(gap_s: float, tokens: int = 21) -> Request:
+    return Request(
+        server="r", outcome="ok", status=200, duration_s=0.3 + 20 * gap_s, ttft_s=0.3, tokens=tokens
+    )
+
+
+def verdicts(greens: Sequence[RequestCounts], blue: RequestCounts) -> list[str]:
+    return [require_pace(PASS, green, blue).kind for green in greens]
+
+
+def test_a_release_that_is_a_tenth_slower_fails_and_an_equal_one_passes() -> None:
+    blue = counts(1500, 1.0, seed=9)
+
+    assert verdicts([counts(1500, times) for times in (0.9, 1.0, 1.1)], blue) == ["pass", "pass", "fail"]
+    assert "tokens take 1.1" in require_pace(WAIT, counts(1500, 1.1), blue).why
+
+
+def test_a_slower_release_does_not_pass_before_it_is_proved() -> None:
+    blue, green = counts(200, 1.0, seed=9), counts(200, 1.1)
+
+    verdict = require_pace(PASS, green, blue)
+
+    assert verdict.kind == "wait"
+    assert "at most 1.06 times as long" in verdict.waits
+    assert require_pace(FAIL, green, blue) == FAIL
+
+
+@pytest.mark.parametrize("few", [RequestCounts(total=900), counts(LEAST - 1, 1.2)])
+def test_nothing_is_said_of_few_requests_or_of_uncounted_tokens(few: RequestCounts) -> None:
+    assert compare_pace(few, counts(1500, 1.0)) is None
+    assert require_pace(PASS, few, counts(1500, 1.0)) == PASS
+
+
+def test_equal_releases_are_not_rolled_back_by_looking_every_second() -> None:
+    failed = 0
+    for seed in range(40):
+        green, blue = NO_REQUESTS, NO_REQUESTS
+        for second in range(150):
+            green += counts(10, 1.0, seed=2 * seed + 1000 * second)
+            blue += counts(10, 1.0, seed=2 * seed + 1 + 1000 * second)
+            failed += require_pace(WAIT, green, blue).kind == "fail"
+
+    assert failed == 0
