@@ -6,58 +6,31 @@ network, no port and little of the host. It ends within minutes and is removed.
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
 from typing import Any
 
-from flettner.actuators.docker import arg_check
 from flettner.actuators.docker.client import DockerClient
 from flettner.actuators.docker.container import Container
 from flettner.actuators.docker.registry import container_name
+from flettner.actuators.vllm.flag_check import (
+    OFFLINE,
+    DryRunResult,
+    flags_of,
+    parse_result,
+    pythons_of,
+    script,
+)
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
 from flettner.clients.docker.labels import TARGET
-from flettner.redaction import mask
 
 Json = dict[str, Any]
 
 CHECK = "flettner.check"  # the label of these containers, which are no servers
 _DEADLINE_S = 600.0  # a check takes half a minute of CPU, shared with busy servers
 _GIB = 1024**3
-_PYTHONS = ("python3", "python")
-_MODULES = frozenset({"vllm", "vllm.entrypoints.cli.main"})
 _NO_PROGRAM = ("executable file not found", "no such file or directory")
 _KEPT = ("CapAdd", "CapDrop", "GroupAdd", "SecurityOpt", "Tmpfs", "UsernsMode")
 _KEPT_FOR_GPUS = ("DeviceRequests", "Devices", "DeviceCgroupRules", "Runtime")
-_OFFLINE = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "HF_MODULES_CACHE": "/tmp/hf_modules",  # noqa: S108 - of the container; the mounted cache is read-only
-    "VLLM_NO_USAGE_STATS": "1",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DryRunOutput:
-    """The verdict of vLLM on one command. `kind` of an error: "usage", "value", "other"."""
-
-    ok: bool
-    kind: str = ""
-    error: str = ""
-    resolved: Mapping[str, Any] = field(default_factory=dict)  # with defaults for this model and GPU
-    hash: str = ""  # commands of equal hash share their compiled graphs
-    compiles: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DryRunResult:
-    """An answer for each command, or the reason `why` there is none."""
-
-    answers: tuple[DryRunOutput, ...] = ()
-    version: str = ""
-    cache: str = ""  # folder in the container with the compiled graphs
-    why: str = ""
 
 
 async def dry_run(
@@ -95,7 +68,7 @@ def create_body(
         "Image": blue.image,
         "Entrypoint": [python],
         "Cmd": ["-c", script(), json.dumps([list(words) for words in lines])],
-        "Env": [f"{name}={value}" for name, value in {**blue.env, **_OFFLINE}.items()],
+        "Env": [f"{name}={value}" for name, value in {**blue.env, **OFFLINE}.items()],
         "User": config.get("User") or "",
         "WorkingDir": config.get("WorkingDir") or "",
         "Labels": dict(labels),
@@ -126,76 +99,3 @@ def mounts_of(blue: Container) -> list[Json]:
                 {"Type": mount.type, "Source": source, "Target": mount.destination, "ReadOnly": True}
             )
     return mounts
-
-
-def script() -> str:
-    """Return the source of the script that runs in the image."""
-    return Path(arg_check.__file__).read_text(encoding="utf-8")
-
-
-def pythons_of(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the programs of the image that may be the Python of its vLLM, the likeliest first."""
-    likely = []
-    for word in command:
-        program, folder = PurePosixPath(word).name, str(PurePosixPath(word).parent)
-        if program.startswith("python"):
-            likely.append(word)
-            break
-        if program == "vllm":
-            likely += [f"{folder}/{python}" for python in _PYTHONS if word.startswith("/")]
-            break
-    return tuple(dict.fromkeys((*likely, *_PYTHONS)))
-
-
-def flags_of(command: Sequence[str]) -> list[str]:
-    """Return the words after the program: `vllm serve`, `python -m MODULE`, `python FILE`, or a script."""
-    for at, word in enumerate(command):
-        program = PurePosixPath(word).name
-        if program == "vllm":
-            return _without_serve(command[at + 1 :])
-        if program.startswith("python"):
-            return _after_python(command, at + 1)
-    return _without_serve(command[1:])
-
-
-def _after_python(command: Sequence[str], at: int) -> list[str]:
-    while at < len(command):
-        if command[at] == "-m":
-            rest = list(command[at + 2 :])
-            return _without_serve(rest) if command[at + 1] in _MODULES else rest
-        if not command[at].startswith("-"):
-            return _without_serve(command[at + 1 :])
-        at += 2 if command[at] in {"-W", "-X"} else 1
-    return []
-
-
-def _without_serve(words: Sequence[str]) -> list[str]:
-    return list(words[1:] if words[:1] in (["serve"], ("serve",)) else words)
-
-
-def parse_result(code: int, output: str) -> DryRunResult:
-    """Find the result of the script in its output, which vLLM writes to, too."""
-    lines = [line for line in output.splitlines() if line.strip()]
-    for line in reversed(lines):
-        if line.startswith(arg_check.MARK):
-            with suppress(ValueError, TypeError, KeyError):
-                return _checked(json.loads(line.removeprefix(arg_check.MARK)))
-    last = f": {mask(lines[-1])[:300]}" if lines else ""
-    return DryRunResult(why=f"vLLM's own check ended with code {code} and no answer{last}")
-
-
-def _checked(result: Json) -> DryRunResult:
-    if result["vllm"] is None:
-        return DryRunResult(why="its image has no vLLM to check with")
-    answers = tuple(
-        DryRunOutput(
-            ok=bool(answer["ok"]),
-            kind=str(answer.get("kind", "")),
-            error=mask(str(answer.get("error", ""))),
-            resolved=dict(answer.get("resolved") or {}),
-            hash=str(answer.get("hash", "")),
-            compiles=bool(answer.get("compiles", True)),
-        )
-        for answer in result["answers"]
-    )
-    return DryRunResult(answers=answers, version=str(result["vllm"]), cache=str(result["cache"]))

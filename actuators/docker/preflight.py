@@ -9,10 +9,11 @@ from typing import Literal
 from flettner.actuators.docker import capacity
 from flettner.actuators.docker.clone import CreateRequest, clone, find_obstacles, notes_of
 from flettner.actuators.docker.container import Container, Json
-from flettner.actuators.docker.dry_run import DryRunOutput, DryRunResult, dry_run
+from flettner.actuators.docker.dry_run import dry_run
 from flettner.actuators.docker.lifecycle import Lifecycle
 from flettner.actuators.docker.log_head import measured_start, read_start_log
 from flettner.actuators.docker.sleep import Sleeper
+from flettner.actuators.vllm.flag_check import DryRunOutput, DryRunResult, find_rejection
 from flettner.actuators.vllm.outage import predict_outage
 from flettner.actuators.vllm.release_change import ReleaseChange, find_release_change
 from flettner.actuators.vllm.start_log import describe_start
@@ -50,7 +51,7 @@ class Preflight:
         if choice.strategy != "surge" and (unkept := _auto_removed(self.blues)):
             return PreflightResult(problem=unkept)
         checked, change = await self._check_flags(candidates[-1])
-        if problem := change.problem or _dry_run_problem(checked):
+        if problem := change.problem or find_rejection(checked):
             return PreflightResult(problem=problem, lasting=True)
         result = await self._predict(choice.strategy, choice.why, checked)
         return replace(result, notes=(*change.notes, *result.notes), resolved=change.resolved)
@@ -154,16 +155,6 @@ def _candidate(blue: Container, setting: Setting) -> CreateRequest:
     """Return the like container with this setting, without creating it. Raises FlagError."""
     port = _ANY_PORT if blue.network_mode == "host" else None
     return clone(blue, name="green", labels={}, setting=setting, port=port)
-
-
-def _dry_run_problem(checked: DryRunResult) -> str:
-    """Return the error of vLLM for the candidate; empty if the running command fails with it, too."""
-    if checked.why:
-        return ""
-    now, then = checked.answers
-    if then.ok or not (now.ok or (then.kind == "usage" and now.kind != "usage")):
-        return ""
-    return f"vLLM {checked.version} rejects it: {then.error}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,8 @@ class ProcessEngine(VllmEngine):
     ) -> PreflightResult:
         present = (await asyncio.to_thread(self._origin)).upgraded(servers[-1].start)
         try:
-            upgrade = await check_upgrade(present, start, setting, runs=self._site.acts)
+            port = self._options.ports[0]
+            upgrade = await check_upgrade(present, start, setting, port=port, runs=self._site.acts)
         except FlagError as error:
             return PreflightResult(problem=str(error))
         running = await asyncio.to_thread(self._running, servers[-1])
@@ -94,7 +95,7 @@ class ProcessEngine(VllmEngine):
             times=self._times,
             sleeper=self.sleeper,
             running=running,
-            port=self._options.ports[0],
+            port=port,
         )
         result = await asked.predict(servers, upgrade.flags.apply(setting), wanted)
         return replace(result, resolved=upgrade.resolved, notes=(*upgrade.notes, *result.notes))

@@ -3,21 +3,12 @@ from typing import Any
 
 import pytest
 
-from flettner.actuators.docker.arg_check import MARK
 from flettner.actuators.docker.container import Container
-from flettner.actuators.docker.dry_run import (
-    DryRunOutput,
-    DryRunResult,
-    create_body,
-    dry_run,
-    flags_of,
-    mounts_of,
-    parse_result,
-    pythons_of,
-    remove_leftovers,
-)
+from flettner.actuators.docker.dry_run import create_body, dry_run, mounts_of, remove_leftovers
 from flettner.actuators.docker.preflight import predict_cache_state
 from flettner.actuators.docker.registry import container_name
+from flettner.actuators.vllm.arg_check import MARK
+from flettner.actuators.vllm.flag_check import DryRunOutput, DryRunResult, flags_of, parse_result, pythons_of
 from flettner.agent.domain.ports import Site
 from tests.support.docker_documents import container
 from tests.support.docker_site import Bench

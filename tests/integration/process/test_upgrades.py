@@ -8,6 +8,7 @@ import pytest
 
 from flettner.actuators.host import ownership_env, procfs
 from flettner.actuators.host.origin import Origin
+from flettner.actuators.vllm.arg_check import MARK
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.vllm_facts.values import Setting
@@ -16,12 +17,16 @@ from tests.support.process_rig import STUB, Bound, site
 pytestmark = pytest.mark.smoke
 
 
-def install(folder: Path, version: str) -> str:
-    """Install the stub as the vllm of an environment of its own, and return its path."""
+def install(folder: Path, version: str, check: str = '{"ok": true}') -> str:
+    """Install the stub as the vllm of an environment of its own, and return its path.
+
+    `check`: what its vLLM says of any flags, as JSON.
+    """
     (folder / "bin").mkdir(parents=True)
     vllm, python = folder / "bin" / "vllm", folder / "bin" / "python"
     vllm.write_text(f'#!/bin/sh\nshift\nexec {sys.executable} {STUB[1]} "$@"\n')
-    python.write_text(f"#!/bin/sh\necho {version}\n")
+    answers = f'echo \'{MARK}{{"vllm": "{version}", "cache": "", "answers": [{check}]}}\''
+    python.write_text(f'#!/bin/sh\nif [ "$1" = -I ]; then echo {version}; else {answers}; fi\n')
     for program in (vllm, python):
         program.chmod(0o755)
     return str(vllm)
@@ -72,6 +77,38 @@ async def test_the_flags_of_green_are_those_of_its_release(bound: Bound, tmp_pat
         "cudagraph_capture_sizes": (None, 4),
     }
     assert "--enable-prompt-adapter" in unknown.problem
+
+
+@pytest.mark.parametrize(
+    ("of_old", "of_new", "problem", "note"),
+    [
+        ('{"ok": true}', '{"ok": true}', "", "vLLM 0.33.0 accepts these flags"),
+        (
+            '{"ok": true}',
+            '{"ok": false, "kind": "value", "error": "no such card"}',
+            "vLLM 0.33.0 rejects it: no such card",
+            "",
+        ),
+        (
+            '{"ok": false, "kind": "value", "error": "offline"}',
+            '{"ok": false, "kind": "value", "error": "offline"}',
+            "",
+            "only the start itself tests the flags: vLLM 0.33.0 says offline",
+        ),
+    ],
+    ids=["accepted", "rejected", "rejected by both"],
+)
+async def test_the_new_vllm_is_asked_about_the_flags_before_green_starts(
+    bound: Bound, tmp_path: Path, of_old: str, of_new: str, problem: str, note: str
+) -> None:
+    old, new = install(tmp_path / "old", "0.32.0", of_old), install(tmp_path / "new", "0.33.0", of_new)
+    engine = bound(command=(old, "serve", "--model", "m"))
+    blue = await engine.launch(Server(name="chat-r1", setting={"model": "m"}), 60)
+
+    result = await engine.preflight([blue], {"model": "m", "max_num_seqs": 2}, "surge", {"command": new})
+
+    assert result.problem == problem
+    assert note in result.notes or problem
 
 
 async def test_a_stopped_server_starts_again_as_it_was_upgraded(bound: Bound, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from flettner.actuators.docker.dry_run import DryRunResult, parse_result, script
+from flettner.actuators.vllm.flag_check import DryRunResult, parse_result, script
 from tests.support.real_vllm import ENVIRONMENT, RealVllm, real_vllm
 
 pytestmark = pytest.mark.smoke
