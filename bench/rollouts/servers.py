@@ -49,7 +49,8 @@ class FaultyServer(VirtualServer):
     ) -> None:
         words = ("--model", "tiny", "--sim-hardware", hardware, "--max-num-seqs", f"{seqs}")
         memory = ("--num-gpu-blocks-override", f"{BLOCKS}", "--max-model-len", f"{16 * BLOCKS}")
-        flags = parse((*words, *memory))
+        leak = ("--sim-fault", f"*:leak={faults.leak:g}") if faults else ()
+        flags = parse((*words, *memory, *leak))
         super().__init__(name, flags, now_s=now_s, unix_s=0.0)
         self.faults = faults or Faults()
         self.harmed_s: float | None = None

@@ -19,6 +19,7 @@ from flettner.agent.domain.ports import Context, Site
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, RecentTraffic, State
+from flettner.agent.domain.upgrade import UpgradeLimits
 from flettner.agent.judge.canary.verdict import AnytimeJudge
 from flettner.agent.machine.guard import Guard
 from flettner.agent.machine.transitions import Rules
@@ -138,7 +139,7 @@ class Story:
             plan=self.case.plan,
             judge=AnytimeJudge(),
             slo=self.case.conditions.slo,
-            guard=Guard(bounds=BOUNDS),
+            guard=Guard(bounds=BOUNDS, upgrades=UpgradeLimits(images=("*/*",))),
             policies=(("bench", self.policy),),
         )
         self._daemon = start_loop(
