@@ -90,6 +90,7 @@ class EngineLiveness:
     lost: bool = False  # a source of this server alone has failed since its latest scrape
     paused: bool = False  # its container was paused since its latest scrape
     missing: frozenset[str] = frozenset()  # metrics that its latest page lacks, of those that are read
+    unusable: str = ""  # why its present pages cannot be used, though it answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,7 @@ class SourceState:
     source: str  # "vllm_metrics chat-r0", "nvidia_smi"
     available: bool
     why: str = ""
+    answers: bool = False  # it is not available, although it answers: what it says cannot be used
 
 
 IncidentKind = Literal["oom", "died", "restarted", "paused", "unhealthy", "renamed", "disconnected"]

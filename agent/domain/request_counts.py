@@ -35,21 +35,21 @@ class ClientGroup(NamedTuple):
 class TokenPace(NamedTuple):
     """Requests whose tokens were counted; sums of 1000 ln(ITL / 1 ms) in whole numbers, and of its square."""
 
-    count: int = 0
+    requests: int = 0
     logs: int = 0
     squares: int = 0
 
     @property
     def mean(self) -> float:
         """Of ln(ITL / 1 ms)."""
-        return self.logs / self.count / 1000
+        return self.logs / self.requests / 1000
 
     @property
     def variance(self) -> float:
-        return max(0.0, self.squares / self.count / 1e6 - self.mean**2)
+        return max(0.0, self.squares / self.requests / 1e6 - self.mean**2)
 
     def plus(self, other: "TokenPace") -> "TokenPace":
-        return TokenPace(self.count + other.count, self.logs + other.logs, self.squares + other.squares)
+        return TokenPace(self.requests + other.requests, self.logs + other.logs, self.squares + other.squares)
 
 
 NO_PACE: Final = TokenPace()

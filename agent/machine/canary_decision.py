@@ -17,6 +17,7 @@ from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import State
 from flettner.agent.domain.upgrade import flags_in, start_in, upgrades_in
 from flettner.agent.domain.verdict import Verdict
+from flettner.agent.judge.attainment import goodput_phi
 from flettner.agent.judge.canary.clients import chosen_by_clients
 from flettner.agent.judge.canary.evidence import FULL_WEIGHT
 from flettner.agent.judge.canary.token_pace import require_pace
@@ -34,7 +35,7 @@ from flettner.agent.machine.start_costs import speed_of
 from flettner.agent.machine.transitions import Rules, Transition, sum_counts
 
 FRESH_S = 60.0  # a pass needs an answer of green within this time
-UNREAD_S = 30.0  # without a readable metrics page of a new release, while blue's is read
+UNREAD_S = 30.0  # without a usable metrics page of a new release, while blue's is read
 SUSPEND_AFTER_S = 120.0  # after this time without admissible evidence green gets no traffic
 HELD = "held"
 
@@ -68,7 +69,8 @@ def judge(rules: Rules, state: State, event: Observed) -> Transition:
         baseline=canary.baseline,
     )
     if must_be_as_fast(rules, canary) and step.parity <= step.weight < FULL_WEIGHT:
-        verdict = require_pace(verdict, green, blue)
+        phi = goodput_phi(canary.evidence.calibration, rules.slo)
+        verdict = require_pace(verdict, green, blue, phi)
     missing = describe_missing(state) or describe_unknown_models(evidence)
     if verdict.kind == "pass" and missing:
         verdict = replace(verdict, kind="wait", why=missing, waits=missing)
@@ -93,8 +95,8 @@ def find_lost_metrics(state: State, event: Observed) -> str:
     blue = event.engines.get(running[0].name) if running else None
     if not upgrades_in(canary.suggestion.proposal.to) or not (green and blue and is_fresh(blue)):
         return ""
-    if green.lost:
-        return "green's metrics page cannot be read, and blue's can" if green.age_s >= UNREAD_S else ""
+    if green.unusable and green.age_s >= UNREAD_S:
+        return f"green's metrics page cannot be used, and blue's can: {green.unusable}"
     names = ", ".join(f"vllm:{name}" for name in sorted(green.missing - blue.missing))
     return f"green does not export what blue does, and what is decided by it: {names}" if names else ""
 

@@ -266,7 +266,12 @@ class Aggregator:
         """Return the state of each server's engine and its activity since the last call."""
         engines = {
             name.split()[-1]: EngineLiveness(
-                age_s=(at - source.at).total_seconds(), running=0, waiting=0, tokens=None, lost=True
+                age_s=(at - source.at).total_seconds(),
+                running=0,
+                waiting=0,
+                tokens=None,
+                lost=not source.answers,
+                unusable=source.why if source.answers else "",
             )
             for name, source in self._sources.items()
             if not source.available
@@ -277,9 +282,11 @@ class Aggregator:
         return engines
 
     def _with_loss(self, server: str, engine: EngineLiveness, scraped_at: datetime) -> EngineLiveness:
+        failed = [source for source in self._own_sources(server) if not source.available]
         return replace(
             engine,
-            lost=any(not source.available for source in self._own_sources(server)),
+            lost=any(not source.answers for source in failed),
+            unusable=next((source.why for source in failed if source.answers), ""),
             paused=any(
                 incident.server == server and incident.what == "paused" and incident.at >= scraped_at
                 for incident in self._incidents

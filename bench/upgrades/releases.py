@@ -53,7 +53,7 @@ BAD = (
     Release(
         name="removed load metric",
         words="without_metric=vllm:num_requests_running",
-        causes=("metrics page cannot be read",),
+        causes=("metrics page cannot be used",),
     ),
     Release(name="adapter not loaded", words="adapter_refused", causes=("does not load the adapter",)),
     Release(name="adapter answers 404", words="adapter_gone", causes=("refused", "sql"), answers_badly=True),

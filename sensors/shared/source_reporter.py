@@ -16,7 +16,8 @@ class SourceReporter:
     initial: bool | None = True
     states: dict[str, bool] = field(default_factory=dict)
 
-    def report(self, source: str, *, available: bool, why: str = "") -> None:
+    def report(self, source: str, *, available: bool, why: str = "", answers: bool = False) -> None:
         if self.states.get(source, self.initial) is not available:
             self.states[source] = available
-            self.emit(SourceState(at=self.now(), source=source, available=available, why=why))
+            state = SourceState(at=self.now(), source=source, available=available, why=why, answers=answers)
+            self.emit(state)

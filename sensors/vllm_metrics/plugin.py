@@ -164,7 +164,8 @@ class _Source:
         except TimeoutError:
             self._report_lost(f"no answer from {self._url}/metrics in time")
         except (aiohttp.ClientError, OSError, SensorError, MetricsPageError) as error:
-            self._report_lost(f"{self._url}/metrics: {str(error) or type(error).__name__}")
+            why = f"{self._url}/metrics: {str(error) or type(error).__name__}"
+            self._report_lost(why, answers=isinstance(error, MetricsPageError))
         else:
             self._before, self._before_s, self._is_base = after, at_s, True
             self._report(available=True)
@@ -228,13 +229,14 @@ class _Source:
                 f" {pause_s:.0f} s, not {every_s:g} s",
             )
 
-    def _report_lost(self, why: str) -> None:
+    def _report_lost(self, why: str, *, answers: bool = False) -> None:
         expected = any(server.name == self._server for server in self._view.servers())
         if expected:  # a retired server is not lost
-            self._report(available=False, why=why)
+            self._report(available=False, why=why, answers=answers)
 
-    def _report(self, *, available: bool, why: str = "") -> None:
-        self._reporter.report(f"vllm_metrics {self._server}", available=available, why=why)
+    def _report(self, *, available: bool, why: str = "", answers: bool = False) -> None:
+        source = f"vllm_metrics {self._server}"
+        self._reporter.report(source, available=available, why=why, answers=answers)
 
 
 def _parse_version(body: bytes) -> str | None:

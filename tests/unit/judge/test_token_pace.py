@@ -28,30 +28,36 @@ def answered(gap_s: float, tokens: int = 21) -> Request:
 
 
 def verdicts(greens: Sequence[RequestCounts], blue: RequestCounts) -> list[str]:
-    return [require_pace(PASS, green, blue).kind for green in greens]
+    return [require_pace(PASS, green, blue, 1.0).kind for green in greens]
 
 
 def test_a_release_that_is_a_tenth_slower_fails_and_an_equal_one_passes() -> None:
     blue = counts(1500, 1.0, seed=9)
 
     assert verdicts([counts(1500, times) for times in (0.9, 1.0, 1.1)], blue) == ["pass", "pass", "fail"]
-    assert "tokens take 1.1" in require_pace(WAIT, counts(1500, 1.1), blue).why
+    assert "tokens take 1.1" in require_pace(WAIT, counts(1500, 1.1), blue, 1.0).why
 
 
 def test_a_slower_release_does_not_pass_before_it_is_proved() -> None:
-    blue, green = counts(200, 1.0, seed=9), counts(200, 1.1)
+    blue, green = counts(LEAST, 1.0, seed=9), counts(LEAST, 1.1)
 
-    verdict = require_pace(PASS, green, blue)
+    verdict = require_pace(PASS, green, blue, 1.0)
 
     assert verdict.kind == "wait"
     assert "at most 1.06 times as long" in verdict.waits
-    assert require_pace(FAIL, green, blue) == FAIL
+    assert require_pace(FAIL, green, blue, 1.0) == FAIL
+
+
+def test_where_requests_are_late_in_clumps_more_of_them_are_needed() -> None:
+    blue, green = counts(1500, 1.0, seed=9), counts(1500, 1.1)
+
+    assert require_pace(WAIT, green, blue, 20.0).kind == "wait"
 
 
 @pytest.mark.parametrize("few", [RequestCounts(total=900), counts(LEAST - 1, 1.2)])
 def test_nothing_is_said_of_few_requests_or_of_uncounted_tokens(few: RequestCounts) -> None:
-    assert compare_pace(few, counts(1500, 1.0)) is None
-    assert require_pace(PASS, few, counts(1500, 1.0)) == PASS
+    assert compare_pace(few, counts(1500, 1.0), 1.0) is None
+    assert require_pace(PASS, few, counts(1500, 1.0), 1.0) == PASS
 
 
 def test_equal_releases_are_not_rolled_back_by_looking_every_second() -> None:
@@ -61,6 +67,6 @@ def test_equal_releases_are_not_rolled_back_by_looking_every_second() -> None:
         for second in range(150):
             green += counts(10, 1.0, seed=2 * seed + 1000 * second)
             blue += counts(10, 1.0, seed=2 * seed + 1 + 1000 * second)
-            failed += require_pace(WAIT, green, blue).kind == "fail"
+            failed += require_pace(WAIT, green, blue, 1.0).kind == "fail"
 
     assert failed == 0

@@ -260,14 +260,14 @@ def test_a_release_without_a_metric_that_blue_has_is_rolled_back(
     assert ("vllm:num_preemptions" in story.state.canary.why) == (phase == "rolling_back")
 
 
-def test_a_release_whose_metrics_cannot_be_read_is_rolled_back() -> None:
+def test_a_release_whose_metrics_cannot_be_used_is_rolled_back() -> None:
     story = ask(world(), {"image": IMAGE}).approve().until("canary")
     green = story.state.canary.green.name
-    unread = EngineLiveness(age_s=UNREAD_S, running=0, waiting=0, tokens=None, lost=True)
+    unread = EngineLiveness(age_s=UNREAD_S, running=0, waiting=0, tokens=None, unusable="it has no load")
     engines = {name: story.liveness(name) for name in story.running} | {green: unread}
     now = Observed(at=story.at, arms={}, engines=engines, reading=None)
 
-    assert "cannot be read, and blue's can" in find_lost_metrics(story.state, now)
+    assert "cannot be used, and blue's can: it has no load" in find_lost_metrics(story.state, now)
     engines[green] = replace(unread, age_s=UNREAD_S - 1)
     assert find_lost_metrics(story.state, now) == ""
 

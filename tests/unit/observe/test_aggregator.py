@@ -503,6 +503,20 @@ def test_liveness_has_the_last_state_and_counts_each_scrape_once() -> None:
     assert again == EngineLiveness(age_s=1.5, running=4, waiting=1, tokens=24)
 
 
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_server_with_an_unusable_page_is_not_lost(answers: bool) -> None:
+    never, before = folded(), folded(scrape(1))
+    gone = SourceState(
+        at=second(2), source="vllm_metrics r0", available=False, why="no load", answers=answers
+    )
+    for fold in (never, before):
+        fold.add(gone)
+
+        engine = fold.take_liveness(second(9))["r0"]
+
+        assert (engine.lost, engine.unusable) == (not answers, "no load" if answers else "")
+
+
 def test_liveness_reports_a_restart_once() -> None:
     fold = folded(scrape(1, interval_s=0))
     fold.take_liveness(second(1))
