@@ -224,7 +224,6 @@ async def upgrade(
     exposed = rollout["exposed"]
     ended = [record for tally, begun in zip(tallies, before, strict=True) for record in tally.records[begun:]]
     failed = sum(record.outcome != "ok" for record in ended)
-    own = exposed["errors"] + exposed["refused"]
     return Upgrade(
         release=release.name,
         engine=engine,
@@ -236,7 +235,7 @@ async def upgrade(
         weight=STEPS[min(rollout["step"], len(STEPS) - 1)][0],
         exposed=exposed["asked"],
         bad=rollout["bad_exposed"],
-        lost=max(0, failed - own) if release.answers_badly else failed,
+        lost=max(0, failed - rollout["bad_exposed"]) if release.answers_badly else failed,
         sent=len(ended),
         minutes=round(_minutes(rollout), 2),
     )
