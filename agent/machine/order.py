@@ -4,6 +4,7 @@ The first target of an order is the canary of the others. Nothing is remembered 
 suggestion ahead, in the proposal: what became of that is read from its target's state, also after a restart.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from flettner.agent.domain.events import Event, Observed
@@ -37,6 +38,12 @@ def find_end(state: State | None, id_: str) -> str | None:
 def list_waiting(state: State) -> tuple[str, ...]:
     """The ids of other targets' suggestions that those of this target wait for."""
     return tuple(made.proposal.after for made in state.suggestions.pending if is_waiting(made))
+
+
+def find_ends(state: State, find_state: Callable[[str], State | None]) -> dict[str, str]:
+    """What became of those that are decided. `find_state`: the state of another target, by its name."""
+    ends = {id_: find_end(find_state(target_of_suggestion(id_)), id_) for id_ in list_waiting(state)}
+    return {id_: why for id_, why in ends.items() if why is not None}
 
 
 def is_waiting(suggestion: Suggestion) -> bool:

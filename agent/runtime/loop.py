@@ -25,7 +25,7 @@ from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.ports import Engine, Now, Sensor, Traffic
 from flettner.agent.domain.reading import EngineSample, Reading, Sample, SourceState
 from flettner.agent.domain.state import State
-from flettner.agent.machine.order import find_end, list_waiting, target_of_suggestion
+from flettner.agent.machine.order import find_ends
 from flettner.agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
 from flettner.agent.machine.transitions import WITHOUT_ROLLOUT, Rules
 from flettner.agent.observe.aggregator import TRAFFIC, Aggregator
@@ -350,20 +350,13 @@ class TargetLoop:
                 engines=self.aggregator.take_liveness(at),
                 blind=self.aggregator.blind,
                 calibration=self.aggregator.calibrate(at, equal),
-                ahead=self._find_ended_ahead(),
+                ahead=find_ends(self.state, self.find_state),
                 findings=self.findings,
                 model_search=self.search_result,
             )
             self.series.add(observed)
             self.emit(observed)
             self.self_metrics.tick.observe(clock() - began)
-
-    def _find_ended_ahead(self) -> dict[str, str]:
-        """What became of the suggestions of other targets that those of this one come after."""
-        ends = {
-            id_: find_end(self.find_state(target_of_suggestion(id_)), id_) for id_ in list_waiting(self.state)
-        }
-        return {id_: why for id_, why in ends.items() if why is not None}
 
     def _main_server(self) -> Server | None:
         """Return the server with the most traffic: blue, or green in the hold step."""
