@@ -13,7 +13,7 @@ _WITHIN_S = 10.0
 _HUB, _HUB_HOST = "docker.io", "registry-1.docker.io"
 _LOCAL = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")  # spoken to by plain HTTP, as container engines do
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
+_CHALLENGE = re.compile(r'(\w{1,32})="([^"]*)"')
 _MANIFESTS = ", ".join(
     f"application/vnd.{kind}+json"
     for kind in (
