@@ -10,7 +10,7 @@ from flettner.agent.domain.model import Adapter, Approvers, Mode, PreflightResul
 from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.prediction_check import PredictionCheck
 from flettner.agent.domain.reading import EngineLiveness, Reading
-from flettner.agent.domain.request_counts import ClientGroup, RequestCounts
+from flettner.agent.domain.request_counts import ClientBucket, RequestCounts
 from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Knob, Value
 
@@ -34,8 +34,8 @@ class Observed:
     at: datetime
     reading: Reading | None = None
     arms: Mapping[str, RequestCounts] = field(default_factory=dict)  # by server, of servers with requests
-    clients: Mapping[str, Mapping[ClientGroup, RequestCounts]] = field(default_factory=dict)
-    """Of `arms`, the requests whose client is known, by its group."""
+    clients: Mapping[str, Mapping[ClientBucket, RequestCounts]] = field(default_factory=dict)
+    """Of `arms`, the requests whose client is known, by its bucket."""
     unknown_models: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By server and name: requests of this second for a model that the server says it does not serve."""
     engines: Mapping[str, EngineLiveness] = field(default_factory=dict)  # by server, of scraped servers

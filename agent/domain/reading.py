@@ -109,7 +109,7 @@ class Request:
     unknown_model: str = (
         ""  # the server answered 404: it does not serve this name; empty where that is unknown
     )
-    client: int | None = None  # the number of its group of clients; None: unknown, or one client sends all
+    client: int | None = None  # the number of its bucket of clients; None: unknown, or one client sends all
     pinned: bool = False  # it has a session, which the proxy keeps at one server
 
 

@@ -22,8 +22,11 @@ UNAUTHORIZED = frozenset({401, 403})
 """Statuses of callers without a right, who are no clients: they do not count, anybody can send them."""
 
 
-class ClientGroup(NamedTuple):
-    """One group of clients: all requests of a client are in the same one.
+CLIENT_BUCKETS: Final = 64
+
+
+class ClientBucket(NamedTuple):
+    """One of CLIENT_BUCKETS: all requests of a client are in the same one.
 
     `pinned`: those with a session, whose server the client has chosen; chance chose that of the others.
     """

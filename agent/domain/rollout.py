@@ -64,6 +64,8 @@ class Canary(Rollout):
     restarts: int = 0  # of the daemon
     log: tuple[str, ...] = ()  # the lost server's last log lines
     hung: bool = False  # green no longer answers: its drain is short
+    clients: Mapping[str, int] = field(default_factory=dict)
+    """Requests while green started, by their clients' bucket: the judge divides the buckets by them."""
     lost: int = 0  # requests that were open when a server was retired
     kind: Literal["canary"] = "canary"
 

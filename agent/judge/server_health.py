@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from flettner.agent.domain.reading import EngineLiveness
-from flettner.agent.domain.request_counts import NO_REQUESTS, ClientGroup, RequestCounts
+from flettner.agent.domain.request_counts import NO_REQUESTS, ClientBucket, RequestCounts
 from flettner.agent.domain.server_health import Failure, FailureKind, ServerHealth
 from flettner.agent.judge.hard_limits import (
     BAD,
@@ -33,7 +33,7 @@ MOST_DOUBLINGS = 4
 SOON = timedelta(minutes=10)  # a failure so soon after the last one waits twice as long
 
 
-NO_CLIENTS: Mapping[ClientGroup, RequestCounts] = {}
+NO_CLIENTS: Mapping[ClientBucket, RequestCounts] = {}
 
 Carriers = Literal["serve", "fail", "hang"]
 """What the servers with a share of the traffic do. `fail`: each fails most of its requests, or hangs."""
@@ -43,7 +43,7 @@ def update_health(
     health: ServerHealth,
     engine: EngineLiveness | None,
     counts: RequestCounts,
-    clients: Mapping[ClientGroup, RequestCounts] = NO_CLIENTS,
+    clients: Mapping[ClientBucket, RequestCounts] = NO_CLIENTS,
 ) -> ServerHealth:
     """Add one second. `engine`: None if the server was never scraped. `clients`: of `counts`, where known."""
     answered = counts.total > counts.errors
@@ -56,8 +56,8 @@ def update_health(
     scale = min(FADES, REQUESTS / max(health.of + counts.total, 1.0))
     new = {str(client.number): arm for client, arm in clients.items() if client.pinned}
     pinned = {
-        group: (health.pinned.get(group, (0.0, 0.0)), new.get(group, NO_REQUESTS))
-        for group in {**health.pinned, **new}
+        bucket: (health.pinned.get(bucket, (0.0, 0.0)), new.get(bucket, NO_REQUESTS))
+        for bucket in {**health.pinned, **new}
     }
     return replace(
         health,
@@ -72,8 +72,8 @@ def update_health(
         bad=round(scale * (health.bad + counts.errors), 3),
         unreached=round(scale * (health.unreached + counts.unreached), 3),
         pinned={
-            group: (round(scale * (of + arm.total), 3), round(scale * (bad + arm.errors), 3))
-            for group, ((of, bad), arm) in pinned.items()
+            bucket: (round(scale * (of + arm.total), 3), round(scale * (bad + arm.errors), 3))
+            for bucket, ((of, bad), arm) in pinned.items()
             if of + arm.total > FADED
         },
     )

@@ -18,7 +18,7 @@ from flettner.agent.domain.state import State
 from flettner.agent.domain.upgrade import flags_in, start_in, upgrades_in
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.judge.attainment import goodput_phi
-from flettner.agent.judge.canary.clients import chosen_by_clients
+from flettner.agent.judge.canary.clients import chosen_by_clients, divide_buckets
 from flettner.agent.judge.canary.evidence import FULL_WEIGHT
 from flettner.agent.judge.canary.token_pace import require_pace
 from flettner.agent.judge.hard_limits import describe_unknown_models, is_fresh
@@ -153,7 +153,7 @@ def observation_of(state: State, event: Observed, green: RequestCounts) -> Obser
     sides = {server.name: GREEN for server in state.canary.greens} | {
         server.name: server.name for server in running
     }
-    clients = [(sides[name], groups) for name, groups in event.clients.items() if name in sides]
+    clients = [(sides[name], buckets) for name, buckets in event.clients.items() if name in sides]
     return Observation(
         at=event.at,
         green=green,
@@ -166,7 +166,9 @@ def observation_of(state: State, event: Observed, green: RequestCounts) -> Obser
             adapter.name for green in state.greens for adapter in missing_adapters(state, green)
         ),
         clients=chosen_by_clients(
-            clients, alone=state.canary.plan.steps[state.canary.step].weight >= FULL_WEIGHT
+            clients,
+            divide_buckets(state.canary.clients),
+            alone=state.canary.plan.steps[state.canary.step].weight >= FULL_WEIGHT,
         ),
     )
 

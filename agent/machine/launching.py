@@ -3,6 +3,7 @@
 A green that does not start, or that exits, is rolled back here, and so is any canary that an operator aborts.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -50,6 +51,7 @@ def observe_start(_: Rules, state: State, event: Observed) -> Transition:
         baseline = canary.baseline + sum_counts(fleet.running, event)
         evidence = replace(canary.evidence, baseline_s=canary.evidence.baseline_s + 1.0)
         canary = replace(canary, baseline=baseline, evidence=evidence)
+    canary = replace(canary, clients=_count_clients(canary.clients, event))
     canary = replace(canary, starting=canary.starting.plus(speed_of(state, event)))
     state = count_exposed(replace(state, rollout=canary), event)
     awaited = state.effects.awaited
@@ -61,6 +63,15 @@ def observe_start(_: Rules, state: State, event: Observed) -> Transition:
     if state.split.route is None:
         return without_effects(state)
     return state, (KeepAlive(route=state.split.route),)
+
+
+def _count_clients(before: Mapping[str, int], event: Observed) -> Mapping[str, int]:
+    """Add a second to the requests of each bucket of clients."""
+    counts = dict(before)
+    for buckets in event.clients.values():
+        for client, arm in buckets.items():
+            counts[str(client.number)] = counts.get(str(client.number), 0) + arm.asked
+    return counts
 
 
 def extends_baseline(canary: Canary) -> bool:

@@ -232,7 +232,7 @@ def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[object, ...]]:
     return attrgetter(*(field.name for field in fields(kind) if field.name not in names))
 
 
-_counts = ("baseline", "exposed", "waits")
+_counts = ("baseline", "exposed", "waits", "clients")
 _uncounted = _all_but(State, "suggestions", "sightings", "traffic", "budget", "health", "rollout")
 _lasting_of_canary = _all_but(
     Canary, *_counts, "starting", "beside", "green_counts", "blue_counts", "evidence", "step_bad", "heard_at"

@@ -29,7 +29,7 @@ from flettner.agent.domain.reading import (
 )
 from flettner.agent.domain.request_counts import (
     NO_REQUESTS,
-    ClientGroup,
+    ClientBucket,
     RequestCounts,
     RequestSource,
     count_requests,
@@ -107,7 +107,7 @@ class _Server:
     facts: dict[str, str] = field(default_factory=dict)  # latest value by name
     pending: list[Request] = field(default_factory=list)
     counted: RequestCounts = NO_REQUESTS
-    clients: dict[ClientGroup, RequestCounts] = field(default_factory=dict)  # of `counted`, where known
+    clients: dict[ClientBucket, RequestCounts] = field(default_factory=dict)  # of `counted`, where known
     unknown_models: Counter[str] = field(default_factory=Counter)
     engine: EngineCounter = field(default_factory=EngineCounter)
     gap: RecordGap = field(default_factory=RecordGap)
@@ -123,15 +123,15 @@ class _Server:
     def count_pending(self, slo: Slo, at: datetime) -> None:
         waiting, pending = self.waiting_in_turn(at), self.pending
         self.counted, self.pending = self.counted + count_requests(pending, slo, waiting=waiting), []
-        groups = defaultdict[ClientGroup, list[Request]](list)
+        buckets = defaultdict[ClientBucket, list[Request]](list)
         for request in pending:
             if request.client is not None:
-                groups[ClientGroup(request.client, request.pinned)].append(request)
-        for client, requests in groups.items():
+                buckets[ClientBucket(request.client, request.pinned)].append(request)
+        for client, requests in buckets.items():
             new = count_requests(requests, slo, waiting=waiting)
             self.clients[client] = self.clients.get(client, NO_REQUESTS) + new
 
-    def take_clients(self) -> dict[ClientGroup, RequestCounts]:
+    def take_clients(self) -> dict[ClientBucket, RequestCounts]:
         clients, self.clients = self.clients, {}
         return clients
 
@@ -247,7 +247,7 @@ class Aggregator:
         ]
         return {name: self._servers[name].take_counts(self.slo, at) for name in active}
 
-    def take_clients(self) -> dict[str, dict[ClientGroup, RequestCounts]]:
+    def take_clients(self) -> dict[str, dict[ClientBucket, RequestCounts]]:
         """Return those of the counts of `take_request_counts` whose client is known, by server."""
         return {name: server.take_clients() for name, server in self._servers.items() if server.clients}
 

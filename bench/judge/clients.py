@@ -22,13 +22,13 @@ from bench.judge.traffic import poisson, quantiles, seeded
 from flettner.agent.domain.calibration import Calibration
 from flettner.agent.domain.canary_evidence import GREEN, CanaryEvidence, Observation
 from flettner.agent.domain.model import Step
-from flettner.agent.domain.request_counts import NO_REQUESTS, ClientGroup, RequestCounts
-from flettner.agent.judge.canary.clients import chosen_by_clients
+from flettner.agent.domain.request_counts import CLIENT_BUCKETS, NO_REQUESTS, ClientBucket, RequestCounts
+from flettner.agent.judge.canary.clients import chosen_by_clients, divide_buckets
 from flettner.agent.judge.canary.verdict import AnytimeJudge
 from flettner.agent.judge.failure_modes import stream_names
 
 BLUE = "0"
-GROUPS, CLIENTS = 16, 200
+CLIENTS = 200
 SHARE = 0.1  # of the requested runs
 BESIDE = Step(weight=50, requests=100, at_least_s=60.0, at_most_s=2700.0, parity=50)
 HOLD = Step(weight=100, requests=100, at_least_s=300.0, at_most_s=7200.0, parity=50)
@@ -108,10 +108,10 @@ CASES: Mapping[str, Case] = dict(_cases())
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The clients of one group at one server. `of`: their share of all requests."""
+    """The clients of one bucket at one server. `of`: their share of all requests."""
 
     server: str
-    client: ClientGroup
+    client: ClientBucket
     of: float
     bad: float  # mean share of their requests that are bad in one way
 
@@ -135,7 +135,11 @@ class Rollout:
     def play(self) -> tuple[float, float, int]:
         """Return the seconds to the rollback and to the pass, inf for none, and green's requests."""
         case, judge, at = self.case, AnytimeJudge(), NOON
-        baseline = sum((self._alone() for _ in range(STARTS_S)), NO_REQUESTS)
+        seconds = [self._alone() for _ in range(STARTS_S)]
+        baseline = sum((arm for second in seconds for arm in second.values()), NO_REQUESTS)
+        groups = divide_buckets(
+            {bucket: sum(second[bucket].asked for second in seconds) for bucket in seconds[0]}
+        )
         green = blue = NO_REQUESTS
         for second in range(1, case.minutes * 60 + 1):
             at += timedelta(seconds=1)
@@ -150,7 +154,9 @@ class Rollout:
                     at=at,
                     green=arms[GREEN],
                     blue={BLUE: arms[BLUE]},
-                    clients={} if case.blind else chosen_by_clients(clients.items(), alone=case.step is HOLD),
+                    clients={}
+                    if case.blind
+                    else chosen_by_clients(clients.items(), groups, alone=case.step is HOLD),
                 ),
                 green=green,
                 blue=blue,
@@ -162,54 +168,56 @@ class Rollout:
                 return inf, second, self.requests
         return inf, inf, self.requests
 
-    def _second(self) -> tuple[dict[str, RequestCounts], dict[str, dict[ClientGroup, RequestCounts]]]:
+    def _second(self) -> tuple[dict[str, RequestCounts], dict[str, dict[ClientBucket, RequestCounts]]]:
         arms = {GREEN: NO_REQUESTS, BLUE: NO_REQUESTS}
-        clients: dict[str, dict[ClientGroup, RequestCounts]] = {GREEN: {}, BLUE: {}}
+        clients: dict[str, dict[ClientBucket, RequestCounts]] = {GREEN: {}, BLUE: {}}
         for part in self._parts:
             errors = self.case.green_errors if part.server == GREEN else USUAL
             counts = self._requests(part, errors)
             self._add(arms, clients, part.server, part.client, counts)
         if one := self.case.client:
-            self._add(arms, clients, one.side, ClientGroup(3, one.pinned), one.requests(self._random))
+            self._add(arms, clients, one.side, ClientBucket(3, one.pinned), one.requests(self._random))
         return arms, clients
 
     @staticmethod
     def _add(
         arms: dict[str, RequestCounts],
-        clients: dict[str, dict[ClientGroup, RequestCounts]],
+        clients: dict[str, dict[ClientBucket, RequestCounts]],
         server: str,
-        client: ClientGroup,
+        client: ClientBucket,
         counts: RequestCounts,
     ) -> None:
         if counts.asked:
             arms[server] += counts
             clients[server][client] = clients[server].get(client, NO_REQUESTS) + counts
 
-    def _alone(self) -> RequestCounts:
-        """A second of blue with all the traffic, before the one client begins."""
-        counts = (self._requests(part, USUAL) for part in self._parts)
-        return sum(counts, NO_REQUESTS)
+    def _alone(self) -> dict[str, RequestCounts]:
+        """A second of blue with all the traffic by bucket, before the one client begins."""
+        counts = dict.fromkeys(map(str, range(CLIENT_BUCKETS)), NO_REQUESTS)
+        for part in self._parts:
+            counts[str(part.client.number)] += self._requests(part, USUAL)
+        return counts
 
     def _population(self) -> Iterator[Part]:
         others = 1 - (self.case.client.share if self.case.client else 0.0)
         green = self.case.step.weight / 100
         if not self.case.sessions:
             for server, weight in ((GREEN, green), (BLUE, 1 - green)):
-                for number in range(GROUPS):
-                    client = ClientGroup(number, pinned=False)
-                    yield Part(server, client, others * weight / GROUPS, USUAL)
+                for number in range(CLIENT_BUCKETS):
+                    client = ClientBucket(number, pinned=False)
+                    yield Part(server, client, others * weight / CLIENT_BUCKETS, USUAL)
             return
         total = sum(1 / rank for rank in range(1, CLIENTS + 1))
         parts: dict[tuple[str, int], tuple[float, float]] = {}
         for rank in range(1, CLIENTS + 1):
             server = GREEN if self._random.random() < green else BLUE
-            key = server, self._random.randrange(GROUPS)
+            key = server, self._random.randrange(CLIENT_BUCKETS)
             of, bad = parts.get(key, (0.0, 0.0))
             share = others / rank / total
             bad_share = (0.1 if self._random.random() < 0.1 else 0.0) if self.case.uneven else USUAL  # noqa: PLR2004
             parts[key] = of + share, bad + share * bad_share
         for (server, number), (of, bad) in parts.items():
-            yield Part(server, ClientGroup(number, pinned=True), of, bad / of)
+            yield Part(server, ClientBucket(number, pinned=True), of, bad / of)
 
     def _requests(self, part: Part, errors: float) -> RequestCounts:
         of = poisson(self._random, RPS * part.of)

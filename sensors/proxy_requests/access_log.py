@@ -18,7 +18,7 @@ from flettner.clients.envoy_records.record import (
     Field,
     server_of_cluster,
 )
-from flettner.sensors.proxy_requests.clients import UNKNOWN, ClientBuckets, ClientGroups, read_buckets
+from flettner.sensors.proxy_requests.clients import UNKNOWN, ClientBuckets, ClientFinder, read_buckets
 
 CLIENT_LEFT = frozenset({"DC", "DR"})
 """Envoy's response flags: downstream connection terminated, downstream reset. Others are server failures."""
@@ -157,7 +157,7 @@ class OpenRequests:
 
     stalled_after_s: float
     unstreamed_stalled_after_s: float
-    _clients: ClientGroups = field(default_factory=ClientGroups, init=False)
+    _clients: ClientFinder = field(default_factory=ClientFinder, init=False)
     _open: dict[str, _Open] = field(default_factory=dict, init=False)
     _out: list[Request] = field(default_factory=list, init=False)
 
@@ -201,7 +201,7 @@ class OpenRequests:
             began_s=record.began_s,
             stalled=stalled,
             unknown_model=end.unknown_model if end else "",
-            client=self._clients.group_of(record.client),
+            client=self._clients.bucket_of(record.client),
             pinned=record.client.session is not None,
         )
         self._out.append(request)

@@ -1,8 +1,8 @@
-"""The group of clients that a request belongs to, by what the proxy notes of its client.
+"""The bucket of clients that a request belongs to, by what the proxy notes of its client.
 
 The proxy sends buckets, not values: see `flettner/actuators/envoy/client.lua`. A client is told from others
 by its address. Where one address sends most requests it is a gateway, and the key tells its clients apart;
-where one key does, or there is none, the session. Where one session sends most requests it has no group:
+where one key does, or there is none, the session. Where one session sends most requests it has no bucket:
 nothing could be compared without it.
 """
 
@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-BUCKETS: Final = 64  # of the Lua filter
-GROUPS: Final = 16
-"""More groups leave more requests to the judge, who leaves each one out in turn; fewer cost less memory."""
+from flettner.agent.domain.request_counts import CLIENT_BUCKETS
+
 MOST: Final = 2 / 3  # of the requests, with which an address, key or session is no client among others
 LEAST: Final = 100  # requests, before which nobody is taken to send most
 REMEMBERED: Final = 10_000  # requests, older ones count less
@@ -38,15 +37,15 @@ def read_buckets(text: object) -> ClientBuckets:
 
 
 def _bucket(text: str) -> int | None:
-    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 2 else BUCKETS  # noqa: PLR2004
-    return number if number < BUCKETS else None
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 2 else CLIENT_BUCKETS  # noqa: PLR2004
+    return number if number < CLIENT_BUCKETS else None
 
 
 @dataclass(slots=True)
 class _Shares:
     """The share of each bucket in the requests; those without a value are in `total` only."""
 
-    counts: list[float] = field(default_factory=lambda: [0.0] * BUCKETS)
+    counts: list[float] = field(default_factory=lambda: [0.0] * CLIENT_BUCKETS)
     total: float = 0.0
 
     def add(self, bucket: int | None) -> None:
@@ -62,19 +61,19 @@ class _Shares:
 
 
 @dataclass(slots=True)
-class ClientGroups:
+class ClientFinder:
     """One target's. The memory is bounded: three counts of each bucket."""
 
     _shares: tuple[_Shares, ...] = field(
         default_factory=lambda: tuple(_Shares() for _ in ClientBuckets._fields), init=False
     )
 
-    def group_of(self, client: ClientBuckets) -> int | None:
-        """The group of a request's client, a number below GROUPS; None without one. Counts the request."""
-        return next(self._groups(client), None) if client != UNKNOWN else None
+    def bucket_of(self, client: ClientBuckets) -> int | None:
+        """The bucket of a request's client; None without one. Counts the request."""
+        return next(self._buckets(client), None) if client != UNKNOWN else None
 
-    def _groups(self, client: ClientBuckets) -> Iterator[int]:
+    def _buckets(self, client: ClientBuckets) -> Iterator[int]:
         for shares, bucket in zip(self._shares, client, strict=True):
             shares.add(bucket)
             if bucket is not None and not shares.sends_most(bucket):
-                yield bucket % GROUPS
+                yield bucket

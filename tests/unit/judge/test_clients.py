@@ -9,9 +9,9 @@ from pydantic import TypeAdapter
 
 from flettner.agent.domain.canary_evidence import GREEN, CanaryEvidence, EvidenceStream
 from flettner.agent.domain.model import Step
-from flettner.agent.domain.request_counts import ClientGroup, RequestCounts
+from flettner.agent.domain.request_counts import CLIENT_BUCKETS, ClientBucket, RequestCounts
 from flettner.agent.domain.verdict import Verdict
-from flettner.agent.judge.canary.clients import chosen_by_clients, log_worse
+from flettner.agent.judge.canary.clients import GROUPS, chosen_by_clients, divide_buckets, log_worse
 from flettner.agent.judge.wording import describe_counts
 from tests.unit.judge.test_judge import HOLD, PARITY, Canary, served
 
@@ -36,10 +36,10 @@ def run(
     """Repeat a second in which `clients`, by server and group, send in addition to the others."""
     alone = canary.step.weight == 100
     sent = [
-        (server, {ClientGroup(group, pinned): counts for group, counts in groups.items()})
+        (server, {ClientBucket(group, pinned): counts for group, counts in groups.items()})
         for server, groups in clients.items()
     ]
-    left_out = chosen_by_clients(sent, alone=alone)
+    left_out = chosen_by_clients(sent, range(CLIENT_BUCKETS), alone=alone)
     arms = {GREEN: green, "b": blue}
     for server, groups in clients.items():
         arms[server] = sum(groups.values(), arms[server])
@@ -101,6 +101,20 @@ def test_bad_requests_of_many_clients_roll_green_back() -> None:
     verdict = run(Canary(PARITY), served(), served(), {GREEN: spread, "b": {g: served(2) for g in range(8)}})
 
     assert verdict.kind == "fail"
+
+
+def test_the_clients_that_send_most_have_a_group_each_and_the_others_share_groups_of_one_size() -> None:
+    requests = {"7": 900, "23": 400, "39": 200, **{str(bucket): 20 for bucket in range(40, 64)}}
+
+    groups = divide_buckets(requests)
+
+    heavy = [groups[7], groups[23], groups[39]]
+    assert all(groups.count(group) == 1 for group in heavy)
+    sizes = [
+        sum(requests.get(str(b), 0) for b in range(64) if groups[b] == g) for g in set(groups) - {*heavy}
+    ]
+    assert max(sizes) - min(sizes) <= 20
+    assert {*divide_buckets({})} == {*range(GROUPS)}
 
 
 def test_the_group_that_alone_speaks_against_green_is_set_aside_and_named() -> None:

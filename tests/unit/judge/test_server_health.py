@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from flettner.agent.domain.reading import EngineLiveness
-from flettner.agent.domain.request_counts import ClientGroup, RequestCounts
+from flettner.agent.domain.request_counts import ClientBucket, RequestCounts
 from flettner.agent.domain.server_health import Failure, FailureKind, ServerHealth
 from flettner.agent.judge.server_health import (
     begin_failure,
@@ -159,10 +159,10 @@ def test_another_process_begins_with_a_clean_record() -> None:
 
 def test_one_client_that_fails_at_the_server_of_its_session_is_no_failure() -> None:
     mine, others = RequestCounts(total=1, errors=1), RequestCounts(total=1)
-    pinned, by_chance = {ClientGroup(3, pinned=True): mine}, {ClientGroup(3, pinned=False): mine}
+    pinned, by_chance = {ClientBucket(3, pinned=True): mine}, {ClientBucket(3, pinned=False): mine}
     well = ServerHealth(of=20.0)
 
-    def health(clients: dict[ClientGroup, RequestCounts], other: RequestCounts) -> ServerHealth:
+    def health(clients: dict[ClientBucket, RequestCounts], other: RequestCounts) -> ServerHealth:
         now = ServerHealth()
         for _ in range(60):
             now = update_health(now, WELL, mine + other, clients)

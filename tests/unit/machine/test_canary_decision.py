@@ -12,7 +12,7 @@ from flettner.agent.domain.canary_evidence import GREEN, CanaryEvidence, Unknown
 from flettner.agent.domain.model import Adapter, Outcome, OutcomeResult, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
-from flettner.agent.domain.request_counts import ClientGroup, RequestCounts
+from flettner.agent.domain.request_counts import ClientBucket, RequestCounts
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase
 from flettner.agent.domain.verdict import Verdict
@@ -57,13 +57,13 @@ def test_the_judge_hears_which_requests_a_client_pinned_to_which_side() -> None:
     world = in_canary()
     blue, green = world.state.fleet.running[0].name, world.state.canary.green.name
     mine, others = RequestCounts(total=2, errors=2), RequestCounts(total=5)
-    pinned, by_chance = ClientGroup(3, pinned=True), ClientGroup(4, pinned=False)
+    pinned, by_chance = ClientBucket(3, pinned=True), ClientBucket(4, pinned=False)
     clients = {blue: {pinned: mine}, green: {pinned: others, by_chance: others}, "gone": {pinned: mine}}
     event = e.Observed(at=world.at, arms={blue: mine, green: others}, clients=clients)
 
     second = canary_decision.observation_of(world.state, event, others)
 
-    assert second.clients == {"3": {blue: mine, GREEN: others}}
+    assert list(second.clients.values()) == [{blue: mine, GREEN: others}]
 
 
 LEGAL = Adapter(name="legal", path="/a")

@@ -26,7 +26,7 @@ from flettner.agent.domain.reading import (
     SeriesSample,
     SourceState,
 )
-from flettner.agent.domain.request_counts import ClientGroup, RequestCounts, count_requests, meets_slo
+from flettner.agent.domain.request_counts import ClientBucket, RequestCounts, count_requests, meets_slo
 from flettner.agent.judge.attainment import count_missed
 from flettner.agent.observe.aggregator import MAX_NEW_SAMPLES, PENDING, REQUESTS, SOURCES, Aggregator
 
@@ -193,8 +193,8 @@ def test_counts_the_requests_of_each_group_of_clients(count: int) -> None:
 
     assert counts["r0"].total == 3 * count
     assert {client: of.total for client, of in clients["r0"].items()} == {
-        ClientGroup(3, pinned=True): count,
-        ClientGroup(3, pinned=False): count,
+        ClientBucket(3, pinned=True): count,
+        ClientBucket(3, pinned=False): count,
     }
     assert fold.take_clients() == {}
 

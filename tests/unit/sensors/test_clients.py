@@ -1,15 +1,14 @@
-"""Which group of clients a request belongs to."""
+"""Which bucket of clients a request belongs to."""
 
 from itertools import product
 
 import pytest
 
 from flettner.sensors.proxy_requests.clients import (
-    GROUPS,
     LEAST,
     UNKNOWN,
     ClientBuckets,
-    ClientGroups,
+    ClientFinder,
     read_buckets,
 )
 
@@ -32,45 +31,45 @@ def test_reads_what_the_proxy_notes_and_nothing_else(text: object, buckets: Clie
 
 
 def test_a_client_is_its_address_whatever_keys_and_sessions_it_makes_up() -> None:
-    groups = ClientGroups()
+    finder = ClientFinder()
     others = [ClientBuckets(address, None, None) for address in range(8)]
     for client in others * LEAST:
-        groups.group_of(client)
+        finder.bucket_of(client)
 
-    assert {groups.group_of(ClientBuckets(9, *made_up)) for made_up in product(range(8), range(8))} == {9}
+    assert {finder.bucket_of(ClientBuckets(9, *made_up)) for made_up in product(range(8), range(8))} == {9}
 
 
 def test_behind_a_gateway_the_key_tells_clients_apart() -> None:
-    groups = ClientGroups()
+    finder = ClientFinder()
     for key in list(range(8)) * LEAST:
-        groups.group_of(ClientBuckets(5, key, None))
+        finder.bucket_of(ClientBuckets(5, key, None))
 
-    assert [groups.group_of(ClientBuckets(5, key, 1)) for key in range(8)] == list(range(8))
+    assert [finder.bucket_of(ClientBuckets(5, key, 1)) for key in range(8)] == list(range(8))
 
 
 def test_behind_a_gateway_with_one_key_the_session_does() -> None:
-    groups = ClientGroups()
+    finder = ClientFinder()
     for number in range(8 * LEAST):
-        groups.group_of(ClientBuckets(5, 2, 40 if number % 3 == 0 else None))
+        finder.bucket_of(ClientBuckets(5, 2, 40 if number % 3 == 0 else None))
 
-    assert groups.group_of(ClientBuckets(5, 2, 40)) == 40 % GROUPS
-    assert groups.group_of(ClientBuckets(5, 2, None)) is None
+    assert finder.bucket_of(ClientBuckets(5, 2, 40)) == 40
+    assert finder.bucket_of(ClientBuckets(5, 2, None)) is None
 
 
 def test_the_only_client_of_a_site_is_in_no_group() -> None:
-    groups = ClientGroups()
+    finder = ClientFinder()
     for _ in range(3 * LEAST):
-        groups.group_of(ClientBuckets(5, 2, 1))
+        finder.bucket_of(ClientBuckets(5, 2, 1))
 
-    assert groups.group_of(ClientBuckets(5, 2, 1)) is None
-    assert groups.group_of(UNKNOWN) is None
+    assert finder.bucket_of(ClientBuckets(5, 2, 1)) is None
+    assert finder.bucket_of(UNKNOWN) is None
 
 
 def test_what_sent_most_long_ago_is_a_client_again() -> None:
-    groups = ClientGroups()
+    finder = ClientFinder()
     for _ in range(20_000):
-        groups.group_of(ClientBuckets(5, None, None))
+        finder.bucket_of(ClientBuckets(5, None, None))
     for number in range(40_000):
-        groups.group_of(ClientBuckets(number % 4 + 5, None, None))
+        finder.bucket_of(ClientBuckets(number % 4 + 5, None, None))
 
-    assert groups.group_of(ClientBuckets(5, None, None)) == 5
+    assert finder.bucket_of(ClientBuckets(5, None, None)) == 5
