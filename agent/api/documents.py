@@ -253,7 +253,11 @@ class RolloutDocument(Document):
         description="comparison of green's and blue's answers to golden prompts; null: not required"
     )
     restarts: int
-    lost: int
+    undrained: int = Field(description="requests that servers still had at the end of their drain")
+    lost: int = Field(
+        description="those of undrained that clients lost, neither answered nor tried elsewhere with success;"
+        " all of them where nothing counts requests one by one"
+    )
     log: list[DocumentText] = Field(description="the last log lines of the lost server")
 
 
@@ -447,6 +451,7 @@ def rollout_of(
         gain=canary.gain if canary else "",
         quality=canary.quality if canary else None,
         restarts=canary.restarts if canary else 0,
+        undrained=sum(canary.undrained.values()) if canary else 0,
         lost=canary.lost if canary else 0,
         log=list(canary.log) if canary else [],
     )

@@ -250,6 +250,7 @@ def _after(after: State, changed: Suggestion | None, rollout: Rollout | None) ->
         shown |= {
             "exposed": rollout.exposed.asked,
             "bad_exposed": rollout.bad_exposed,
+            "undrained": sum(rollout.undrained.values()) if isinstance(rollout, Canary) else 0,
             "lost": rollout.lost if isinstance(rollout, Canary) else 0,
         }
     differs = {server.name: list(server.differs) for server in after.greens if server.differs}

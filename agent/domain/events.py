@@ -38,6 +38,8 @@ class Observed:
     """Of `arms`, the requests whose client is known, by its bucket."""
     unknown_models: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By server and name: requests of this second for a model that the server says it does not serve."""
+    lost: Mapping[str, int] | None = None
+    """Requests that their clients did not get whole, by the last server that tried; None: not counted."""
     engines: Mapping[str, EngineLiveness] = field(default_factory=dict)  # by server, of scraped servers
     blind: str = ""  # why requests cannot be counted now; empty if they can
     calibration: Mapping[str, Calibration] = field(default_factory=dict)  # by stream, each once a minute
@@ -86,7 +88,7 @@ class Routed:
 class Drained:
     at: datetime
     number: int
-    lost: int  # requests still open when the deadline passed
+    open: int  # requests when the deadline passed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,10 +115,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSample:
-    """The attempts that ended or stalled since the last sample, of all servers of the target."""
+    """The attempts that ended or stalled since the last sample, of all servers of the target.
+
+    `lost`: the server of the last attempt of each request that its client did not get whole.
+    """
 
     at: datetime
     requests: tuple[Request, ...]
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

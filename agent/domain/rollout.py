@@ -66,7 +66,10 @@ class Canary(Rollout):
     hung: bool = False  # green no longer answers: its drain is short
     clients: Mapping[str, int] = field(default_factory=dict)
     """Requests while green started, by their clients' bucket: the judge divides the buckets by them."""
-    lost: int = 0  # requests that were open when a server was retired
+    undrained: Mapping[str, int] = field(default_factory=dict)
+    """Requests that a server still had at the end of its drain, by server."""
+    undrained_at: datetime | None = None
+    lost: int = 0  # of those, the ones that clients lost; all of them where nothing counts these
     kind: Literal["canary"] = "canary"
 
     @property

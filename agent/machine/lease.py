@@ -47,9 +47,11 @@ def on_drained(_: Rules, state: State, event: Drained) -> Transition:
     effect = state.effects.awaited_as(Drain)
     canary = state.canary
     note = f"{effect.server.name} drained"
-    if event.lost:
-        note += f", {event.lost} requests open: those without an answer so far are tried at another server"
-    state = replace(state, rollout=replace(canary, lost=canary.lost + event.lost), note=note)
+    if event.open:
+        note += f", {event.open} requests open: those without an answer so far are tried at another server"
+        undrained = {**canary.undrained, effect.server.name: event.open}
+        state = replace(state, rollout=replace(canary, undrained=undrained, undrained_at=event.at))
+    state = replace(state, note=note)
     following = Stop if state.phase is Phase.DRAINING else Retire
     return request_effect(state, following(number=0, server=effect.server))
 

@@ -38,6 +38,19 @@ def count_late_requests(state: State, event: Event) -> State:
     return replace(state, rollout=replace(canary, exposed=canary.exposed + late))
 
 
+def count_lost_requests(state: State, event: Event) -> State:
+    """Count the requests that clients lost of those that a retired server still had."""
+    canary = state.rollout
+    if not isinstance(event, Observed) or not isinstance(canary, Canary):
+        return state
+    if canary.undrained_at is None or event.at > canary.undrained_at + LATE:
+        return state
+    every = sum(canary.undrained.values())
+    new = every if event.lost is None else sum(event.lost.get(name, 0) for name in canary.undrained)
+    lost = min(canary.lost + new, every)
+    return state if lost == canary.lost else replace(state, rollout=replace(canary, lost=lost))
+
+
 def charge_error_budget(state: State, event: Event) -> State:
     """Count every server's requests against the error budget."""
     if not isinstance(event, Observed):

@@ -148,6 +148,7 @@ BEFORE: tuple[Callable[[State, e.Event], State], ...] = (
     failing.assess_servers,
     passes.record_exit,
     passes.count_late_requests,
+    passes.count_lost_requests,
     passes.charge_error_budget,
     traffic.remember_traffic,
     passes.end_retirement,
@@ -232,7 +233,7 @@ def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[object, ...]]:
     return attrgetter(*(field.name for field in fields(kind) if field.name not in names))
 
 
-_counts = ("baseline", "exposed", "waits", "clients")
+_counts = ("baseline", "exposed", "waits", "clients", "lost")
 _uncounted = _all_but(State, "suggestions", "sightings", "traffic", "budget", "health", "rollout")
 _lasting_of_canary = _all_but(
     Canary, *_counts, "starting", "beside", "green_counts", "blue_counts", "evidence", "step_bad", "heard_at"

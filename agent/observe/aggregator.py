@@ -197,6 +197,7 @@ class Aggregator:
     _gpus: GpuSample | None = field(default=None, init=False)
     _series: SeriesSample | None = field(default=None, init=False)
     _steadiness: CalibrationWindow = field(default_factory=CalibrationWindow, init=False)
+    _lost: Counter[str] = field(default_factory=Counter, init=False)
     _calibration_slot: int = field(default=0, init=False)  # time slot of the last calibration
     _incidents: deque[Incident] = field(default_factory=lambda: deque(maxlen=INCIDENTS), init=False)
 
@@ -261,6 +262,11 @@ class Aggregator:
         for name in taken:
             self._servers[name].unknown_models.clear()
         return taken
+
+    def take_lost(self) -> dict[str, int] | None:
+        """Return how many requests clients lost since the last call, by server; None: not counted."""
+        lost, self._lost = self._lost, Counter()
+        return None if self.counted_by == "engine" else dict(lost)
 
     def take_liveness(self, at: datetime) -> dict[str, EngineLiveness]:
         """Return the state of each server's engine and its activity since the last call."""
@@ -403,6 +409,7 @@ class Aggregator:
 
     def _add_requests(self, sample: RequestSample) -> None:
         old = sample.at - timedelta(seconds=max(2 * self.span_s, self.longest_s))
+        self._lost.update(sample.lost)
         for request in sample.requests:
             if not isfinite(request.duration_s) or not isfinite(request.ttft_s or 0.0):
                 continue

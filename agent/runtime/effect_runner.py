@@ -181,8 +181,7 @@ class EffectRunner:
             case SetKnobs() | KeepKnobs() | KeepAlive() | KeepAdapters():
                 return await self._set_or_renew(effect)
             case Drain(number=number):
-                lost = await self._drain(effect)
-                return Drained(at=self.now(), number=number, lost=lost)
+                return Drained(at=self.now(), number=number, open=await self._drain(effect))
             case Stop(number=number):
                 await self._cancel_start(effect.server)
                 await self._check_epoch()

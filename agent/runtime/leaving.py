@@ -242,7 +242,7 @@ class Departure:
         """Return the number of requests that were still open at the deadline."""
         await self._perform(Drain(number=self._next(), server=server, deadline_s=self.target.plan.drain_s))
         drained = self._events[-1]
-        return drained.lost if isinstance(drained, Drained) else 0
+        return drained.open if isinstance(drained, Drained) else 0
 
     async def _perform(self, effect: Effect) -> None:
         await self._runner.perform(effect)

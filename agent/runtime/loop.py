@@ -347,6 +347,7 @@ class TargetLoop:
                 arms=arms,
                 clients=self.aggregator.take_clients(),
                 unknown_models=self.aggregator.take_unknown_models(),
+                lost=self.aggregator.take_lost(),
                 engines=self.aggregator.take_liveness(at),
                 blind=self.aggregator.blind,
                 calibration=self.aggregator.calibrate(at, equal),

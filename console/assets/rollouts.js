@@ -127,7 +127,7 @@ export function rolloutPage(context, root, id) {
         replicas.blue + replicas.green > 2 ? figure("Replicas", `${replicas.blue} blue, ${replicas.green} green`) : null,
         figure("Exposed requests", number(rollout.exposed.asked), "sent to green, all steps"),
         figure("Bad of them", number(rollout.bad_exposed), rollout.exposed.asked ? percent(rollout.bad_exposed / rollout.exposed.asked, 2) : "", rollout.bad_exposed ? "warn" : ""),
-        figure("Lost", number(rollout.lost), "cut when a server was retired", rollout.lost ? "bad" : ""),
+        figure("Lost", number(rollout.lost), rollout.undrained ? `of ${number(rollout.undrained)} open when a server was retired` : "no request was open when a server was retired", rollout.lost ? "bad" : ""),
         rollout.restarts ? figure("Restarts", number(rollout.restarts), "of the daemon", "warn") : null,
         figure("Strategy", rollout.strategy, rollout.outage_s ? `outage ${duration(rollout.outage_s)}` : "")));
   }

@@ -24,6 +24,7 @@ CLIENT_LEFT = frozenset({"DC", "DR"})
 """Envoy's response flags: downstream connection terminated, downstream reset. Others are server failures."""
 
 CLIENT_ERROR, SERVER_ERROR = 400, 500
+BROKEN = frozenset({"failed", "truncated", "aborted"})
 CLIENT_LEFT_CODES = frozenset({408, 499})
 """Request timeout, client closed request: statuses for a client that disconnected."""
 
@@ -160,6 +161,7 @@ class OpenRequests:
     _clients: ClientFinder = field(default_factory=ClientFinder, init=False)
     _open: dict[str, _Open] = field(default_factory=dict, init=False)
     _out: list[Request] = field(default_factory=list, init=False)
+    _lost: list[str] = field(default_factory=list, init=False)
 
     def add(self, record: AccessRecord, now_s: float) -> None:
         request = self._open.setdefault(record.id, _Open(now_s))
@@ -180,6 +182,7 @@ class OpenRequests:
     def add_ended(self, record: AccessRecord) -> None:
         """Add a request that has no other record."""
         self._report(record, classify(record, record))
+        self._note_loss(record)
 
     def _report(
         self,
@@ -235,6 +238,13 @@ class OpenRequests:
             stalled = number in request.stalled
             self._report(attempt, classify(attempt, last), last, stalled=stalled)
         request.attempts.clear()
+        if end:
+            self._note_loss(end)
+
+    def _note_loss(self, end: AccessRecord) -> None:
+        """Note whether the client lost the request: no other attempt follows."""
+        if end.server and classify(end, end) in BROKEN:
+            self._lost.append(end.server)
 
     def take_decided(self, now_s: float) -> tuple[Request, ...]:
         """Return the requests decided since the last call."""
@@ -247,3 +257,8 @@ class OpenRequests:
                 del self._open[key]
         requests, self._out = tuple(self._out), []
         return requests
+
+    def take_lost(self) -> tuple[str, ...]:
+        """Return the server of the last attempt of each request that a client lost since the last call."""
+        lost, self._lost = tuple(self._lost), []
+        return lost

@@ -89,8 +89,9 @@ class ProxyRequests(ClusterOptions):
                 await asyncio.sleep(self.every_s)
                 _report_source(inbox, state(), reporter, loop.time())
                 _report_unreadable(inbox, reporter, loop.time())
-                if requests := inbox.requests.take_decided(loop.time()):
-                    emit(RequestSample(at=now(), requests=requests))
+                requests, lost = inbox.requests.take_decided(loop.time()), inbox.requests.take_lost()
+                if requests or lost:
+                    emit(RequestSample(at=now(), requests=requests, lost=lost))
 
     async def _subscribe(
         self, stack: AsyncExitStack, view: View, inbox: TargetInbox, reporter: SourceReporter

@@ -52,7 +52,8 @@ class Metrics:
                 blind = lost
             new, self.read = world.records[self.read :], len(world.records)
             if new and not blind:
-                emit(RequestSample(at=now(), requests=tuple(_request(client) for client in new)))
+                lost = tuple(client.server for client in new if client.outcome == "failed" and client.id >= 0)
+                emit(RequestSample(at=now(), requests=tuple(map(_request, new)), lost=lost))
 
     def _scrape(self, name: str, now: Now) -> EngineSample:
         world = self.host.world

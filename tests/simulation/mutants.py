@@ -176,7 +176,7 @@ def drain_skipped(put: Put) -> None:
 
     async def act(self: EffectRunner, effect: Any) -> Any:  # noqa: ANN401
         if isinstance(effect, Drain):
-            return Drained(at=self.now(), number=effect.number, lost=0)
+            return Drained(at=self.now(), number=effect.number, open=0)
         return await plain(self, effect)
 
     put(EffectRunner, "_act", act)

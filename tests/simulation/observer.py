@@ -74,7 +74,7 @@ class Observer:
     passed: bool = False
     running: str = ""  # the rollout without an outcome
     greens: frozenset[str] = frozenset()
-    lost: dict[str, int] = field(default_factory=dict)  # by rollout, as the journal counts them
+    undrained: dict[str, int] = field(default_factory=dict)  # by rollout, as the journal counts them
     excused: int = 0  # requests cut on a recently unresponsive server
     silent_s: dict[str, float] = field(default_factory=dict)  # last time a server was unresponsive
     blind: Callable[[], bool] = lambda: False  # whether a daemon cannot see how servers do
@@ -121,7 +121,7 @@ class Observer:
             self.wrong(f"3: {state.rollout.id} begins, and {self.running} has no outcome")
         self.running = state.rollout.id if state.rollout and state.rollout.outcome == "running" else ""
         if state.rollout is not None:
-            self.lost[state.rollout.id] = getattr(state.rollout, "lost", 0)
+            self.undrained[state.rollout.id] = sum(getattr(state.rollout, "undrained", {}).values())
 
     def _times(self, entry: Written, epoch: int) -> None:
         """Within a process no clock that is set moves the times of a rollout or of a cooldown."""
@@ -351,5 +351,6 @@ class Observer:
         ended = ledger.answered + ledger.failed + ledger.cut
         if ledger.accepted != ended + world.still_open():
             self.wrong(f"2: of {ledger.accepted} requests {ended} ended and {world.still_open()} are open")
-        if ledger.cut > sum(self.lost.values()) + self.excused:
-            self.wrong(f"2: {ledger.cut} requests were cut, the journal counts {sum(self.lost.values())}")
+        undrained = sum(self.undrained.values())
+        if ledger.cut > undrained + self.excused:
+            self.wrong(f"2: {ledger.cut} requests were cut, the journal counts {undrained}")

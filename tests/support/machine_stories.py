@@ -321,7 +321,7 @@ class World:
             case fx.SetKnobs(number=number):
                 return (e.KnobsSet(at=self.at, number=number),)
             case fx.Drain():
-                return (e.Drained(at=self.at, number=effect.number, lost=0),)
+                return (e.Drained(at=self.at, number=effect.number, open=0),)
             case fx.Retire(server=server):
                 self.running.pop(server.name, None)
                 self.stopped.pop(server.name, None)

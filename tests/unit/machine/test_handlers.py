@@ -71,7 +71,7 @@ def test_an_outcome_that_is_not_awaited_changes_nothing(phase: str) -> None:
         "Preflighted": {"preflight": PreflightResult(problem="no")},
         "Launched": {"server": BLUE},
         "Examined": {"quality": quality},
-        "Drained": {"lost": 3},
+        "Drained": {"open": 3},
         "EffectFailed": {"why": "too late"},
     }
 

@@ -50,7 +50,7 @@ def test_a_drain_ends_when_the_engine_is_idle(tmp_path: Path) -> None:
         await draining
 
     assert took_s(scenario) < 12
-    assert [event.lost for event in heard if isinstance(event, e.Drained)] == [0]
+    assert [event.open for event in heard if isinstance(event, e.Drained)] == [0]
 
 
 def test_a_drain_of_an_engine_that_does_not_answer_ends_at_its_deadline(tmp_path: Path) -> None:

@@ -253,3 +253,25 @@ def test_pending_records_expire(ledger: OpenRequests) -> None:
 def test_a_record_of_another_format_is_an_error_of_the_source(tag: str, changed: dict[str, object]) -> None:
     with pytest.raises(SensorError, match="of another format"):
         parse_record(tag, {**BASE, "attempt": 1, **changed})
+
+
+@pytest.mark.parametrize(
+    ("records", "lost"),
+    [
+        ([attempt(code=503, flags="UF"), attempt(2, server="green"), end(2, server="green")], ()),
+        ([attempt(code=503, flags="UF"), end(code=503, flags="URX")], ("blue",)),
+        ([attempt(code=200, flags="UC"), end(flags="UC", done=False)], ("blue",)),
+        ([attempt(code=0, flags="DC"), end(code=0, flags="DC", done=False)], ()),
+        ([attempt(code=404), end(code=404)], ()),
+    ],
+    ids=["answered by another server", "no server answered", "cut", "the client left", "refused"],
+)
+def test_a_request_is_lost_if_its_client_got_no_whole_answer_from_any_server(
+    ledger: OpenRequests, records: list[AccessRecord], lost: tuple[str, ...]
+) -> None:
+    for record in records:
+        ledger.add(record, 0.0)
+    ledger.take_decided(20.0)
+
+    assert ledger.take_lost() == lost
+    assert ledger.take_lost() == ()
