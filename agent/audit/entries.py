@@ -50,7 +50,7 @@ HAPPENED: dict[type[e.Event], str] = {
     e.ServerLost: "server.lost",
     e.AdaptersRead: "adapters.read",
     e.ChangeAsked: "change.asked",
-    e.Approved: "suggestion.approved",
+    e.Approved: "approval.refused",  # outside of the windows
     e.Denied: "suggestion.denied",
     e.Aborted: "rollout.aborted",
     e.Paused: "target.paused",
@@ -114,7 +114,7 @@ def _own_actor(before: State, after: State) -> Actor:
     if changed is None:
         return DAEMON
     if starts_rollout(before, after):
-        return Actor(kind="auto", id=changed.decided_by)
+        return Actor(kind="person" if changed.approved_by else "auto", id=changed.decided_by)
     return Actor(kind="person" if changed.proposal.rule == PERSON else "policy", id=changed.policy)
 
 
@@ -185,7 +185,7 @@ def _suggestion_action(before: State, after: State, event: e.Event) -> str:
         return "suggestion.checked"
     if changed.status == "open":
         if isinstance(event, e.Approved):
-            return HAPPENED[type(event)]
+            return "approval.kept"  # until the windows open
         open_before = {suggestion.id for suggestion in before.suggestions.open}
         return "suggestion.refreshed" if changed.id in open_before else "suggestion.made"
     return f"suggestion.{changed.status}"

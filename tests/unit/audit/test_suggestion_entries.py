@@ -1,15 +1,21 @@
 """The journal entries of several open suggestions, and the history and the notices that follow from them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
+from zoneinfo import ZoneInfo
+
+import pytest
 
 from flettner.agent.audit.entries import build_entry
 from flettner.agent.audit.history import History
 from flettner.agent.audit.records import Actor
+from flettner.agent.config.windows import parse_period
 from flettner.agent.domain import events as e
 from flettner.agent.domain.model import Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.windows import Schedule, Windows
 from flettner.agent.machine.step import Machine
 from flettner.agent.notify.rules import notices_of_record
 from flettner.vllm_facts.values import Value
@@ -126,3 +132,24 @@ def test_a_start_by_itself_is_of_the_mode() -> None:
 
     assert world.entries[-1][0] == "suggestion.approved"
     assert world.entries[-1][1].kind == "auto"
+
+
+@pytest.mark.parametrize(("outside", "action"), [("wait", "approval.kept"), ("refuse", "approval.refused")])
+def test_an_approval_outside_of_the_windows_starts_nothing_and_the_entry_says_so(
+    outside: Literal["wait", "refuse"], action: str
+) -> None:
+    opens = parse_period("Tue 12:10-13:00")
+    windows = Windows((Schedule(zone=ZoneInfo("UTC"), allowed=(opens,), outside=outside),))
+    world = RecordedWorld(machine=Machine(replace(rules(), windows=windows)))
+    world.start().until("proposed")
+    before = world.state
+    (shown,) = before.suggestions.open
+    approved = e.Approved(at=world.at, actor="alice", suggestion=shown.id, digest=shown.digest)
+    world.feed(approved)
+    alice = Actor(kind="person", id="alice")
+
+    entry = build_entry(before, world.state, approved, ())
+    assert (entry.action, entry.actor) == (action, alice)
+    if outside == "wait":
+        world.tick(700)
+        assert world.entries[-1] == ("suggestion.approved", alice, shown.id)
