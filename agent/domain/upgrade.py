@@ -82,6 +82,8 @@ class UpgradeLimits:
         """The value is not shown: nobody has said that it is no secret."""
         if variable in self.env and value is not None and not isinstance(value, str):
             return f'a change of {ENV}{variable} was requested: its value is a text, as "1", or null'
+        if variable in self.env and isinstance(value, str) and not value.isprintable():
+            return f"a change of {ENV}{variable} was requested: its value has characters that nobody sees"
         if variable in self.env:
             return ""
         listed = ", ".join(self.env) or "none"
@@ -111,5 +113,12 @@ def _misfits(name: Knob, value: str) -> Iterator[str]:
         yield "it is no name of an image; request REPOSITORY:TAG or REPOSITORY@sha256:DIGEST"
     if name == COMMAND and not value.startswith("/"):
         yield "it is not the full path of a program; request one, such as /opt/vllm-0.33/bin/vllm"
-    if ".." in value.split("/") or value.startswith("-") or not value.strip():
-        yield "it is empty, starts with - or has a part ..; request the name itself"
+    if (
+        {".", ".."} & {*value.split("/")}
+        or value.startswith("-")
+        or value.endswith(("/", ":"))
+        or not value.strip()
+    ):
+        yield "it is empty, starts with -, ends with / or :, or has a part . or ..; request the name itself"
+    if not value.isprintable():
+        yield f"{value!r} has characters that nobody sees; request the name without them"

@@ -1,5 +1,6 @@
 """Only an admin proposes and approves another image, program, environment or model."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -64,3 +65,21 @@ async def test_a_variable_has_a_plain_name(client: Client, bearers: Bearers) -> 
     status, _ = await post(client, "/v1/targets/chat/suggestions", body, bearers["admin"])
 
     assert status == 422
+
+
+@pytest.mark.parametrize(
+    "change", [str.upper, lambda d: d[:-1], lambda d: f"{d} ", lambda d: d[7:], lambda d: f"{d}\0"]
+)
+async def test_a_digest_that_only_resembles_the_one_shown_approves_nothing(
+    client: Client, daemon: FakeDaemonView, bearers: Bearers, change: Callable[[str], str]
+) -> None:
+    body = {"to": {"image": "vllm/vllm-openai:v0.33.0"}, "reason": "newer"}
+    _, made = await post(client, "/v1/targets/chat/suggestions", body, bearers["admin"])
+    before = daemon.targets()["chat"].state
+
+    status, _ = await post(
+        client, f"/v1/suggestions/{made['id']}/approve", {"digest": change(made["digest"])}, bearers["admin"]
+    )
+
+    assert status in {400, 409, 422}
+    assert daemon.targets()["chat"].state == before
