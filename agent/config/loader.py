@@ -115,7 +115,7 @@ def build_config(document: dict[str, Any], *, here: Path, build: BuildPlugin = l
 def find_policies_dir(path: Path) -> Path | None:
     """Read `policies_dir` from the file, even if the rest of it is invalid."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(read_file(path, LARGEST_FILE).decode("utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     return _find_policies_dir(document, path.absolute().parent)

@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import http.client
+import socket
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,22 @@ async def test_a_site_can_open_a_route(
     paths = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/sleep")
     statuses = [await asyncio.to_thread(status_of, traffic, path, "POST") for path in paths]
     assert (closed, statuses) == (404, [200, 404, 404])
+
+
+@pytest.mark.parametrize(
+    "header", ["x-original-url", "x-rewrite-url", "x-envoy-original-path", "x-http-method-override", ":path"]
+)
+async def test_no_header_names_another_path(traffic: EnvoyTraffic, blue: Backend, header: str) -> None:
+    await traffic.route(opened(blue, 1))
+    host, _, port = traffic.listen.rpartition(":")
+
+    def send(path: str, value: str) -> bytes:
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            request = f"POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{header}: {value}\r\n"
+            connection.sendall(f"{request}content-length: 0\r\n\r\n".encode())
+            return connection.recv(4096)
+
+    answer = await asyncio.to_thread(send, "/sleep", "/v1/models")
+
+    assert answer.startswith((b"HTTP/1.1 404", b"HTTP/1.1 400"))
+    assert not blue.served

@@ -112,6 +112,24 @@ async def test_socket_does_not_overwrite_a_file(
     assert (tmp_path / "notes").read_text() == "mine"
 
 
+@pytest.mark.parametrize("victim", ["notes", "other.sock"])
+async def test_a_link_in_place_of_the_socket_reaches_nothing_behind_it(
+    daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path, victim: str
+) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with closing(socket.socket(socket.AF_UNIX)) as other:
+        other.bind(str(tmp_path / "other.sock"))
+        other.listen()
+        (tmp_path / "api.sock").symlink_to(tmp_path / victim)
+
+        with pytest.raises(ConfigError):
+            await serve(build_app(daemon, tokens), UnixSocket(tmp_path / "api.sock"))
+
+        assert (tmp_path / "notes").read_text() == "mine"
+        assert (tmp_path / "other.sock").is_socket()
+        assert (tmp_path / "api.sock").is_symlink()
+
+
 async def test_internal_error_answers_a_problem_without_details(
     daemon: FakeDaemonView, client: Client
 ) -> None:

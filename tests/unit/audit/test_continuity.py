@@ -202,6 +202,29 @@ def test_what_is_no_plain_file_ends_a_start_and_a_verification_at_once(path: Pat
         verify_in_place(path, now=NOON)
 
 
+@pytest.mark.parametrize(
+    ("plain", "other"),
+    [
+        (b'"rollout.step"', b'"rollout\\u002estep"'),
+        (b'"after":{}', b'"after":{},"after":{}'),
+        (b'"epoch":0', b'"epoch":0.0'),
+        (b'"epoch":0', b'"epoch":-0'),
+    ],
+    ids=["escaped", "twice", "a float", "minus zero"],
+)
+def test_an_entry_that_says_the_same_in_other_bytes_is_refused_by_both(
+    path: Path, plain: bytes, other: bytes
+) -> None:
+    """Readers that parse such a line differently would be shown different journals with one hash."""
+    append_unsigned(path, 1)
+    content = path.read_bytes()
+    at = content.rindex(plain)
+    path.write_bytes(content[:at] + other + content[at + len(plain) :])
+
+    assert refusal(path)
+    assert not verify_in_place(path, now=NOON).ok
+
+
 def test_an_empty_closed_file_is_refused_by_both(path: Path) -> None:
     path.with_name("audit-000000000001.jsonl").touch()
 

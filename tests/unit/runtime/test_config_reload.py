@@ -1,6 +1,7 @@
 """Reloading the config: all of it or nothing, between two steps, after a running rollout."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -158,6 +159,36 @@ def test_a_refused_file_changes_nothing_and_is_said_until_one_is_taken(
             at.write(CONFIG)
             await at.daemon.reload("alice")
             assert at.daemon.counters()["config_last_reload_successful"]
+
+    scenario()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder", "large"])
+def test_what_is_no_plain_file_is_refused_at_once_and_keeps_no_later_reload_waiting(
+    tmp_path: Path, kind: str
+) -> None:
+    @in_virtual_time
+    async def scenario() -> None:
+        async with place(tmp_path) as at:
+            at.file.unlink()
+            match kind:
+                case "fifo":
+                    os.mkfifo(at.file)
+                case "device":
+                    at.file.symlink_to("/dev/zero")
+                case "folder":
+                    at.file.mkdir()
+                case _:
+                    with at.file.open("wb") as sparse:
+                        sparse.truncate(1 << 30)
+            with pytest.raises(ConfigError, match="cannot be read"):
+                await at.daemon.reload("alice")
+            with pytest.raises(ConfigError, match="cannot be read"):
+                loader.find_policies_dir(at.file)
+            at.file.rmdir() if kind == "folder" else at.file.unlink()
+            at.write(CONFIG.replace('"1s"', '"2s"'))
+
+            assert len((await at.daemon.reload("alice")).changes) == 1
 
     scenario()
 
