@@ -5,7 +5,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flettner.agent.domain import events as e
+from flettner.agent.domain.errors import ConfigError, JournalError
+from flettner.agent.machine.transitions import IDLE
 from tests.simulation.api_client import PRINCIPALS
+from tests.simulation.config_file import Content
 from tests.simulation.scenario import Act
 from tests.simulation.setup import BLUE
 from tests.simulation.world import Process, Split
@@ -251,7 +254,65 @@ def _asleep(why: str) -> Action:
     return fail
 
 
+def _reload(history: "History", act: Act) -> bool:
+    """Reload another configuration; a rollout that runs keeps the earlier rules until its end."""
+    del act
+    daemon, content = history.daemon, Content(not history.other)
+    if daemon is None:
+        return False
+
+    def done(error: Exception | None) -> None:
+        if error is None:
+            history.other = content.other
+        elif not isinstance(error, JournalError):
+            history.observer.wrong(f"reload: a valid config is refused: {error}")
+
+    history.file.content = content
+    daemon.reload(history.random.choice(("", "bob")), done)
+    return True
+
+
+def _refused_reload(content: Content | None) -> Action:
+    """Reload a file that no daemon may take: nothing changes."""
+
+    def act_on(history: "History", act: Act) -> bool:
+        del act
+        daemon = history.daemon
+        if daemon is None or daemon.loop is None or daemon.runtime.config is None:
+            return False
+        loop, config, file = daemon.loop, daemon.runtime.config, history.file
+        before, asked, reloads = config.config, loop._next, history.observer.reloads
+
+        def done(error: Exception | None) -> None:
+            file.content = file.in_force
+            same = config.config is before and (loop._next is None or loop._next is asked)
+            if not isinstance(error, ConfigError) or not same or history.observer.reloads != reloads:
+                history.observer.wrong(f"reload: an invalid config changes something: {error}")
+
+        file.content = content and replace(content, other=not history.other)
+        daemon.reload("bob", done)
+        return True
+
+    return act_on
+
+
+def _maintenance(history: "History", act: Act) -> bool:
+    """Pause for maintenance; an old server ends meanwhile, and nobody but the operator starts it again."""
+    daemon = history.daemon
+    if daemon is None or daemon.state is None or daemon.state.phase not in IDLE or daemon.state.paused:
+        return False
+    path = f"/v1/targets/{daemon.state.target}"
+    history.operator.ask("bob", f"{path}/pause?maintenance=true", None)
+    history.loop.outside(1.0, lambda: _break_server(history, "exits", new=False) and None)
+    history.loop.outside(2.0 + act.lasts_s, lambda: history.operator.ask("bob", f"{path}/resume", None))
+    return True
+
+
 ACTIONS: dict[str, Action] = {
+    "config reloaded": _reload,
+    "config broken": _refused_reload(None),
+    "config needs a restart": _refused_reload(Content(other=False, state_dir="/elsewhere")),
+    "maintenance": _maintenance,
     "sleeping server exits": _asleep("ended while it slept"),
     "sleeping server does not wake": _asleep("did not wake"),
     "token removed": _token,
@@ -318,7 +379,9 @@ def run_daemon(history: "History") -> None:
 
 def _last_words(history: "History") -> None:
     """Start nothing new; an impatient operator aborts the running rollout."""
-    at = history.now()
+    at, state = history.now(), history.daemons[-1].state
+    if state is not None and state.maintenance:
+        history.operator.say(e.Resumed(at=at, actor="alice"))
     history.operator.say(e.Paused(at=at, actor="alice"))
     if history.scenario.impatient:
         history.operator.say(e.Aborted(at=at, actor="alice", reason="enough"))

@@ -24,12 +24,13 @@ from tests.simulation import actions
 from tests.simulation.adapters import SimEngine
 from tests.simulation.api_client import PRINCIPALS, shared_api
 from tests.simulation.clock import EPOCH, VirtualLoop, in_virtual_time
+from tests.simulation.config_file import ConfigFile, Content
 from tests.simulation.disk import Disk, JournalStore, RecordingJournal
 from tests.simulation.observer import Observer
 from tests.simulation.operators import Operator
 from tests.simulation.process import RESTART_S, Daemon, died_of
 from tests.simulation.scenario import Act, Scenario, drawn, name_of
-from tests.simulation.setup import BLUE, BOUND, PLAN, boots, is_new, rules_of
+from tests.simulation.setup import BLUE, BOUND, PLAN, boots, is_new, rules_of, windows_of
 from tests.simulation.world import Boot, Process, World
 
 TARGET = "chat"
@@ -81,6 +82,7 @@ class History:
     mode: Mode = "approve"
     principals: frozenset[str] = frozenset(PRINCIPALS)  # principals in the tokens file
     other: bool = False  # another configuration is in force
+    file: ConfigFile = field(init=False)
     quiet: bool = False
     mixed: bool = False  # an operator changed the flags of a server
     entries: int = 0
@@ -133,6 +135,7 @@ class History:
             "acting": self._acting,
             "blind": self._is_blind,
             "allowed": {frozenset(BLUE.items())},
+            "windows": windows_of(scenario),
         }
 
     def make_rules(self) -> Rules:
@@ -288,7 +291,13 @@ class History:
         )
         recorded = inner.states().get(TARGET, State(target=TARGET))
         rules = self.rules or self.make_rules()
-        daemon.start(book, recorded, self.mode, rules, self.make_engine(daemon), self.written_at)
+        self.file = ConfigFile(
+            target=TARGET,
+            in_force=Content(self.other),
+            rules=lambda other: self.rules or rules_of(self.scenario, other=other),
+            mode=self.mode,
+        )
+        daemon.start(book, recorded, self.mode, rules, self.make_engine(daemon), self.written_at, self.file)
         return daemon
 
     def _called(self, daemon: Daemon, kind: str, name: str, route: Route | None) -> None:

@@ -52,8 +52,10 @@ class Metrics:
                 blind = lost
             new, self.read = world.records[self.read :], len(world.records)
             if new and not blind:
-                lost = tuple(client.server for client in new if client.outcome == "failed" and client.id >= 0)
-                emit(RequestSample(at=now(), requests=tuple(map(_request, new)), lost=lost))
+                failed = tuple(
+                    client.server for client in new if client.outcome == "failed" and client.id >= 0
+                )
+                emit(RequestSample(at=now(), requests=tuple(map(_request, new)), lost=failed))
 
     def _scrape(self, name: str, now: Now) -> EngineSample:
         world = self.host.world

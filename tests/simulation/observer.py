@@ -1,6 +1,6 @@
 """The invariants of every history, checked after each change.
 
-They use no code of the machine, only the world, the journal and the requests of operators.
+They use no code of the machine, only the world, the journal, the windows and the requests of operators.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+from flettner.agent.domain.rollout import Rollout
+from flettner.agent.domain.windows import Windows
 from tests.simulation.world import BAD, Process, World
 
 UNDECIDED = frozenset({"draining", "launching", "warming", "canary", "replacing"})
@@ -74,6 +76,9 @@ class Observer:
     passed: bool = False
     running: str = ""  # the rollout without an outcome
     greens: frozenset[str] = frozenset()
+    windows: Windows = field(default_factory=Windows)
+    reloads: int = 0
+    maintenance: bool = False  # as the journal says
     undrained: dict[str, int] = field(default_factory=dict)  # by rollout, as the journal counts them
     excused: int = 0  # requests cut on a recently unresponsive server
     silent_s: dict[str, float] = field(default_factory=dict)  # last time a server was unresponsive
@@ -102,8 +107,9 @@ class Observer:
             self.intents.add((effect.kind, key))
         if entry.actor.id in STRANGERS or entry.after.get("comment") == "revoked":
             self.wrong(f"6: {entry.action} by {entry.actor.id}, who may not")
-        if entry.action == "suggestion.approved":
+        if entry.action in {"suggestion.approved", "approval.kept"}:
             self._approved(entry)
+        self.reloads += entry.action == "config.reloaded"
         if epoch < self.writer:
             return  # a replaced daemon, into its own journal
         self._times(entry, epoch)
@@ -112,6 +118,7 @@ class Observer:
         state = entry.state
         if state is None:
             return
+        self.maintenance = state.maintenance
         self.passed = state.rollout is not None and state.rollout.passed
         self.in_force = {frozenset(server.setting.items()) for server in state.fleet.servers}
         self.failed_over = state.split.planned is not None
@@ -121,7 +128,12 @@ class Observer:
             self.wrong(f"3: {state.rollout.id} begins, and {self.running} has no outcome")
         self.running = state.rollout.id if state.rollout and state.rollout.outcome == "running" else ""
         if state.rollout is not None:
+            self._begins(entry, state.rollout)
             self.undrained[state.rollout.id] = sum(getattr(state.rollout, "undrained", {}).values())
+
+    def _begins(self, entry: Written, rollout: Rollout) -> None:
+        if rollout.id not in self.undrained and not self.windows.is_open(rollout.started_at):
+            self.wrong(f"windows: {rollout.id} begins outside of them, at {entry.at:%H:%M:%S}")
 
     def _times(self, entry: Written, epoch: int) -> None:
         """Within a process no clock that is set moves the times of a rollout or of a cooldown."""
@@ -211,6 +223,8 @@ class Observer:
             weights = world.split.weights.values()
             if sum(weights) != (0 if world.split.closed_s else 100) or min(weights, default=0) < 0:
                 self.wrong(f"weights: {world.split.weights}")
+        if epoch >= self.writer > 0 and what == "launch" and self.maintenance:
+            self.wrong(f"maintenance: {name} is started, and nobody has resumed")
         if epoch and what == "launch":
             self.starts(world.servers[name].setting)
         self._shares = world.in_force()

@@ -1,7 +1,7 @@
 """One daemon process in the simulated world: started, killed, frozen, thawed, or ended by an error."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -9,8 +9,9 @@ from typing import Any, cast
 
 from flettner.agent.audit.history import History
 from flettner.agent.audit.journal import Journal
+from flettner.agent.config.loader import Config
 from flettner.agent.domain.effects import Route
-from flettner.agent.domain.errors import FencedError, JournalError
+from flettner.agent.domain.errors import ConfigError, FencedError, JournalError
 from flettner.agent.domain.events import Event
 from flettner.agent.domain.model import Mode
 from flettner.agent.domain.ports import Engine
@@ -18,11 +19,13 @@ from flettner.agent.domain.state import State
 from flettner.agent.machine.step import ASKING
 from flettner.agent.machine.transitions import Rules
 from flettner.agent.runtime import daemon as real
-from flettner.agent.runtime.loop import TargetLoop
+from flettner.agent.runtime.config_reload import ConfigReload
+from flettner.agent.runtime.loop import NextRules, TargetLoop
 from flettner.agent.runtime.process_clock import ProcessClock
 from flettner.agent.runtime.wiring import build_loop
 from tests.simulation.adapters import Killed
 from tests.simulation.clock import Owner
+from tests.simulation.config_file import ConfigFile
 from tests.simulation.disk import RecordingJournal
 from tests.simulation.metrics import Metrics, SimFold
 from tests.simulation.scenario import Act
@@ -85,6 +88,7 @@ class Daemon:
         rules: Rules,
         engine: Engine,
         last_entry: datetime,
+        config: ConfigFile,
     ) -> None:
         self.began_s, self.book = self.world.at_s, book
         self.clock = ProcessClock(self.world.loop.wall, self.world.loop.time)
@@ -109,6 +113,14 @@ class Daemon:
             journal=cast("Journal", book),
             history=history,
             time=self.clock,
+            config=ConfigReload(
+                config=cast("Config", config.in_force),
+                load=cast("Callable[[], Config]", config.load),
+                rules=cast("Callable[[Config, str], Mapping[str, NextRules]]", config.next_rules),
+                deliveries=lambda *_: (),
+                journal=cast("Journal", book),
+                now=self.clock.now,
+            ),
         )
         self.root = self.do(self.loop.run(self.epoch, lambda: None))
         self.root.add_done_callback(self._done, context=self.world.loop.world)
@@ -131,6 +143,20 @@ class Daemon:
 
         if self.works:
             self.do(submit())
+
+    def reload(self, actor: str, done: Callable[[Exception | None], None]) -> None:
+        """Reload the config, by a person or by SIGHUP; `done` gets why it was refused."""
+
+        async def take() -> None:
+            try:
+                await self.runtime.reload(actor)
+            except (ConfigError, JournalError) as error:
+                done(error)
+            else:
+                done(None)
+
+        if self.works:
+            self.do(take())
 
     def kill(self, again_s: float | None = RESTART_S) -> None:
         """SIGKILL: its remaining tasks have no effect. systemd starts the next process."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from flettner.agent.domain.model import Mode, Strategy
 
@@ -100,6 +100,8 @@ TIMED = (
     "tokens file broken",
     "restarted with another configuration",
 )
+OPERATIONS = ("config reloaded", "config broken", "config needs a restart", "maintenance")
+"""What people do to the daemon besides deciding."""
 ASLEEP = ("sleeping server exits", "sleeping server does not wake")
 AGAIN = ("recovery: crash",)
 KINDS: tuple[str, ...] = (
@@ -109,6 +111,7 @@ KINDS: tuple[str, ...] = (
     *TIMED,
     *AGAIN,
     *ASLEEP,
+    *OPERATIONS,
 )
 GREENS = ("good", "good", "good", "failing", "fails to start", "exits", "hangs", "wedges", "wrong answers")
 Green = Literal["good", "failing", "fails to start", "exits", "hangs", "wedges", "wrong answers"]
@@ -126,6 +129,7 @@ SWAPS_AND_REPLACEMENTS = FLEETS[3:6]
 HOT = FLEETS[6:]
 SELDOM = ("stop", "examine", "warm_up", "retire", "drain", "launch")
 SLEEPS = 0.5  # of the swaps
+OPEN = 0.6  # of the histories
 FIRST_S, LAST_S = 2.0, 45.0
 
 
@@ -154,6 +158,9 @@ class Scenario:
     impatient: bool = False  # an operator aborts an unfinished rollout at the end
     sleeps: bool = False  # a server that frees its slot sleeps, if it has no open requests
     several: bool = False  # a second policy proposes, and operators think before they approve
+    closed_s: tuple[float, float] | None = None  # from and to which second no rollout may start
+    refuses: bool = False  # an approval meanwhile, instead of keeping it
+    rolls_back: bool = False  # what runs when the window closes
     acts: tuple[Act, ...] = field(default_factory=tuple)
 
     @property
@@ -185,6 +192,7 @@ def scenario_of(seed: int) -> Scenario:
     servers, strategy = random.choice(fleets)
     sleeps = strategy == "swap" and drawn("sleep", seed).random() < SLEEPS
     acts += _acts_asleep(seed) if sleeps else []
+    acts += _operations(seed)
     return Scenario(
         seed=seed,
         servers=servers,
@@ -198,7 +206,31 @@ def scenario_of(seed: int) -> Scenario:
         several=random.random() < 0.5,
         sleeps=sleeps,
         acts=tuple(acts),
+        **_window(seed),
     )
+
+
+def _operations(seed: int) -> list[Act]:
+    """From a generator of its own, as what follows: the other parts of a history stay."""
+    random = drawn("operations", seed)
+    kinds = random.choices(OPERATIONS, k=random.choice((0, 0, 1, 1, 2)))
+    return [
+        Act(what=what, at_s=round(random.uniform(FIRST_S, LAST_S), 1), lasts_s=random.choice((3.0, 8.0)))
+        for what in kinds
+    ]
+
+
+def _window(seed: int) -> dict[str, Any]:
+    random = drawn("window", seed)
+    if random.random() < OPEN:
+        return {}
+    begin_s = random.choice((0.0, round(random.uniform(FIRST_S, LAST_S), 1)))
+    end_s = round(begin_s + random.choice((5.0, 15.0, 60.0)), 1)
+    return {
+        "closed_s": (begin_s, end_s),
+        "refuses": random.random() < OPEN,
+        "rolls_back": random.random() < OPEN,
+    }
 
 
 def _acts_asleep(seed: int) -> list[Act]:
@@ -219,7 +251,9 @@ def _kind(random: Random) -> str:
         return f"{kind}: {random.choice(POINTS[kind])}"
     if random.random() < 0.05:
         return random.choice((*AGAIN, "operator approves twice", "flags changed by hand", *NEW))
-    return random.choice([kind for kind in KINDS if not kind.startswith("journal") and kind not in ASLEEP])
+    return random.choice(
+        [kind for kind in KINDS if not kind.startswith("journal") and kind not in {*ASLEEP, *OPERATIONS}]
+    )
 
 
 def _act(random: Random, what: str) -> Act:

@@ -1,14 +1,18 @@
 """The rules of every history: short plans, the real judge, a policy that proposes more sequences."""
 
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from flettner.agent.domain.model import Bound, Evidence, Plan, Proposal, Step
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.windows import Schedule, Windows
 from flettner.agent.judge.canary.verdict import AnytimeJudge
 from flettner.agent.machine.guard import Guard
 from flettner.agent.machine.transitions import Rules
 from flettner.agent.quality.golden_prompts import GoldenPromptOptions
+from tests.simulation.clock import EPOCH
 from tests.simulation.scenario import Scenario
 from tests.simulation.world import Boot
 
@@ -62,6 +66,38 @@ class Graphs:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedFor(Schedule):
+    """Closed for some seconds, where a schedule of the config counts minutes."""
+
+    begin: datetime
+    end: datetime
+
+    def is_open(self, at: datetime) -> bool:
+        return not self.begin <= at < self.end
+
+    def next_change(self, at: datetime, *, opens: bool, until: datetime) -> datetime | None:
+        moment = self.end if opens else self.begin
+        return moment if at < moment <= until else None
+
+
+def windows_of(scenario: Scenario) -> Windows:
+    if scenario.closed_s is None:
+        return Windows()
+    begin, end = (EPOCH + timedelta(seconds=moment_s) for moment_s in scenario.closed_s)
+    return Windows(
+        (
+            ClosedFor(
+                zone=ZoneInfo("UTC"),
+                outside="refuse" if scenario.refuses else "wait",
+                edge="roll_back" if scenario.rolls_back else "finish",
+                begin=begin,
+                end=end,
+            ),
+        )
+    )
+
+
 def rules_of(scenario: Scenario, *, other: bool = False) -> Rules:
     """`other`: as after a restart with another configuration."""
     exam = GoldenPromptOptions(prompts=("one", "two of them"), at_most_s=5.0, always=scenario.exam)
@@ -73,8 +109,22 @@ def rules_of(scenario: Scenario, *, other: bool = False) -> Rules:
     policies = (("more", MoreSeqs()), *second)
     if scenario.strategy == "hot":
         plan = replace(plan, steps=tuple(replace(step, at_most_s=150) for step in plan.steps))
-        return Rules(plan=plan, judge=AnytimeJudge(), guard=guard, policies=policies[:1], strategy="hot")
-    return Rules(plan=plan, judge=AnytimeJudge(), guard=guard, policies=policies, exam=exam)
+        return Rules(
+            plan=plan,
+            judge=AnytimeJudge(),
+            guard=guard,
+            policies=policies[:1],
+            strategy="hot",
+            windows=windows_of(scenario),
+        )
+    return Rules(
+        plan=plan,
+        judge=AnytimeJudge(),
+        guard=guard,
+        policies=policies,
+        exam=exam,
+        windows=windows_of(scenario),
+    )
 
 
 def boots(scenario: Scenario) -> tuple[Boot, Boot]:
