@@ -1,6 +1,7 @@
 """PROPOSED and COOLDOWN: an operator's requests and decisions, and what ends without one."""
 
 from dataclasses import replace
+from datetime import datetime
 
 from flettner.agent.domain.error_budget import Budget
 from flettner.agent.domain.events import (
@@ -125,7 +126,7 @@ def cool_down(rules: Rules, state: State, event: Observed) -> Transition:
     return keep_alive(state, event.at)
 
 
-def pause(_: Rules, state: State, event: Paused) -> Transition:
+def pause(rules: Rules, state: State, event: Paused) -> Transition:
     """Suggest and start nothing new; a running rollout continues. An admin's pause is ended by an admin.
 
     In maintenance a server that exits is not started again either. It cannot begin during a rollout, which
@@ -137,9 +138,9 @@ def pause(_: Rules, state: State, event: Paused) -> Transition:
     maintenance = state.maintenance if state.admin_pause and not event.by_admin else event.maintenance
     kind, until = "in maintenance" if maintenance else "paused", ", until an admin resumes"
     note = f"{kind}, by {event.actor}{until if admin_pause else ''}"
-    return without_effects(
-        replace(state, paused=True, maintenance=maintenance, admin_pause=admin_pause, note=note)
-    )
+    ended = state.maintenance and not maintenance
+    state = replace(state, paused=True, maintenance=maintenance, admin_pause=admin_pause, note=note)
+    return _end_maintenance(rules, state, event.at) if ended else without_effects(state)
 
 
 def resume(rules: Rules, state: State, event: Resumed) -> Transition:
@@ -149,10 +150,14 @@ def resume(rules: Rules, state: State, event: Resumed) -> Transition:
     ended = state.maintenance
     note = f"resumed by {event.actor}"
     state = replace(state, paused=False, maintenance=False, admin_pause=False, note=note)
+    return _end_maintenance(rules, state, event.at) if ended else without_effects(state)
+
+
+def _end_maintenance(rules: Rules, state: State, at: datetime) -> Transition:
     lost = missing_server(state)
-    if not ended or lost is None or not lost.ours or state.mode == "advise":
+    if lost is None or not lost.ours or state.mode == "advise":
         return without_effects(state)
-    return restore(rules, state, event.at, f"{lost.name} does not run at the end of the maintenance")
+    return restore(rules, state, at, f"{lost.name} does not run at the end of the maintenance")
 
 
 def reconfigure(_: Rules, state: State, event: Reconfigured) -> Transition:

@@ -266,6 +266,17 @@ def test_in_maintenance_a_stopped_server_stays_stopped_until_the_target_is_resum
     assert (world.state.maintenance, world.state.phase) == (False, Phase.OBSERVING)
 
 
+def test_an_ordinary_pause_ends_the_maintenance_and_starts_what_it_left_stopped() -> None:
+    world = own_server()
+    pause(world)
+    lose_server(world, BLUE.name).tick(5)
+
+    pause(world, maintenance=False).tick(30)
+
+    assert len(world.running) == 1
+    assert (world.state.paused, world.state.maintenance) == (True, False)
+
+
 def test_a_server_that_the_operator_starts_in_maintenance_is_taken_back() -> None:
     world = own_server()
     blue = world.running[BLUE.name]
