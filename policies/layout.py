@@ -17,7 +17,7 @@ from flettner.vllm_facts.sizing.effective_flags import Layout, layout
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.sizing.parallel_layouts import plan_layout
 
-SOURCE = f"{SCALING}; prediction by the data sheet of the GPU (docs/prediction.md)"
+SOURCE = SCALING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
