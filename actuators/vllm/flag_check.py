@@ -18,8 +18,8 @@ Json = dict[str, Any]
 _PYTHONS = ("python3", "python")
 _MODULES = frozenset({"vllm", "vllm.entrypoints.cli.main"})
 OFFLINE = {
-    "HF_HUBOFFLINE": "1",
-    "TRANSFORMERSOFFLINE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
     "HF_MODULES_CACHE": "/tmp/hf_modules",  # noqa: S108 - the cache in a container is read-only
     "VLLM_NO_USAGE_STATS": "1",
 }

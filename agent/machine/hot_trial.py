@@ -22,6 +22,7 @@ from flettner.agent.judge.wording import describe_duration
 from flettner.agent.machine.hot_knobs import hot_values
 from flettner.agent.machine.lease import keep_alive
 from flettner.agent.machine.restoring import TRIES, missing_server, restore
+from flettner.agent.machine.routes import route_to
 from flettner.agent.machine.transitions import (
     Rules,
     Transition,
@@ -207,7 +208,11 @@ def observe_while_back(_: Rules, state: State, event: Observed) -> Transition:
 def end_rollback(rules: Rules, state: State, at: datetime) -> Transition:
     change = replace(state.hot_change, ended_at=at)
     state = replace(await_nothing(state), rollout=change)
-    return enter_cooldown(rules, state, at, f"rolled back: {change.why}")
+    state, _ = enter_cooldown(rules, state, at, f"rolled back: {change.why}")
+    plan, running = state.split.intended, state.fleet.running
+    if plan is None or all(plan.weights.get(server.name) for server in running):
+        return without_effects(state)
+    return request_effect(state, route_to(running))  # a server that had exited meanwhile runs again
 
 
 def resume(rules: Rules, state: State, at: datetime, *, drifted: bool) -> Transition:

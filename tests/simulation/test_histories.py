@@ -7,6 +7,20 @@ from tests.simulation.scenario import KINDS, Act, Scenario, scenario_of
 from tests.simulation.shrink import pasted, shrunk
 
 FOUND = {
+    "a server that was back when a hot change had been taken back got no traffic": Scenario(
+        seed=1694,
+        servers=2,
+        strategy="hot",
+        green="failing",
+        mode="auto",
+        ours=False,
+        acts=(
+            Act(what="stuck", on="set_knobs", nth=3, lasts_s=2.8),
+            Act(what="out of memory", at_s=41.3, lasts_s=21.1),
+            Act(what="config needs a restart", at_s=26.5, lasts_s=3.0),
+            Act(what="config reloaded", at_s=42.4, lasts_s=3.0),
+        ),
+    ),
     "a server that carried the traffic of a failing one was stopped to free its slot": Scenario(
         seed=2905, servers=2, strategy="replace", several=True, acts=(Act(what="old server errs", at_s=16.9),)
     ),

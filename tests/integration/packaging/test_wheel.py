@@ -111,6 +111,6 @@ def test_lint_needs_python_and_pyyaml_only(install: Callable[[str], Path], tmp_p
     assert refused.startswith("flettner: `flettner run` needs ")
     assert "pip install 'flettner[daemon]'" in refused
     assert "\n    lint " in listed
-    assert "not installed (extra `daemon`): audit, check, demo" in listed
+    assert "not installed (extra `daemon`): audit, bundle, check" in listed
     packages = (tmp_path / "environment").glob("lib/*/site-packages/*.dist-info")
     assert {package.name.partition("-")[0] for package in packages} == {"flettner", "pyyaml"}
