@@ -18,6 +18,7 @@ from flettner.authenticators import oidc
 from flettner.authenticators.oidc import Oidc
 
 NOW = int(datetime.now(UTC).timestamp())  # noqa: TID251 - the library reads the clock
+DAY_S = 86_400  # the tests may run long after NOW
 KEY, LATER, FOREIGN = (rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(3))
 
 
@@ -42,7 +43,7 @@ class Provider:
             "aud": "flettner",
             "sub": "ann",
             "iat": NOW,
-            "exp": NOW + 300,
+            "exp": NOW + DAY_S,
             "groups": ["sre"],
         } | claims
         written = {name: value for name, value in all_claims.items() if value is not None}
@@ -105,9 +106,9 @@ async def test_the_highest_role_of_user_and_groups_counts(provider: Provider) ->
         pytest.param({"aud": "another service"}, id="for another service"),
         pytest.param({"aud": None}, id="for nobody"),
         pytest.param({"iss": "https://login.example.com"}, id="of another issuer"),
-        pytest.param({"exp": NOW - 3600}, id="late"),
+        pytest.param({"exp": NOW - DAY_S}, id="late"),
         pytest.param({"exp": None}, id="without an end"),
-        pytest.param({"nbf": NOW + 3600}, id="early"),
+        pytest.param({"nbf": NOW + DAY_S}, id="early"),
         pytest.param({"sub": ""}, id="of nobody"),
         pytest.param({"key": FOREIGN}, id="forged"),
         pytest.param({"kid": "unknown"}, id="of an unknown key"),
