@@ -54,6 +54,13 @@ puts at 138, 3 makes 1 % into 3 %."""
 LEAST_ERROR = 0.005
 """Relative, of a window: a law of six numbers is no better, however well a few windows fit it."""
 DRAWS = 16
+_AMOUNTS = {
+    "step_us": "steps",
+    "sequence_us": "sequences",
+    "kv_read_us": "kv_read",
+    "attention_us": "attention",
+}
+"""What each coefficient is for one of, in a window; that of `token_us` depends on the knee."""
 
 
 def fit_law(
@@ -213,22 +220,18 @@ def _solve(windows: Sequence[WorkWindow], prior: _Prior | None, excess: _Excess)
         at = COEFFICIENTS.index(name)
         return [*map(mul, values, weights), *(row[at] for row, _ in more)]
 
-    *names, _ = order = ("step_us", "sequence_us", "kv_read_us", "attention_us", "token_us")
-    values = [
-        [window.steps for window in windows],
-        [window.sequences for window in windows],
-        [window.kv_read for window in windows],
-        [window.attention for window in windows],
-    ]
     known = NormalEquations.build(
-        [column(name, value) for name, value in zip(names, values, strict=True)], wanted
+        [column(name, [getattr(window, amount) for window in windows]) for name, amount in _AMOUNTS.items()],
+        wanted,
     )
 
     def solve(knee: float, times: float) -> tuple[float, float, StepLaw]:
         launch = prior.launch_tokens(times) if prior else 0.0
         tokens = column("token_us", (excess.count(window, knee, launch) for window in windows))
         coefficients, left = known.append(tokens).solve_non_negative()
-        law = StepLaw(knee=knee, launch_tokens=launch, **dict(zip(order, coefficients, strict=True)))
+        law = StepLaw(
+            knee=knee, launch_tokens=launch, **dict(zip((*_AMOUNTS, "token_us"), coefficients, strict=True))
+        )
         return left + (prior.cost(knee, times) if prior else 0.0), times, law
 
     best = min((solve(knee, 1.0) for knee in KNEES), key=_first)

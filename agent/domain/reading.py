@@ -106,9 +106,8 @@ class Request:
     request_bytes: int | None = None  # of its body, where the proxy counted them
     began_s: float | None = None  # when it arrived, Unix time by the proxy's clock
     stalled: bool = False  # ended, and was reported as stalled before
-    unknown_model: str = (
-        ""  # the server answered 404: it does not serve this name; empty where that is unknown
-    )
+    unknown_model: str = ""
+    """The name that the server does not serve, as its 404 says; empty where that is unknown."""
     client: int | None = None  # the number of its bucket of clients; None: unknown, or one client sends all
     pinned: bool = False  # it has a session, which the proxy keeps at one server
 
