@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import jwt
 
-from flettner.agent.api.external_tokens import IdentifiedCaller, ReviewError
-from flettner.agent.api.tokens import RANKS
+from flettner.agent.api.external_tokens import IdentifiedCaller, ReviewError, highest_role
 from flettner.agent.config.listen import Role
 from flettner.primitives.bounded import parse_json, read_body
 
@@ -73,16 +72,10 @@ class Oidc:
             return None
         if self.name_claim == "email" and claims.get("email_verified") is not True:
             return None
-        role = self._role(name, claims.get(self.groups_claim))
+        listed = claims.get(self.groups_claim)
+        member_of = [group for group in listed if isinstance(group, str)] if isinstance(listed, list) else []
+        role = highest_role(name, member_of, users=self.users, groups=self.groups)
         return IdentifiedCaller(name=name, role=role) if role else None
-
-    def _role(self, name: str, groups: object) -> Role | None:
-        listed: Sequence[object] = groups if isinstance(groups, list) else ()
-        roles = [
-            self.users.get(name),
-            *(self.groups.get(group) for group in listed if isinstance(group, str)),
-        ]
-        return max((role for role in roles if role is not None), key=RANKS.__getitem__, default=None)
 
 
 class _PublishedKeys:

@@ -4,11 +4,10 @@ The daemon's ServiceAccount needs the cluster-wide right to `create` `tokenrevie
 `system:auth-delegator` gives it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from flettner.agent.api.external_tokens import IdentifiedCaller, ReviewError
-from flettner.agent.api.tokens import RANKS
+from flettner.agent.api.external_tokens import IdentifiedCaller, ReviewError, highest_role
 from flettner.agent.config.listen import Role
 from flettner.agent.domain.errors import ActError
 from flettner.clients.kubernetes.client import TOKEN_REVIEW
@@ -45,12 +44,9 @@ class TokenReview(AccessOptions):
         user = status.get("user") or {}
         if not status.get("authenticated") or not set(status.get("audiences") or ()) & set(self.audiences):
             return None  # an API server that does not know audiences answers with none
-        role = self._role(str(user.get("username", "")), user.get("groups") or ())
+        name, member_of = str(user.get("username", "")), user.get("groups") or ()
+        role = highest_role(name, member_of, users=self.users, groups=self.groups)
         return IdentifiedCaller(name=str(user["username"]), role=role) if role else None
-
-    def _role(self, user: str, groups: Sequence[str]) -> Role | None:
-        roles = [self.users.get(user), *(self.groups.get(group) for group in groups)]
-        return max((role for role in roles if role is not None), key=RANKS.__getitem__, default=None)
 
 
 plugin = TokenReview

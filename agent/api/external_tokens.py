@@ -6,11 +6,11 @@ requests does not become one of reviews.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from flettner.agent.api.tokens import LONGEST_NAME, SHAPE, Holder
+from flettner.agent.api.tokens import LONGEST_NAME, RANKS, SHAPE, Holder
 from flettner.agent.config.listen import Role
 from flettner.agent.domain.errors import FlettnerError
 
@@ -28,6 +28,14 @@ class IdentifiedCaller:
 
     name: str
     role: Role
+
+
+def highest_role(
+    name: str, member_of: Iterable[str], *, users: Mapping[str, Role], groups: Mapping[str, Role]
+) -> Role | None:
+    """The highest role that the config gives to a user by name or by group; None without one."""
+    roles = [users.get(name), *(groups.get(group) for group in member_of)]
+    return max((role for role in roles if role is not None), key=RANKS.__getitem__, default=None)
 
 
 class ReviewError(FlettnerError):
