@@ -6,7 +6,7 @@ the law, and of the error of TTFT that the law leaves. The draws depend on the s
 same, so their difference is more certain than either.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, exp
 from random import Random
@@ -56,19 +56,31 @@ def predict(
     `is_load_known`: the requests themselves came again, so only the law is uncertain.
     """
     values = measure(ReplayedScheduler(trace, law.law, limits).run(), goals)
-    laws, random = law.draws or (law.law,), Random(f"waits:{seed}")  # noqa: S311 - statistics, not cryptography
     drawn = []
-    for k in range(replicates):
-        load = trace if is_load_known else bootstrap(trace, seed + k)
-        run = ReplayedScheduler(load, laws[k % len(laws)], limits).run()
-        stretch_waits(run, exp(random.gauss(0.0, law.wait_error)))
+    for load, drawn_law, stretch in _draw(trace, law, replicates, seed, is_load_known=is_load_known):
+        run = ReplayedScheduler(load, drawn_law, limits).run()
+        stretch_waits(run, stretch)
         drawn.append(measure(run, goals))
-    bands = {}
-    for name, value in values.items():
-        several = sorted([outcome[name] for outcome in drawn if name in outcome] or [value])
-        low, high = draws_quantile(several, LOW), draws_quantile(several, HIGH)
-        bands[name] = Band(value=value, low=min(value, low), high=max(value, high))
-    return bands
+    return {
+        name: _band_of(value, [outcome[name] for outcome in drawn if name in outcome] or [value])
+        for name, value in values.items()
+    }
+
+
+def _draw(
+    trace: Trace, law: UncertainLaw, count: int, seed: int, *, is_load_known: bool = False
+) -> Iterator[tuple[Trace, StepLaw, float]]:
+    """Loads and laws that may as well be, and by what each TTFT is off beyond its steps."""
+    laws, random = law.draws or (law.law,), Random(f"waits:{seed}")  # noqa: S311 - statistics, not cryptography
+    for k in range(count):
+        load = trace if is_load_known else bootstrap(trace, seed + k)
+        yield load, laws[k % len(laws)], exp(random.gauss(0.0, law.wait_error))
+
+
+def _band_of(value: float, drawn: Iterable[float]) -> Band:
+    several = sorted(drawn)
+    low, high = draws_quantile(several, LOW), draws_quantile(several, HIGH)
+    return Band(value=value, low=min(value, low), high=max(value, high))
 
 
 def add_outside(numbers: Mapping[str, Band], outside: Band) -> Mapping[str, Band]:
@@ -126,15 +138,11 @@ def find_capacity(
     times = None if rate is None else _find_times(trace, law.law, limits, goals)
     if rate is None or times is None:
         return None
-    laws, random = law.draws or (law.law,), Random(f"waits:{seed}")  # noqa: S311 - statistics, not cryptography
     drawn = []
-    for k in range(replicates):
-        load, stretch = bootstrap(trace, seed + k), exp(random.gauss(0.0, law.wait_error))
-        found = _find_times(load, laws[k % len(laws)], limits, goals, stretch)
-        drawn.append((found or 0.0) * (mean_rate(load) or 0.0))
-    drawn.sort()
-    low, high = draws_quantile(drawn, LOW), draws_quantile(drawn, HIGH)
-    return Band(value=rate * times, low=min(rate * times, low), high=max(rate * times, high))
+    for load, drawn_law, stretch in _draw(trace, law, replicates, seed):
+        drawn_times = _find_times(load, drawn_law, limits, goals, stretch)
+        drawn.append((drawn_times or 0.0) * (mean_rate(load) or 0.0))
+    return _band_of(rate * times, drawn)
 
 
 def _find_times(

@@ -112,7 +112,7 @@ def test_a_turn_is_kept_over_a_restart() -> None:
 
 
 def tick_all(worlds: dict[str, World], seconds: int) -> None:
-    """Each second, every target gets the ends of the suggestions that it waits for, as the daemon gives them."""
+    """Each second, every target gets the ends of the suggestions it waits for, as a daemon gives them."""
     for _ in range(seconds):
         for world in worlds.values():
             ids = list_waiting(world.state)
