@@ -222,7 +222,9 @@ class Rig:
         body = {"to": to, "reason": "a test"}
         status, made = await self.ask("POST", f"/v1/targets/{TARGET}/suggestions", body)
         assert status < 300, made
-        return await until(partial(self.suggestion, made["id"]), is_checked, "the engine's answer")
+        return await until(
+            partial(self.suggestion, made["id"]), is_checked, "the engine's answer", self.patience_s
+        )
 
     async def suggestion(self, suggestion: str) -> Document:
         """Empty while the daemon does not answer."""
