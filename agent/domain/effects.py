@@ -1,6 +1,6 @@
 """The effects that the machine requests.
 
-They are numbered, idempotent, and performed only after they are journalled.
+They are idempotent. All but the renewals are numbered, and journalled before they are performed.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Performs effects: each one ends in exactly one event, also on failure."""
+"""Performs effects. A numbered one ends in one event, also on failure; a renewal may end in none."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -87,6 +87,7 @@ class EffectRunner:
     """Held from a read to its event: an event of before a load must not follow the one of after it."""
     _refused: set[str] = field(default_factory=set)  # adapters, as sentences that were logged
     _knobs_kept: bool = True  # whether the latest KeepKnobs succeeded
+    _knobs_at_s: float = 0.0  # when values were last set or renewed on all servers, as the loop's time
 
     def __post_init__(self) -> None:
         self._examiner = Examiner(engine=self.engine, exam=self.exam)
@@ -122,8 +123,8 @@ class EffectRunner:
         if isinstance(effect, KeepAlive):
             self._note_kept(event.why if isinstance(event, EffectFailed) else "")
         if isinstance(effect, KeepKnobs):
-            self._note_knobs(event.why if isinstance(event, EffectFailed) else "")
-        elif event is not None:
+            event = self._note_knobs(effect.change, event.why if isinstance(event, EffectFailed) else "")
+        if event is not None:
             self.emit(event)
         if drifted and self.observe is not None:
             self.emit(await self.observe())
@@ -138,13 +139,20 @@ class EffectRunner:
         self._kept = not why
         self.on_kept(why)
 
-    def _note_knobs(self, why: str) -> None:
-        """Log once that values cannot be kept in force, as while a server starts, and once that they can."""
+    def _note_knobs(self, change: SetKnobs, why: str) -> EffectFailed | None:
+        """Log once that values cannot be kept in force, as while a server starts, and once that they can.
+
+        The change has failed once its lease has ended: until then the servers have its values.
+        """
         if why and self._knobs_kept:
             log.warning("knobs.not_kept", why=why)
         elif not why and not self._knobs_kept:
             log.info("knobs.kept_again")
         self._knobs_kept = not why
+        age_s = asyncio.get_running_loop().time() - self._knobs_at_s
+        if not why or change.lease_s is None or age_s < change.lease_s:
+            return None
+        return EffectFailed(at=self.now(), number=change.number, why=f"the lease could not be renewed: {why}")
 
     def _count(self, effect: Effect, took_s: float, *, failed: bool) -> None:
         leased = isinstance(effect, KeepAlive) and effect.route.leased is not None
@@ -242,13 +250,14 @@ class EffectRunner:
         if isinstance(effect, KeepAdapters):
             return await self._keep_adapters(effect)
         change = effect.change if isinstance(effect, KeepKnobs) else effect
-        number = (change.epoch, change.number)
+        number, began_s = (change.epoch, change.number), asyncio.get_running_loop().time()
         calls = (
             self.engine.set_knobs(server, change.values, number, change.lease_s) for server in change.servers
         )
         for failure in await asyncio.gather(*calls, return_exceptions=True):
             if failure is not None:
                 raise failure
+        self._knobs_at_s = began_s
         return KnobsSet(at=self.now(), number=change.number) if isinstance(effect, SetKnobs) else None
 
     async def _preflight(self, effect: Preflight) -> PreflightResult:

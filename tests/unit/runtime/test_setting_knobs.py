@@ -1,5 +1,6 @@
 """The effects that change knobs of running servers."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -79,6 +80,7 @@ def test_a_server_that_does_not_answer_fails_the_change(tmp_path: Path) -> None:
 
 def test_a_failed_renewal_is_logged_once(tmp_path: Path) -> None:
     async def scenario(engine: FakeEngine, runner: EffectRunner) -> None:
+        await runner.perform(CHANGE)
         engine.hang(OTHER.name)
         await runner.perform(KeepKnobs(change=CHANGE))
         await runner.perform(KeepKnobs(change=CHANGE))
@@ -86,8 +88,29 @@ def test_a_failed_renewal_is_logged_once(tmp_path: Path) -> None:
         await runner.perform(KeepKnobs(change=CHANGE))
 
     with capture_logs() as logs:
-        assert play(tmp_path, scenario) == []
+        assert play(tmp_path, scenario) == [e.KnobsSet]
     assert [line["event"] for line in logs] == ["knobs.not_kept", "knobs.kept_again"]
+
+
+def test_a_lease_that_could_not_be_renewed_until_its_end_fails_the_change(tmp_path: Path) -> None:
+    async def scenario(engine: FakeEngine, runner: EffectRunner) -> None:
+        await runner.perform(CHANGE)
+        engine.hang(OTHER.name)
+        for _ in range(6):
+            await runner.perform(KeepKnobs(change=CHANGE))
+            await asyncio.sleep(1)
+
+    assert play(tmp_path, scenario) == [e.KnobsSet, e.EffectFailed]
+
+
+def test_values_without_a_lease_do_not_fail_while_a_server_does_not_answer(tmp_path: Path) -> None:
+    async def scenario(engine: FakeEngine, runner: EffectRunner) -> None:
+        await runner.perform(replace(CHANGE, lease_s=None))
+        engine.hang(OTHER.name)
+        await asyncio.sleep(60)
+        await runner.perform(KeepKnobs(change=replace(CHANGE, lease_s=None)))
+
+    assert play(tmp_path, scenario) == [e.KnobsSet]
 
 
 def test_the_servers_are_observed_again_once_a_third_party_has_set_values(tmp_path: Path) -> None:
