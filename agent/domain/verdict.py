@@ -13,10 +13,10 @@ from flettner.agent.domain.request_counts import RequestCounts
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """`fail`: green is proved worse. `pass`: better, or not worse, as the step requires. `wait`: neither yet.
-    `futile`: the gain that the change needs cannot be expected any more. `hold`: this second's data is
-    inadmissible."""
+    `futile`: the gain that the change needs cannot be expected any more. `inadmissible`: this second's data
+    proves nothing."""
 
-    kind: Literal["pass", "fail", "wait", "futile", "hold"]
+    kind: Literal["pass", "fail", "wait", "futile", "inadmissible"]
     why: str
     waits: str = ""  # what a pass still lacks, each with its evidence
     lacks_gain: bool = False  # the gain that is needed could have shown, and did not

@@ -118,13 +118,13 @@ def apply_verdict(rules: Rules, state: State, event: Observed, verdict: Verdict)
         return roll_back(state, at, f"at {step.weight} %: {verdict.why}", result="no_gain")
     if verdict.kind == "pass" and not answered_recently(canary.heard_at, at):
         verdict = replace(verdict, kind="wait", why=f"green has answered no request for {FRESH_S:.0f} s")
-    ill = verdict.kind == "hold" and not event.blind and blue_fails_more(state)
+    ill = verdict.kind == "inadmissible" and not event.blind and blue_fails_more(state)
     if at - (canary.step_since or at) > timedelta(seconds=step.at_most_s) and not ill:
         within = f"no verdict at {step.weight} % within {describe_duration(step.at_most_s)}"
         why = f"{within}: {verdict.waits or verdict.why}"
         return roll_back(state, at, why, result="no_gain" if verdict.lacks_gain else "undecided")
-    if verdict.kind == "hold":
-        return hold_step(state, event, verdict.why)
+    if verdict.kind == "inadmissible":
+        return wait_for_evidence(state, event, verdict.why)
     if canary.parked:
         return route_step(replace(state, rollout=replace(canary, parked="")))
     if verdict.kind == "pass":
@@ -134,7 +134,7 @@ def apply_verdict(rules: Rules, state: State, event: Observed, verdict: Verdict)
     return keep_alive(state, at)
 
 
-def hold_step(state: State, event: Observed, why: str) -> Transition:
+def wait_for_evidence(state: State, event: Observed, why: str) -> Transition:
     """Wait without a verdict; after SUSPEND_AFTER_S without evidence green gets no traffic.
 
     Keep green's share if blue fails more, because the share would go to blue.

@@ -55,7 +55,7 @@ def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: dat
     if rules.strategy in HOT_FIRST:
         hot = preflight_hot(rules, asked, suggestion)
         if rules.strategy == "hot" or not hot.problem:
-            return answer_check(rules, asked, suggestion, hot, at)
+            return conclude_preflight(rules, asked, suggestion, hot, at)
     to = suggestion.proposal.to
     asks = Preflight(
         number=0,
@@ -148,7 +148,7 @@ def plan_at(
 
 def on_preflighted(rules: Rules, state: State, event: Preflighted) -> Transition:
     preflight = _note_restart(rules, state, state.checking, event.preflight)
-    return answer_check(rules, state, state.checking, preflight, event.at)
+    return conclude_preflight(rules, state, state.checking, preflight, event.at)
 
 
 def _note_restart(
@@ -161,7 +161,7 @@ def _note_restart(
     return replace(preflight, notes=(f"with a restart: {why}", *preflight.notes)) if why else preflight
 
 
-def answer_check(
+def conclude_preflight(
     rules: Rules, state: State, suggestion: Suggestion, preflight: PreflightResult, at: datetime
 ) -> Transition:
     """Propose the checked change; in `auto` mode an auto-class change inside its bounds needs no approval."""

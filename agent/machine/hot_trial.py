@@ -91,8 +91,8 @@ def _apply_verdict(state: State, at: datetime, verdict: Verdict) -> Transition:
         why = f"no verdict within {describe_duration(limit_s)}: {verdict.waits or verdict.why}"
         shown = change.trial.results >= ENOUGH_BLOCKS
         return take_back(state, at, why, result="no_gain" if verdict.lacks_gain and shown else "undecided")
-    if (verdict.kind == "hold") is not state.note.startswith(HELD):
-        note = f"{HELD}: {verdict.why}" if verdict.kind == "hold" else "blocks count again"
+    if (verdict.kind == "inadmissible") is not state.note.startswith(HELD):
+        note = f"{HELD}: {verdict.why}" if verdict.kind == "inadmissible" else "blocks count again"
         state = replace(state, note=note)
     arm = change.trial.arm
     if arm_in_force(state) in (None, arm):

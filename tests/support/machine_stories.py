@@ -90,7 +90,9 @@ class CountingJudge:
     ) -> tuple[CanaryEvidence, Verdict]:
         del slo, blue, baseline
         if observation.blind:
-            return replace(evidence, held_s=evidence.held_s + 1), Verdict(kind="hold", why=observation.blind)
+            return replace(evidence, held_s=evidence.held_s + 1), Verdict(
+                kind="inadmissible", why=observation.blind
+            )
         evidence = replace(evidence, valid_s=evidence.valid_s + 1, held_s=0.0)
         if green.errors:
             return evidence, Verdict(kind="fail", why=f"{green.errors} of {green.total} requests failed")

@@ -102,7 +102,7 @@ def update_blocks(trial: BlockTrial, second: BlockSecond, *, slo: Slo) -> tuple[
     if any(engine.restarted for engine in second.engines):
         return trial, Verdict(kind="fail", why="the server exited and was started again by something else")
     if why := _inadmissible(second):
-        return replace(drop_blocks(trial), held_s=trial.held_s + 1.0), Verdict(kind="hold", why=why)
+        return replace(drop_blocks(trial), held_s=trial.held_s + 1.0), Verdict(kind="inadmissible", why=why)
     trial = add_second(replace(trial, held_s=0.0), second, slo)
     if why := _violation(trial):
         return trial, Verdict(kind="fail", why=f"the candidate is worse: {why}")

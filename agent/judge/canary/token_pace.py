@@ -35,7 +35,7 @@ def compare_pace(green: RequestCounts, blue: RequestCounts, phi: float) -> tuple
 def require_pace(verdict: Verdict, green: RequestCounts, blue: RequestCounts, phi: float) -> Verdict:
     """The verdict on a release that must be as fast. Its own failure stays, and it passes only if shown."""
     compared = compare_pace(green, blue, phi)
-    if compared is None or verdict.kind in {"fail", "hold"}:
+    if compared is None or verdict.kind in {"fail", "inadmissible"}:
         return verdict
     difference, error = compared
     if difference - Z_SLOWER * error > log(1 + SLOWER):

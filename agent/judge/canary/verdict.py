@@ -109,7 +109,7 @@ class AnytimeJudge:
         )
         if hold.all:
             evidence = replace(evidence, held_s=evidence.held_s + 1.0)
-            return evidence, Verdict(kind="hold", why=hold.all, bad=bad)
+            return evidence, Verdict(kind="inadmissible", why=hold.all, bad=bad)
         evidence = replace(evidence, held_s=0.0)
         evidence = add_observation(
             evidence, observation, step=step, slo=slo, green=green, baseline=baseline, hold=hold

@@ -238,7 +238,7 @@ def test_without_data_the_present_values_return_and_the_open_blocks_are_dropped(
     before = split.trial
     verdict = split.second(lambda _: BAD, **missing)  # type: ignore[arg-type]
 
-    assert verdict.kind == "hold"
+    assert verdict.kind == "inadmissible"
     assert split.trial.arm == "present"
     assert (split.trial.blocks, split.trial.held_s) == ((), 1.0)
     assert log_better(split.trial) == log_better(before)

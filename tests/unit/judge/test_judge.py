@@ -186,7 +186,7 @@ def test_a_blind_period_holds_the_step_and_does_not_count() -> None:
     before = canary.evidence
     for _ in range(100):
         canary.update(served(5), served(5), blind="Envoy has closed its connection")
-    assert canary.verdict.kind == "hold"
+    assert canary.verdict.kind == "inadmissible"
     assert "Envoy has closed" in canary.verdict.why
     assert canary.evidence.held_s == 100
     assert canary.evidence.valid_s == before.valid_s
