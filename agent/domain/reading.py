@@ -160,6 +160,7 @@ class SourceState:
 
     at: datetime
     source: str  # "vllm_metrics chat-r0", "nvidia_smi"
+    server: str = ""  # that does not answer while the source is lost; empty: it says nothing of a server
     available: bool
     why: str = ""
     answers: bool = False  # it is not available, although it answers: what it says cannot be used

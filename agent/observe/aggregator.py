@@ -230,13 +230,13 @@ class Aggregator:
         return dict(self._sources)
 
     def forget(self, server: str) -> None:
-        """Drop a retired server and its own sources ("vllm_metrics chat-r0")."""
+        """Drop a retired server and its own sources."""
         self._servers.pop(server, None)
         for source in self._own_sources(server):
             del self._sources[source.source]
 
     def _own_sources(self, server: str) -> list[SourceState]:
-        return [source for name, source in self._sources.items() if name.split()[-1:] == [server]]
+        return [source for source in self._sources.values() if source.server == server]
 
     def take_request_counts(self, at: datetime) -> dict[str, RequestCounts]:
         """Return each server's request counts since the last call, without servers that had no requests."""
@@ -271,7 +271,7 @@ class Aggregator:
     def take_liveness(self, at: datetime) -> dict[str, EngineLiveness]:
         """Return the state of each server's engine and its activity since the last call."""
         engines = {
-            name.split()[-1]: EngineLiveness(
+            source.server: EngineLiveness(
                 age_s=(at - source.at).total_seconds(),
                 running=0,
                 waiting=0,
@@ -279,8 +279,8 @@ class Aggregator:
                 lost=not source.answers,
                 unusable=source.why if source.answers else "",
             )
-            for name, source in self._sources.items()
-            if not source.available
+            for source in self._sources.values()
+            if source.server and not source.available
         }
         for name, server in self._servers.items():
             if (engine := server.take_liveness(at)) is not None:

@@ -16,8 +16,18 @@ class SourceReporter:
     initial: bool | None = True
     states: dict[str, bool] = field(default_factory=dict)
 
-    def report(self, source: str, *, available: bool, why: str = "", answers: bool = False) -> None:
+    def report(
+        self, source: str, *, available: bool, why: str = "", answers: bool = False, server: str = ""
+    ) -> None:
         if self.states.get(source, self.initial) is not available:
             self.states[source] = available
-            state = SourceState(at=self.now(), source=source, available=available, why=why, answers=answers)
-            self.emit(state)
+            self.emit(
+                SourceState(
+                    at=self.now(),
+                    source=source,
+                    server=server,
+                    available=available,
+                    why=why,
+                    answers=answers,
+                )
+            )

@@ -236,7 +236,7 @@ class _Source:
 
     def _report(self, *, available: bool, why: str = "", answers: bool = False) -> None:
         source = f"vllm_metrics {self._server}"
-        self._reporter.report(source, available=available, why=why, answers=answers)
+        self._reporter.report(source, available=available, why=why, answers=answers, server=self._server)
 
 
 def _parse_version(body: bytes) -> str | None:

@@ -40,7 +40,15 @@ class Metrics:
                     answers = world.answers(server.name)
                     if answers is (server.name in silent):
                         source = f"vllm_metrics {server.name}"
-                        emit(SourceState(at=now(), source=source, available=answers, why="no answer"))
+                        emit(
+                            SourceState(
+                                at=now(),
+                                source=source,
+                                server=server.name,
+                                available=answers,
+                                why="no answer",
+                            )
+                        )
                         silent ^= {server.name}
                     if answers:
                         emit(self._scrape(server.name, now))

@@ -507,7 +507,7 @@ def test_liveness_has_the_last_state_and_counts_each_scrape_once() -> None:
 def test_a_server_with_an_unusable_page_is_not_lost(answers: bool) -> None:
     never, before = folded(), folded(scrape(1))
     gone = SourceState(
-        at=second(2), source="vllm_metrics r0", available=False, why="no load", answers=answers
+        at=second(2), source="vllm_metrics r0", server="r0", available=False, why="no load", answers=answers
     )
     for fold in (never, before):
         fold.add(gone)
@@ -567,6 +567,16 @@ def test_unread_request_counts_are_bounded() -> None:
     assert fold.take_request_counts(second(1))["r0"].total == PENDING * 2 + 1
 
 
+def test_a_lost_source_of_no_server_is_no_lost_server() -> None:
+    fold = folded(scrape(1))
+    fold.add(SourceState(at=second(2), source="prometheus r0", available=False, why="no such query"))
+    fold.add(SourceState(at=second(2), source="nvidia_smi", available=False, why="no such command"))
+
+    engines = fold.take_liveness(second(3))
+
+    assert {name: engine.lost for name, engine in engines.items()} == {"r0": False}
+
+
 def test_old_readings_leave_the_window() -> None:
     fold = Aggregator()
     for number in range(1000):
@@ -579,7 +589,7 @@ def test_old_readings_leave_the_window() -> None:
 
 def test_a_silent_or_retired_server_is_forgotten() -> None:
     fold = folded(scrape(1), replace(scrape(1), server="r1"))
-    fold.add(SourceState(at=second(1), source="vllm_metrics r1", available=True))
+    fold.add(SourceState(at=second(1), source="vllm_metrics r1", server="r1", available=True))
     fold.add(SourceState(at=second(1), source="nvidia_smi", available=True))
     fold.forget("r1")
 

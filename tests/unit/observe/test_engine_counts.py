@@ -125,9 +125,13 @@ def test_a_server_that_cannot_be_read_makes_its_target_blind() -> None:
     aggregator = Aggregator(counted_by="engine")
     aggregator.add(sample({"stop": 4}))
 
-    aggregator.add(SourceState(at=NOON, source="vllm_metrics chat-r1", available=False, why="timed out"))
+    aggregator.add(
+        SourceState(
+            at=NOON, source="vllm_metrics chat-r1", server="chat-r1", available=False, why="timed out"
+        )
+    )
     lost = aggregator.blind
-    aggregator.add(SourceState(at=NOON, source="vllm_metrics chat-r1", available=True))
+    aggregator.add(SourceState(at=NOON, source="vllm_metrics chat-r1", server="chat-r1", available=True))
 
     assert lost == "vllm_metrics chat-r1: timed out"
     assert aggregator.blind == ""
