@@ -41,14 +41,21 @@ async def test_suggests_tries_and_promotes_a_higher_max_num_seqs(
         rollout = await rig.ended(str(made["id"]))
         servers = await rig.consistent_servers()
 
-    assert made["from"] == {"max_num_seqs": 2}, made
+    assert made["from"]["max_num_seqs"] == 2, made
     assert (rollout["outcome"], rollout["lost"], servers) == ("promoted", 0, ["chat-r1"]), rollout
     assert lost(traffic) == []
     assert set(answers) == {"200"}
-    old, new = before["Config"]["Cmd"], (await rig.container("chat-r1"))["Config"]["Cmd"]
     assert made["to"]["max_num_seqs"] > 2
+    old, new = before["Config"]["Cmd"], (await rig.container("chat-r1"))["Config"]["Cmd"]
     value = old.index("--max-num-seqs") + 1
-    assert new == [*old[:value], str(made["to"]["max_num_seqs"]), *old[value + 1 :]]
+    assert without_eager(new) == without_eager(
+        [*old[:value], str(made["to"]["max_num_seqs"]), *old[value + 1 :]]
+    )
+
+
+def without_eager(command: list[str]) -> list[str]:
+    """The command without what a second cause (G1) changes where the machine is slow."""
+    return [word for word in command if word not in {"--enforce-eager", "--no-enforce-eager"}]
 
 
 async def suggested(rig: DockerRig) -> Document:
