@@ -13,6 +13,7 @@ from functools import partial
 from aiohttp import web
 
 from flettner.agent.api.problems import RequestRefusedError
+from flettner.agent.api.request_parsing import read_body
 from flettner.agent.audit.history import Accepted
 from flettner.agent.domain.state import State
 
@@ -52,7 +53,7 @@ class IdempotencyKeys:
         """The response of `work`, or the stored one of the same request and caller.
 
         Raises RequestRefusedError: 400 without a key if one is `needed`, 409 while the first is in progress
-        and for the key of another request, 422 for a malformed key.
+        and for the key of another request, 422 for a malformed key; 400, 408, 413 and 415 for the body.
         """
         key = request.headers.get(HEADER)
         if key is None and needed:
@@ -64,7 +65,8 @@ class IdempotencyKeys:
             raise RequestRefusedError(
                 422, f"{HEADER} must be 1 to 128 printable ASCII characters without spaces."
             )
-        name, asked = _hash(caller.encode(), key.encode()), _hash(request.path.encode(), await request.read())
+        body = await read_body(request)
+        name, asked = _hash(caller.encode(), key.encode()), _hash(request.path.encode(), body)
         earlier = self._kept.get(name)
         if earlier is not None:
             return _again(earlier, asked)

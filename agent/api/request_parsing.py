@@ -51,16 +51,18 @@ Comment = Annotated[
 
 async def body_of(request: web.Request, kind: type[BaseModel]) -> BaseModel:
     """Raises RequestRefusedError (400, 408, 413, 415 or 422)."""
-    coding = request.headers.get("Content-Encoding", "identity")
-    if request.content_type != "application/json" or coding.lower() != "identity":
-        raise RequestRefusedError(
-            415,
-            "Send the body as `Content-Type: application/json`, not compressed.",
-            headers={"Accept": "application/json"},
-        )
+    if request.content_type != "application/json":
+        raise _unsupported()
+    return _valid(kind, _json(await read_body(request)), "body")
+
+
+async def read_body(request: web.Request) -> bytes:
+    """Raises RequestRefusedError (400, 408, 413 or 415)."""
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise _unsupported()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            raw = await request.read()
+            return await request.read()
     except TimeoutError as error:
         detail = f"The body did not arrive within {BODY_TIMEOUT_S:g} s; send it at once."
         raise RequestRefusedError(408, detail, headers={"Connection": "close"}) from error
@@ -68,7 +70,14 @@ async def body_of(request: web.Request, kind: type[BaseModel]) -> BaseModel:
         raise RequestRefusedError(
             400, "The body ended early or is badly framed.", headers={"Connection": "close"}
         ) from error
-    return _valid(kind, _json(raw), "body")
+
+
+def _unsupported() -> RequestRefusedError:
+    return RequestRefusedError(
+        415,
+        "Send the body as `Content-Type: application/json`, not compressed.",
+        headers={"Accept": "application/json"},
+    )
 
 
 def query_of(request: web.Request, kind: type[BaseModel]) -> BaseModel:

@@ -217,12 +217,15 @@ def test_refuses_an_invalid_query(admin: tuple[int, str], query: str) -> None:
 
 HEAD = "POST /v1/targets/chat/suggestions HTTP/1.1\r\nHost: localhost\r\nAuthorization: {bearer}\r\n"
 TYPED = HEAD + "Content-Type: application/json\r\n"
+KEYED = TYPED + "Idempotency-Key: first\r\n"
 
 
 @pytest.mark.parametrize(
     ("text", "status"),
     [
         (TYPED + "Transfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\nzz\r\n", 400),
+        (KEYED + "Transfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\nzz\r\n", 400),
+        (KEYED + "Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{{}}", 415),
         (TYPED + "Expect: a miracle\r\nContent-Length: 2\r\n\r\n{{}}", 417),
         (TYPED + "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{{}}", 100),
         (TYPED + "Transfer-Encoding: chunked\r\n\r\n" + ("2000\r\n" + " " * 0x2000 + "\r\n") * 9, 413),
@@ -235,7 +238,8 @@ TYPED = HEAD + "Content-Type: application/json\r\n"
         ("\x16\x03\x01\x02\r\n\r\n", 400),
     ],
     ids=[
-        "bad chunk", "expectation", "continue", "endless chunks", "endless body", "no host", "two hosts",
+        "bad chunk", "bad chunk with a key", "no gzip with a key", "expectation", "continue",
+        "endless chunks", "endless body", "no host", "two hosts",
         "absolute target", "long header", "many headers", "tls",
     ],
 )  # fmt: skip
@@ -248,13 +252,14 @@ def test_refuses_malformed_raw_requests(admin: tuple[int, str], text: str, statu
     assert int(answer.split()[1]) == status
 
 
+@pytest.mark.parametrize("head", [TYPED, KEYED], ids=["no key", "key"])
 def test_times_out_on_a_body_that_never_arrives(
-    admin: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+    admin: tuple[int, str], monkeypatch: pytest.MonkeyPatch, head: str
 ) -> None:
     monkeypatch.setattr(request_parsing, "BODY_TIMEOUT_S", 0.1)
     port, bearer = admin
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-        connection.sendall((TYPED + "Content-Length: 10\r\n\r\n{{").format(bearer=bearer).encode())
+        connection.sendall((head + "Content-Length: 10\r\n\r\n{{").format(bearer=bearer).encode())
         answer = b""
         while part := connection.recv(65536):  # and then it is closed
             answer += part
