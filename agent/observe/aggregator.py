@@ -444,10 +444,7 @@ def _token_rate(window: SampleWindow, metric: str, increases: Sequence[float]) -
 
 
 def _count_outcomes(records: Iterable[Record]) -> dict[RequestOutcome, int]:
-    counts: dict[RequestOutcome, int] = {}
-    for record in records:
-        counts[record.request.outcome] = counts.get(record.request.outcome, 0) + 1
-    return counts
+    return dict(Counter([record.request.outcome for record in records]))
 
 
 def summarize_health(window: SampleWindow) -> Health:

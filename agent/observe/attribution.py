@@ -130,20 +130,18 @@ def _excess_batch(samples: Sequence[EngineSample]) -> float:
     return sum(count * count for count in running) / total - total / len(running) if total else 0.0
 
 
-def clumping(late: Sequence[tuple[float, bool]], span_s: float, bins: int = 10) -> float:
+def clumping(late: Iterable[tuple[float, bool]], span_s: float, bins: int = 10) -> float:
     """The design effect of late requests: Pearson's dispersion over tenths of the window, at least 1.
 
     `late`: when each request ended, in seconds, and whether it was late.
     """
-    share = sum(bad for _, bad in late) / len(late) if late else 0.0
-    if not 0 < share < 1:
-        return 1.0
     counts: dict[int, tuple[int, int]] = {}
     for at_s, bad in late:
         place = int(at_s / span_s * bins)
         of, worse = counts.get(place, (0, 0))
         counts[place] = of + 1, worse + bad
-    if len(counts) < bins // 2:
+    share = sum(bad for _, bad in counts.values()) / max(1, sum(of for of, _ in counts.values()))
+    if not 0 < share < 1 or len(counts) < bins // 2:
         return 1.0
     squares = sum((bad - of * share) ** 2 / of for of, bad in counts.values())
     return max(1.0, squares / (share * (1 - share)) / (len(counts) - 1))

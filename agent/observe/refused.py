@@ -12,9 +12,9 @@ NEARLY_ALL = 0.9  # of the accepted requests
 def summarize_refused(requests: Sequence[Request]) -> RefusedRequests | None:
     """None if no request was refused with that status."""
     refused = [request for request in requests if request.status == INVALID]
-    accepted = [request for request in requests if request.outcome == "ok"]
     if not refused:
         return None
+    accepted = [request for request in requests if request.outcome == "ok"]
     sizes = [request.request_bytes for request in refused if request.request_bytes is not None]
     usual = [request.request_bytes for request in accepted if request.request_bytes is not None]
     counted = len(sizes) == len(refused) and len(usual) == len(accepted)
