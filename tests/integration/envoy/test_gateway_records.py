@@ -105,12 +105,6 @@ async def green() -> AsyncIterator[Backend]:
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        yield session
-
-
-@pytest.fixture
 def fleet(tmp_path: Path, blue: Backend, green: Backend) -> Fleet:
     return Fleet(state_dir=tmp_path / "chat", up=[blue.server, green.server])
 

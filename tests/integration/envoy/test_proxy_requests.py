@@ -102,18 +102,6 @@ async def sensor(received: SensorOutput) -> AsyncIterator[ProxyRequests]:
 
 
 @pytest.fixture
-async def blue() -> AsyncIterator[Backend]:
-    async with Backend("chat-r1") as backend:
-        yield backend
-
-
-@pytest.fixture
-async def green() -> AsyncIterator[Backend]:
-    async with Backend("chat-r2") as backend:
-        yield backend
-
-
-@pytest.fixture
 async def traffic(tmp_path: Path, blue: Backend, green: Backend) -> AsyncIterator[EnvoyTraffic]:
     """All traffic to green; requests that green fails before a response are retried on blue."""
     unbound = EnvoyPlugin(listen=f"127.0.0.1:{free_port()}", report_every_s=0.25)
@@ -124,13 +112,6 @@ async def traffic(tmp_path: Path, blue: Backend, green: Backend) -> AsyncIterato
     )
     yield bound
     await bound.stop()
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[aiohttp.ClientSession]:
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session:
-        yield session
 
 
 @pytest.mark.usefixtures("sensor")

@@ -24,7 +24,6 @@ STALLED = "watches stall"
 _TAKES_S = (0.005, 0.08)
 _SLOW_S = (1.0, 20.0)
 _LATE_S = 8.0
-_NEVER_S = 600.0
 _PROBE_S = (0.005, 0.05)
 _WARM_UP_S = (0.5, 1.5)
 _CONFIG = cache(KubeConfig.from_file)  # a file that does not change; half of the time would be its parsing

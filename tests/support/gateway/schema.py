@@ -25,7 +25,6 @@ def _of(properties: Json, *required: str) -> Json:
 
 
 _FILTER: Json = _of({"type": _TEXT}) | {"x-kubernetes-preserve-unknown-fields": True}
-_NO_REDIRECT: Json = {"not": {"enum": ["RequestRedirect"]}}
 _NOT_A_SERVICE: list[Json] = [
     {"properties": {"kind": {"not": {"enum": ["Service"]}}}},
     {"required": ["group"], "properties": {"group": {"minLength": 1}}},
