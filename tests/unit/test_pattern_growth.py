@@ -22,48 +22,39 @@ PACKAGES = sorted(
     path.name for path in Path(flettner.__path__[0]).iterdir() if path.is_dir() and path.name != "__pycache__"
 )
 METHODS = ("search", "match", "fullmatch", "finditer", "findall", "split", "sub", "subn")
+FILES = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
+A_CALL = re.compile(rf"\.(?:{'|'.join(METHODS)})\b")
 
 Use = tuple[str, int, str]  # pattern, flags, method
 
 
 @cache
-def sources() -> Mapping[Path, ast.Module]:
-    files = (file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py")))
-    return {file: ast.parse(file.read_text()) for file in files}
-
-
-@cache
-def methods_of() -> Mapping[str, set[str]]:
-    """The methods that are called of each name, such as `_NUMBER.fullmatch`."""
-    called: dict[str, set[str]] = defaultdict(set)
-    for tree in sources().values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and node.attr in METHODS:
-                called[ast.unparse(node.value).rpartition(".")[2]].add(node.attr)
-    return called
-
-
-def inline() -> Iterator[Use]:
-    """Of calls such as `re.search("...", text)`."""
-    for tree in sources().values():
-        for node in ast.walk(tree):
+def calls() -> tuple[Mapping[str, set[str]], list[Use]]:
+    """The methods called of a name, such as `_NUMBER.fullmatch`; and each `re.search("...", text)`."""
+    called, inline = defaultdict[str, set[str]](set), list[Use]()
+    for file in FILES:
+        text = file.read_text()
+        for node in ast.walk(ast.parse(text)) if A_CALL.search(text) else ():
             match node:
+                case ast.Attribute(attr=method) if method in METHODS:
+                    called[ast.unparse(node.value).rpartition(".")[2]].add(method)
                 case ast.Call(
                     func=ast.Attribute(value=ast.Name("re"), attr=method),
-                    args=[ast.Constant(str() as text), *_],
+                    args=[ast.Constant(str() as pattern), *_],
                 ) if method in METHODS:
-                    yield text, 0, method
+                    inline.append((pattern, 0, method))
+    return called, inline
 
 
 def compiled() -> Iterator[Use]:
     """Of module variables, and of those in tuples, mappings and the recognisers of lint."""
-    for file in sources():
+    for file in FILES:
         if file.name == "__main__.py":
             continue
         name = ".".join(("flettner", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
         for variable, value in vars(importlib.import_module(name)).items():
             single = isinstance(value, re.Pattern)
-            uses = methods_of().get(variable, {"search"}) if single else {"search"}
+            uses = calls()[0].get(variable, {"search"}) if single else {"search"}
             for pattern in _patterns(value):
                 if isinstance(pattern.pattern, str):
                     yield from ((pattern.pattern, pattern.flags & ~re.UNICODE, method) for method in uses)
@@ -85,7 +76,7 @@ def _patterns(value: object) -> Iterator[re.Pattern[str]]:
             pass
 
 
-@pytest.mark.parametrize("use", sorted({*inline(), *compiled()}), ids=lambda use: f"{use[2]} {use[0][:60]}")
+@pytest.mark.parametrize("use", sorted({*calls()[1], *compiled()}), ids=lambda use: f"{use[2]} {use[0][:60]}")
 def test_the_time_of_a_pattern_is_linear_in_the_text(use: Use) -> None:
     text, flags, method = use
     pattern = re.compile(text, flags)
