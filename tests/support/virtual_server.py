@@ -18,7 +18,7 @@ from flettner.simulator.scheduler import ScheduledStep, SimulatedRequest
 from flettner.simulator.server import build_server
 from flettner.simulator.step_time import StepWork
 from flettner.vllm_facts.metrics.page_totals import PageTotals
-from flettner.vllm_facts.metrics.totals import totals
+from flettner.vllm_facts.metrics.totals import PageReader
 
 STALLED_AFTER_S = 60.0  # as the default of the sensor `proxy_requests`
 BYTES_PER_TOKEN = 4  # of a request's body
@@ -70,6 +70,7 @@ class VirtualServer:
         self._records: list[Request] = []
         self._ended: list[Ended] = []
         self._page: tuple[PageTotals, float] | None = None
+        self._pages = PageReader()
         self.new_limits: Callable[[], Mapping[str, Value] | None] = lambda: None  # since the last call
         self._began_s = now_s  # of the current step
         self.steps: deque[tuple[float, StepRecord]] = deque(maxlen=MOST_STEPS)  # with the time of their end
@@ -200,7 +201,7 @@ class VirtualServer:
 
     def scrape(self, at: datetime, at_s: float) -> EngineSample:
         """Return what the sensor `vllm_metrics` emits for the page."""
-        after = totals(self.metrics.text(self.scheduler).encode())
+        after = self._pages.totals(self.metrics.text(self.scheduler).encode())
         before, before_s = self._page or (None, at_s)
         self._page = after, at_s
         return sample(before, after, at=at, server=self.name, interval_s=at_s - before_s, version=VERSION)
