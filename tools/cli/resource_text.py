@@ -179,6 +179,7 @@ def format_rollouts(rollouts: Sequence[Json]) -> str:
             rollout["bad_exposed"],
             rollout["exposed"]["errors"],
             rollout["exposed"]["stalled"],
+            rollout["lost"],
             format_time(rollout["started_at"]),
         )
         for rollout in rollouts
@@ -192,7 +193,7 @@ def format_rollouts(rollouts: Sequence[Json]) -> str:
     if len(rollouts) > 1 and width is not None:
         reasons = [clip(reason, width) for reason in reasons]
     text = format_table(
-        ("ID", "TARGET", "STATE", "STEP", "EXPOSED", "BAD", "FAILED", "STALLED", "STARTED"), rows
+        ("ID", "TARGET", "STATE", "STEP", "EXPOSED", "BAD", "FAILED", "STALLED", "LOST", "STARTED"), rows
     )
     return text + ("\n" if reasons else "") + "".join(map(format_sentence, reasons))
 

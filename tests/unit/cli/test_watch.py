@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from flettner.agent.api.tokens import Tokens
+from flettner.tools.cli.resource_text import format_rollouts
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.rig import FLETTNER
 from tests.support.served_api import served
@@ -83,9 +84,12 @@ def test_lists_rollouts(run: Run, daemon: FakeDaemonView) -> None:
     run("approve", made.id, "--digest", made.digest)
 
     head, row = run("rollouts")[1].splitlines()
-    assert head.split() == ["ID", "TARGET", "STATE", "STEP", "EXPOSED", "BAD", "FAILED", "STALLED", "STARTED"]
+    columns = ["ID", "TARGET", "STATE", "STEP", "EXPOSED", "BAD", "FAILED", "STALLED", "LOST", "STARTED"]
+    assert head.split() == columns
     assert row.split()[:4] == ["chat-o1", "chat", "launching", "1"]
-    assert json.loads(run("rollouts", "chat-o1", "--json")[1])["id"] == "chat-o1"
+    document = json.loads(run("rollouts", "chat-o1", "--json")[1])
+    assert document["id"] == "chat-o1"
+    assert format_rollouts([{**document, "lost": 3}]).splitlines()[1].split()[-4] == "3"
     assert run("rollouts", "--outcome", "promoted")[1] == "no rollouts\n"
     assert run("rollouts", "chat-o9")[0] == 1
 
