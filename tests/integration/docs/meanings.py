@@ -75,7 +75,7 @@ MEANINGS = {
     "unless an operator proposed them",
     "targets.rollout.cooldown": "between two changes",
     "targets.rollout.suggestion_ttl": "lifetime of a suggestion",
-    "targets.rollout.changes_per_day": "maximum; 0: none",
+    "targets.rollout.changes_per_day": "maximum of what policies suggest; 0: none",
     "targets.rollout.hot_changes_per_day": "the same for `hot` changes, which are counted apart",
     "windows.timezone": "whose wall clock the periods follow; summer time included",
     "windows.allowed": "rollouts start in these periods only; empty: always. `Mon-Fri 09:00-17:00`, "
