@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import flettner
+from flettner.agent.config.plugin_tables import POLICIES
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.plugins import loader
 
@@ -129,6 +130,11 @@ def test_every_shipped_plugin_can_be_loaded(kind: str) -> None:
 
     assert names
     assert all(loader.options_of(loader.load_plugin(kind, name)) is not None for name in names)
+
+
+def test_every_shipped_policy_is_on_unless_the_file_turns_it_off() -> None:
+    """Only `model` waits for `[policies] model = true`."""
+    assert {*loader.shipped_plugins("policies")} == {*POLICIES, "model"}
 
 
 def test_every_traffic_plugin_says_whether_it_counts_requests() -> None:
