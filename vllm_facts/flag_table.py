@@ -1,7 +1,7 @@
 """How vLLM's argument parser reads each flag: number and type of its values, and other names of the flag.
 
 Flags of the newest release come from its table, older and newer ones from the catalogue and the list of
-removed flags, so that the command lines of vLLM 0.11 to 0.33 can be read.
+removed flags, so that the command lines of all these releases can be read.
 """
 
 from flettner.vllm_facts.deprecated_flags import RENAMED

@@ -1,6 +1,6 @@
 """The catalogue of knobs: meaning, range, releases and cost of a change of each vLLM flag.
 
-Covers vLLM 0.11 to 0.33, from its sources. The preflight check asks the installed vLLM itself. A change of a
+The facts are from vLLM's sources. The preflight check asks the installed vLLM itself. A change of a
 knob whose value is not part of the compile-cache key starts warm; a cold one compiles once per new value.
 """
 

@@ -1,7 +1,8 @@
 """CANARY, every second: ask the judge for a verdict on green, and advance it or roll it back.
 
-`apply_verdict` is where a rollback is decided on evidence. Other modules decide on events of green's server:
-launching on its start and its loss, replacing and promoting on its share in the last steps.
+`apply_verdict` is where a rollback is decided on evidence. Other modules decide on events: launching on
+green's start, its loss and an abort, answer_check on its answers, windows on the edge of a window, replacing
+and promoting on the last steps, recovering on a restart of the daemon, and hot_trial where no server starts.
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
 """Log lines of a vLLM server that show a problem of its flags (rules F1 to F5 and F8).
 
-The patterns match vLLM 0.11 to 0.33; lines that no pattern matches are ignored.
+The patterns match the releases of the catalogue; lines that no pattern matches are ignored.
 """
 
 import re

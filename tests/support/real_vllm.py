@@ -13,7 +13,8 @@ from flettner.actuators.process.plugin import ProcessPlugin
 from tests.support.process_rig import free_ports, site
 
 REPOSITORY = Path(__file__).parents[2]
-DEFAULT_RELEASE = "0.32.0"  # of examples/vllm_cpu.sh
+_INSTALLER = (REPOSITORY / "examples/vllm_cpu.sh").read_text(encoding="utf-8")
+DEFAULT_RELEASE = _INSTALLER.partition("${VLLM_CPU_VERSION:-")[2].partition("}")[0]
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
 
 

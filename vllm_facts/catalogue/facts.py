@@ -44,7 +44,7 @@ class Default:
 class KnobFacts:
     """One flag of `vllm serve`.
 
-    `since` and `removed`: the first minor release with and without the flag; None: outside 0.11 to 0.33.
+    `since` and `removed`: the first minor release with and without the flag; None: before 0.11, or none yet.
     """
 
     name: Knob

@@ -1,4 +1,4 @@
-"""The names of vLLM's metrics from version 0.11 to 0.33, newest first, by the field that they fill.
+"""The names of vLLM's metrics in all releases from 0.11, newest first, by the field that they fill.
 
 A server with an old and a new name counts once.
 """

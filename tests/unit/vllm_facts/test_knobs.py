@@ -8,10 +8,10 @@ from flettner.vllm_facts import flag_table
 from flettner.vllm_facts.deprecated_flags import RENAMED
 from flettner.vllm_facts.flag_parser import edit_flags, parse_setting
 from flettner.vllm_facts.knobs import KNOBS, KnobFacts, alters_outputs, release_of
-from flettner.vllm_facts.releases import FLAGS, TABLE
+from flettner.vllm_facts.releases import FLAGS, RELEASE, TABLE
 from flettner.vllm_facts.values import Value
 
-NOW = "0.32.0"
+NOW = f"{RELEASE[0]}.{RELEASE[1]}.0"
 EXAMPLES: dict[str, Value] = {
     "attention_backend": "FLASH_ATTN",
     "spec_method": "ngram",
