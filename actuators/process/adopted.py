@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pwd
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -56,7 +57,10 @@ def obstacle_to_ending(address: Address) -> str:
     listener = procfs.find_listener(address.port)
     if listener is None:
         whose = f"belongs to user {user}" if user != os.geteuid() else "is hidden from this user"
-        return f"its process cannot be seen ({whose}), so flettner could never retire it: {_TO_DO}"
+        return (
+            f"its process cannot be seen ({whose}): its flags are known from `command` only, and flettner "
+            f"could never retire it: {_TO_DO}"
+        )
     if not may_signal(listener):
         return f"process {listener.pid} belongs to another user, so flettner could never retire it: {_TO_DO}"
     return ""
@@ -114,6 +118,7 @@ def _described(address: Address, site: Site, command: Sequence[str]) -> Sequence
 async def find_unmanaged_servers() -> FoundServers:
     """Return the processes that serve vLLM on a port of plain HTTP, each with its `[targets.engine]` options.
 
+    The options have the command line of a process that the service, as the user flettner, cannot read.
     Processes in containers are left to the docker engine.
     """
     return FoundServers(servers=await asyncio.to_thread(_find_servers))
@@ -131,7 +136,16 @@ def _server_of(process: procfs.Process) -> Iterator[tuple[Server, Mapping[str, o
     with suppress(FlagError):
         server = Server(name=str(process.pid), setting=parse_setting(argv), address=str(address), ours=False)
         if procfs.listening_user(address.port) is not None:
-            yield server, {"serving": f"http://{address}"}
+            hidden = {"command": argv} if _is_hidden_from_the_service(process.pid) else {}
+            yield server, {"serving": f"http://{address}", **hidden}
+
+
+def _is_hidden_from_the_service(pid: int) -> bool:
+    """Whether the service cannot read what this user reads of a process: it belongs to a third one."""
+    readers = {os.geteuid()}
+    with suppress(KeyError):
+        readers.add(pwd.getpwnam("flettner").pw_uid)
+    return procfs.user_of(pid).isdisjoint(readers)
 
 
 def _is_contained(pid: int) -> bool:

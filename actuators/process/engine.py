@@ -53,16 +53,20 @@ class ProcessEngine(VllmEngine):
         self._stopped: dict[str, Origin] = {}  # as they ran
 
     async def problems(self) -> Sequence[str]:
-        problems = await asyncio.to_thread(self._unstartable)
-        if not self._options.serving:
+        problems = await self.obstacles() if self._site.acts else []
+        if not self._options.serving or await self.observe() or stopped.newest_epoch(self._site):
             return problems
-        address = parse_url(self._options.serving)
-        if not await self.observe() and not stopped.newest_epoch(self._site):
-            why = (await OpenAiProbe(address=str(address)).health()).why or "is no server to adopt"
-            problems.append(f"serving = {self._options.serving!r}: {why}; start it, or correct the URL")
-        elif why := await asyncio.to_thread(adopted.obstacle_to_ending, address):
-            problems.append(f"serving = {self._options.serving!r}: {why}")
-        return problems
+        health = await OpenAiProbe(address=str(parse_url(self._options.serving))).health()
+        why = health.why or "is no server to adopt"
+        return [*problems, f"serving = {self._options.serving!r}: {why}; start it, or correct the URL"]
+
+    async def obstacles(self) -> list[str]:
+        obstacles = await asyncio.to_thread(self._unstartable)
+        if self._options.serving and (
+            why := await asyncio.to_thread(adopted.obstacle_to_ending, parse_url(self._options.serving))
+        ):
+            obstacles.append(f"serving = {self._options.serving!r}: {why}")
+        return obstacles
 
     async def observe(self) -> Sequence[Server]:
         running = await asyncio.to_thread(ownership_env.marked, self._site)

@@ -69,6 +69,9 @@ class VllmEngine(ABC):
     async def _recent_log(self, server: Server, lines: int = RECENT_LINES) -> Sequence[str]:
         """Return about the last `lines` lines of its log; () if it cannot be read."""
 
+    async def obstacles(self) -> Sequence[str]:
+        return ()
+
     async def _control(self, server: Server) -> ControlEndpoint | None:  # noqa: ARG002 - see the docstring
         """Return its control endpoint; None where it has none, or this engine cannot reach any."""
         return None

@@ -147,6 +147,10 @@ class Engine(Protocol):
         """Why this engine cannot work here, one sentence with the fix each; empty if it can."""
         ...
 
+    async def obstacles(self) -> Sequence[str]:
+        """Those of the problems that are none at a site that does not act: why it changes no server."""
+        ...
+
     async def observe(self) -> Sequence[Server]:
         """The target's running servers, found by mark or configured address; starts nothing."""
         ...

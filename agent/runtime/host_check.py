@@ -43,6 +43,15 @@ async def find_problems(config: Config) -> list[str]:
     return problems + [why for why in (find_write_error(key, folder) for key, folder in needed) if why]
 
 
+async def find_obstacles(config: Config) -> list[str]:
+    """List why no server can be changed, one line each; that is no problem in `advise`, where none is."""
+    obstacles = []
+    for target in config.targets:
+        engine, _ = bind_actuators(config, target, epoch=0, acts=False)
+        obstacles += [f"[targets.engine] {target.name}: {what}" for what in await engine.obstacles()]
+    return obstacles
+
+
 async def _list_problems(traffic: Traffic) -> Sequence[str]:
     try:
         return await traffic.problems()

@@ -150,6 +150,9 @@ class SimEngine:
     async def problems(self) -> Sequence[str]:
         return ()
 
+    async def obstacles(self) -> Sequence[str]:
+        return ()
+
     def _newest_epoch(self) -> int:
         world = self.host.world
         return max((p.epoch for p in (*world.servers.values(), *world.stopped.values())), default=0)

@@ -86,6 +86,9 @@ class FakeEngine:
     async def problems(self) -> Sequence[str]:
         return list(self.wrong)
 
+    async def obstacles(self) -> Sequence[str]:
+        return ()
+
     async def observe(self) -> Sequence[Server]:
         return [self.hot.describe(server) for server in self.servers.values()]
 

@@ -28,7 +28,7 @@ from flettner.vllm_facts.errors import VllmFactsError
 USER_ERRORS = (FlettnerError, VllmFactsError)  # their message is for the user; any other exception is a bug
 INTRODUCTION = """\
 An autopilot for vLLM servers. To see it work: `flettner demo`. To begin:
-`flettner init`, `flettner check` and `flettner run`."""
+`flettner init`, `flettner token new`, `flettner check` and `flettner run`."""
 COMMANDS: Mapping[str, str] = {
     "abort": "decide",
     "advise": "advise",

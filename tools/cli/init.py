@@ -145,7 +145,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def config_text(path: Path, servers: Sequence[FoundEngines]) -> str:
-    head = _SERVICE_HEAD if path.absolute().parent == SERVICE else _OWN_HEAD
+    of_service = path.absolute().parent == SERVICE
+    head = _SERVICE_HEAD if of_service else _OWN_HEAD
+    # A daemon of this user reads the command by itself, and with it the environment.
+    own = set() if of_service else {"command"}
     tokens = path.parent / "tokens"
     text = "# flettner: targets and limits. `flettner check` validates this file.\n"
     text += head.format(tokens=tokens)
@@ -158,7 +161,9 @@ def config_text(path: Path, servers: Sequence[FoundEngines]) -> str:
             found=_describe(kind, server),
             name=names[-1],
             kind=kind,
-            options="\n".join([*(f"{key} = {dumps(value)}" for key, value in options.items()), *_note(kind)]),
+            options="\n".join(
+                [*(f"{key} = {dumps(options[key])}" for key in options if key not in own), *_note(kind)]
+            ),
             listen=f"127.0.0.1:{ports[-1]}",
         )
     return text + _FOOT

@@ -98,21 +98,31 @@ def console_urls(config: Config) -> list[str]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from flettner.agent.runtime.host_check import find_problems  # noqa: PLC0415 - as above
+    from flettner.agent.runtime.host_check import find_obstacles, find_problems  # noqa: PLC0415 - as above
 
     by_hand: dict[str, str] = {}
+    obstacles: list[str] = []
     try:
         config = load_config(args.config)
         problems = asyncio.run(find_problems(config))
+        if config.mode == "advise":
+            obstacles = asyncio.run(find_obstacles(config))
         by_hand = {
             target.name: migration_steps(target, args.config) for target in config.targets if not problems
         }
     except ConfigError as error:
         problems = str(error).splitlines()
     if args.json:
-        sys.stdout.write(json.dumps({"ok": not problems, "problems": problems, "take_over": by_hand}) + "\n")
+        document = {
+            "ok": not problems,
+            "problems": problems,
+            "obstacles": obstacles,
+            "take_over": by_hand,
+        }
+        sys.stdout.write(json.dumps(document) + "\n")
     else:
         sys.stdout.writelines(f"{line}\n" for line in problems or [f"{args.config}: ready to run"])
+        sys.stdout.writelines(f"to mend before approve or auto: {line}\n" for line in obstacles)
         sys.stdout.writelines(f"\n{text}\n" for text in by_hand.values() if text)
         if not problems:
             sys.stdout.write(f"next: flettner run -c {args.config}\n")

@@ -1,5 +1,7 @@
 """`flettner init` with running servers, as processes and as containers."""
 
+import asyncio
+import os
 import subprocess
 import sys
 import tomllib
@@ -8,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from flettner.actuators.host import procfs
+from flettner.actuators.process import adopted
 from flettner.agent.config.loader import load_config
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.model import Server
@@ -128,3 +132,21 @@ def test_the_config_of_the_service_leaves_its_paths_to_the_unit() -> None:
 )
 def test_recognises_a_server_by_its_command_line(words: list[str], is_server: bool) -> None:
     assert is_vllm_server(words) is is_server
+
+
+@pytest.mark.parametrize(("owner", "hidden"), [(4_000_001, True), (os.geteuid(), False)])
+def test_the_service_gets_the_command_of_a_server_of_another_user(
+    monkeypatch: pytest.MonkeyPatch, owner: int, hidden: bool
+) -> None:
+    process, argv = procfs.process(os.getpid()), ["/opt/vllm", "serve", "acme/Tiny_1B", "--port", "8000"]
+    monkeypatch.setattr(procfs, "processes", lambda: iter([process]))
+    monkeypatch.setattr(procfs, "words", lambda _: argv)
+    monkeypatch.setattr(procfs, "user_of", lambda _: {owner})
+    monkeypatch.setattr(procfs, "listening_user", lambda _: owner)
+    monkeypatch.setattr(adopted, "_is_contained", lambda _: False)
+
+    found = [("process", *server) for server in asyncio.run(adopted.find_unmanaged_servers()).servers]
+    of_service, of_a_user = (config_text(Path(f"{at}/t.toml"), found) for at in ("/etc/flettner", "/home/a"))
+
+    assert tomllib.loads(of_service)["targets"][0]["engine"].get("command") == (argv if hidden else None)
+    assert "command" not in tomllib.loads(of_a_user)["targets"][0]["engine"]

@@ -29,7 +29,9 @@ NOT_RUN: Mapping[str, str] = {
     r"apt\b": "changes this machine; tests/integration/packaging/test_deb.py covers it",
     r"packaging/build-deb": "tests/integration/packaging/test_deb.py runs it",
     r"scripts/bootstrap|make ": "installs; CI starts with it, and tests/e2e/test_demo.py runs the demo",
-    r"uv tool install|python3 -m venv|\S*pip install": "installs; see tests/integration/packaging",
+    r"git clone|cd flettner|pipx|uv tool install|python3 -m venv|\S*pip install": (
+        "installs; see tests/integration/packaging"
+    ),
     r"bash examples/vllm_cpu.sh|\S+/python examples/tiny_model.py": "installs 3.5 GB, as CI does",
     r"systemctl|journalctl|systemd-": "needs systemd; tests/integration/systemd boots one with these units",
     r"sudoedit": "an editor",

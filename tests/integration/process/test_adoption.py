@@ -244,7 +244,20 @@ def test_a_server_of_another_user_cannot_be_retired(third_party: ThirdParty) -> 
     child.wait()
 
     assert not signalled
-    assert "cannot be seen (belongs to user 0), so flettner could never retire it: run flettner as" in why
+    assert "cannot be seen (belongs to user 0): its flags are known from `command` only, and flettner" in why
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+async def test_a_server_of_another_user_can_be_watched(third_party: ThirdParty) -> None:
+    adopting = ProcessPlugin(serving=third_party.url, command=(*STUB, "--max-num-seqs", "2"))
+    advising = adopting.bind(Site(target="chat", state_dir=Path("/no/folder"), epoch=1, acts=False))
+
+    with as_another_user():
+        problems, obstacles = await advising.problems(), await advising.obstacles()
+        [server] = await advising.observe()
+
+    assert (list(problems), server.setting["max_num_seqs"]) == ([], 2)
+    assert "cannot be seen (belongs to user 0)" in obstacles[-1]
 
 
 async def test_a_missing_server_to_adopt_is_a_problem(tmp_path: Path) -> None:

@@ -55,6 +55,9 @@ class FaultyEngine:
     async def problems(self) -> Sequence[str]:
         return await self.inner.problems()
 
+    async def obstacles(self) -> Sequence[str]:
+        return await self.inner.obstacles()
+
     async def observe(self) -> Sequence[Server]:
         return await self.inner.observe()
 

@@ -80,6 +80,25 @@ def test_failed_check_prints_no_steps(tmp_path: Path, capsys: pytest.CaptureFixt
     assert (answer["ok"], answer["take_over"]) == (False, {})
 
 
+@pytest.mark.parametrize("mode", ["advise", "approve"])
+def test_what_only_a_change_needs_is_no_problem_in_advise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str
+) -> None:
+    from flettner.tools.cli.dispatch import main  # noqa: PLC0415 - as above
+
+    config = tmp_path / "t.toml"
+    engine = '{ kind = "process", command = ["/no/such/vllm", "serve", "m"] }'
+    agent = f'agent = {{ state_dir = "s", mode = "{mode}" }}\napi = {{ listen = "unix:{tmp_path}/s" }}\n'
+    config.write_text(f'{agent}[[targets]]\nname = "chat"\nengine = {engine}\n')
+
+    status = main(["check", str(config), "--json"])
+    answer = json.loads(capsys.readouterr().out)
+
+    mended = answer["obstacles" if mode == "advise" else "problems"]
+    assert any("'/no/such/vllm' is missing or not executable" in line for line in mended), answer
+    assert (status, answer["ok"]) == ((0, True) if mode == "advise" else (1, False))
+
+
 @pytest.mark.parametrize(
     ("listen", "urls"),
     [
