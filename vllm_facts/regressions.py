@@ -23,9 +23,12 @@ class Regression:
     remedy: str
     model: str = ""
     card: str = ""
+    seen_on: str = ""  # the GPUs of the reports: another that is known counts as not affected
     knob: str = ""
     env: str = ""
     value: str = ".+"
+    together: str = ""  # another knob that must be on
+    experts: bool = False  # it affects mixtures of experts only
     fixed: str = ""  # in which release; empty: no fix is on record
     until: str = ""  # the first patch release without it, if known
 
@@ -39,8 +42,11 @@ class Regression:
         given = value is not None and re.fullmatch(self.value, str(value).lower()) is not None
         return given or not (self.knob or self.env)
 
-    def fits(self, model: str, card: str) -> bool:
+    def fits(self, model: str, card: str, *, experts: bool) -> bool:
         """True if the regression affects this model and GPU; an unknown name ("") matches no pattern."""
+        elsewhere = self.seen_on and card and not re.search(self.seen_on, card.lower())
+        if elsewhere or (self.experts and not experts):
+            return False
         patterns = ((self.model, model), (self.card, card))
         return all(not pattern or re.search(pattern, name.lower()) for pattern, name in patterns)
 

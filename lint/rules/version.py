@@ -8,6 +8,7 @@ from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     is_at_least,
+    is_sparse,
     patch_number,
     release_number,
     text_of,
@@ -82,7 +83,10 @@ def _check_regressions(config: ServeConfig) -> Iterable[Finding]:
         return
     model, card = f"{text_of(config, 'model')} {config.model.name if config.model else ''}", config.card
     for row in REGRESSIONS:
-        if not row.seen_in(release, patch_number(config)) or not row.fits(model, card.name if card else ""):
+        fits = row.fits(model, card.name if card else "", experts=is_sparse(config))
+        if not fits or not row.seen_in(release, patch_number(config)):
+            continue
+        if row.together and not config.setting.get(row.together):
             continue
         if not row.shows(config.env.get(row.env) if row.env else config.setting.get(row.knob)):
             continue
