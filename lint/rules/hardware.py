@@ -128,7 +128,8 @@ def _check_number_formats(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _check_cache_formats(config: ServeConfig) -> Iterable[Finding]:
-    yield from map(_build_refusal(config), precision.check_kv_cache(config))
+    for check in (precision.check_kv_cache, precision.check_fp4_cache):
+        yield from map(_build_refusal(config), check(config))
 
 
 def _check_cache_before_ada(config: ServeConfig) -> Iterable[Finding]:

@@ -1,14 +1,24 @@
 """A forced attention backend against the model. Rule H1 checks it against the GPU alone."""
 
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
 
+from flettner.vllm_facts.fact_tables import FOLDER
 from flettner.vllm_facts.serve_config import Model, ServeConfig
 from flettner.vllm_facts.sizing.dtypes import dtype_in_force
-from flettner.vllm_facts.sizing.effective_flags import is_at_least, json_entry, remove_json_entry, text_of
+from flettner.vllm_facts.sizing.effective_flags import (
+    is_at_least,
+    is_older_than,
+    json_entry,
+    remove_json_entry,
+    text_of,
+)
 from flettner.vllm_facts.validity.refusal import InvalidSetting
 
 READ = (0, 32)  # the version whose attention backends were read
 HOPPER = (9, 0)
+ONE_ENGINE = (0, 11)  # from here on only the backends of the V1 engine are left
 FLASHINFER_HEADS = frozenset({64, 128, 256, 512})
 HEADS_ONLY = frozenset({"FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION"})
 """Backends of heads; latent attention has its own, whose names contain MLA."""
@@ -42,6 +52,35 @@ def check_backend(config: ServeConfig) -> Iterator[InvalidSetting]:
     )
 
 
+def check_block_size(config: ServeConfig) -> Iterator[InvalidSetting]:
+    """A block size that no attention backend of an NVIDIA GPU reads, or not the forced one."""
+    size, card = config.setting.get("block_size"), config.card
+    if type(size) is not int or size <= 0 or card is None or card.capability is None:
+        return
+    forced, sizes = forced_backend(config), least_block_sizes()
+    least = sizes.get(forced, 0) if forced else min(sizes.values())
+    if not least or size % least == 0 or is_older_than(config, ONE_ENGINE):
+        return
+    reads = f"{forced} reads" if forced else "the attention backends of NVIDIA GPUs read"
+    yield InvalidSetting(
+        why=f"--block-size {size}: {reads} blocks of a multiple of {least} tokens",
+        source=(
+            "vllm/v1/attention/backend.py: supports_block_size: 'block_size not supported'; "
+            "vllm-project/vllm#41363"
+        ),
+        to={"block_size": None},
+        expects="vLLM chooses a size that the backend reads; before 0.21 the kernel fails to compile instead",
+    )
+
+
+@cache
+def least_block_sizes() -> Mapping[str, int]:
+    """The least size in tokens of a block by backend, of which others must be multiples."""
+    table = (FOLDER / "validity/block_sizes.toml").read_text(encoding="utf-8")
+    sizes: Mapping[str, int] = tomllib.loads(table)["least"]
+    return sizes
+
+
 def _why_invalid(config: ServeConfig, model: Model, forced: str) -> tuple[str, str] | None:
     """The feature of the model that the backend lacks, and the message of vLLM."""
     wide, capability = model.head_dim, config.card.capability if config.card else None
@@ -60,4 +99,4 @@ def _why_invalid(config: ServeConfig, model: Model, forced: str) -> tuple[str, s
     return None
 
 
-CHECKS = (check_backend,)
+CHECKS = (check_backend, check_block_size)

@@ -6,13 +6,14 @@ from dataclasses import replace
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.capacity import fits_in_memory
 from flettner.vllm_facts.sizing.dtypes import AMPERE, dtype_in_force, type_without_float16
-from flettner.vllm_facts.sizing.effective_flags import is_at_least, text_of
+from flettner.vllm_facts.sizing.effective_flags import is_at_least, is_older_than, text_of
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.validity.attention import FLASHINFER_HEADS, READ, forced_backend
 from flettner.vllm_facts.validity.quantization import refuses_dtype
 from flettner.vllm_facts.validity.refusal import MODEL, VLLM, FlagMapping, InvalidSetting, capability_text
 
 ADA, HOPPER = (8, 9), (9, 0)
+FP4_ELSEWHERE, FP4_READ = (12, 0), (0, 29)  # consumer Blackwell; up to 0.28 vLLM lacks its kernels
 
 _BFLOAT16 = "vllm/platforms/cuda.py: check_if_supports_dtype: 'Bfloat16 is only supported on GPUs …'"
 _TRITON = "vllm/v1/attention/backends/triton_attn.py"
@@ -144,6 +145,25 @@ def check_kv_cache(config: ServeConfig) -> Iterator[InvalidSetting]:
         )
 
 
+def check_fp4_cache(config: ServeConfig) -> Iterator[InvalidSetting]:
+    """An NVFP4 KV cache beside B200 and B300: its kernels were theirs alone."""
+    card, kind = config.card, text_of(config, "kv_cache_dtype")
+    capability = card.capability if card else None
+    if card is None or capability is None or not kind.startswith("nvfp4"):
+        return
+    if capability < FP4_ELSEWHERE or not is_older_than(config, FP4_READ):
+        return
+    yield InvalidSetting(
+        rule="H2",
+        why=f"--kv-cache-dtype {kind} on {card.name} with vLLM {config.version}: only the attention kernels "
+        "of B200 and B300 read it, so it ends at the start or with the first request",
+        source="vllm-project/vllm#43562; vllm-project/vllm#49011",
+        to={"kv_cache_dtype": "fp8"},
+        expects="it runs, with half the tokens in the KV cache",
+        risks="the KV cache holds half as many tokens",
+    )
+
+
 def _why_triton(config: ServeConfig, forced: str) -> str:
     """Why TRITON_ATTN is the only backend below compute capability 8.9; "" if FLASHINFER may run."""
     card, model = config.card, config.model
@@ -199,4 +219,4 @@ def check_kv_checkpoint(config: ServeConfig) -> Iterator[InvalidSetting]:
         )
 
 
-CHECKS = (check_bfloat16, check_float16, check_kv_cache, check_kv_checkpoint)
+CHECKS = (check_bfloat16, check_float16, check_kv_cache, check_fp4_cache, check_kv_checkpoint)
