@@ -40,6 +40,7 @@ class StartFacts:
 OUT_OF_MEMORY = (
     r"(?:torch\.|CUDA)\w{0,40}\.?OutOfMemoryError.*|CUDA (?:out of memory\. Tried|error: out of memory).*"
 )
+DRIVER_OUT_OF_MEMORY = "NV_ERR_NO_MEMORY"
 
 _SIZE = r"(-?\d[\d,]*\.?\d*) ?([KMGT]i?)?B"
 _PATTERNS: Mapping[str, tuple[str, str]] = {  # how to choose among several lines, and the pattern
@@ -144,7 +145,9 @@ def _read_failure(log: Sequence[str]) -> StartFacts:
 
 def _is_failure(line: str) -> bool:
     line = line[:LONGEST_LINE]
-    return "memory" in line.lower() and re.search(OUT_OF_MEMORY, line) is not None
+    return (
+        "memory" in line.lower() and re.search(rf"{OUT_OF_MEMORY}|{DRIVER_OUT_OF_MEMORY}", line) is not None
+    )
 
 
 def _find_number(how: str, pattern: str, text: str) -> float | None:

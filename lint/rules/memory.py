@@ -25,7 +25,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     number_of,
 )
 from flettner.vllm_facts.sizing.kv_cache import GIB, estimate_fit, estimate_state_blocks, longest_request
-from flettner.vllm_facts.sizing.limits import MOST_SHARE, UNIFIED_MOST, fair_share, name_others, shares_memory
+from flettner.vllm_facts.sizing.limits import MOST_SHARE, fair_share, name_others, shares_memory
 from flettner.vllm_facts.sizing.parallel_layouts import SHORT, apply_plan, plan_changes, plan_layout
 from flettner.vllm_facts.sizing.typical_requests import (
     FEW_SEQS,
@@ -39,7 +39,6 @@ from flettner.vllm_facts.values import Knob, Value
 SEQS, TOKENS = "max_num_seqs", "max_num_batched_tokens"
 CONTEXT_GIB = 1.0  # left for the CUDA context, NCCL and peaks
 DENSE_MOST = 0.92  # vLLM's default
-UNIFIED_RISK = 0.9  # of memory shared with the CPU: above it no server starts beside an operating system
 BLOCKS_CHECKED = (0, 20)  # since vllm-project/vllm#38270; before, the graphs were cut off silently
 FEW_TOKENS, TOKENS_TO = 512, 2048
 SMALL_CARD_GIB = 16
@@ -69,7 +68,7 @@ def _check_moe_share(config: ServeConfig) -> Iterable[Finding]:
             else f"if memory runs out under load, lower it to {MOE_SHARE}; most recipes of vLLM keep the "
             "default or 0.9 to 0.95 with expert parallelism"
         ),
-        risks="a smaller KV cache" + _describe_kv_change(config, MOE_SHARE),
+        risks="a smaller KV cache" + describe_kv_change(config, MOE_SHARE),
         evidence={SHARE: present},
     )
 
@@ -102,26 +101,8 @@ def _check_share_maximum(config: ServeConfig) -> Iterable[Finding]:
         ),
         to={SHARE: DENSE_MOST},
         expects="a start wherever the GPU is free, and memory for a peak",
-        risks="a smaller KV cache" + _describe_kv_change(config, DENSE_MOST),
+        risks="a smaller KV cache" + describe_kv_change(config, DENSE_MOST),
         evidence={SHARE: given},
-    )
-
-
-def _check_unified_share(config: ServeConfig) -> Iterable[Finding]:
-    """M4 where the CPU uses the same memory."""
-    present = memory_share(config)
-    if not shares_memory(config) or present <= UNIFIED_RISK or config.setting.get("kv_cache_memory_bytes"):
-        return
-    given = number_of(config, SHARE) is not None
-    yield Finding(
-        rule="M4",
-        why=(
-            f"{SHARE} {present:g}{'' if given else ' (the default)'} of memory that the operating system and "
-            "all programs use, too: the server does not start where less is free, or takes the host down"
-        ),
-        expects=f"if less is free, lower it to {UNIFIED_MOST} or below",
-        risks="a smaller KV cache" + _describe_kv_change(config, UNIFIED_MOST),
-        evidence={SHARE: present},
     )
 
 
@@ -150,7 +131,7 @@ def _check_shared_card(config: ServeConfig) -> Iterable[Finding]:
             if small
             else "all of them start"
         ),
-        risks="a smaller KV cache" + _describe_kv_change(config, fair),
+        risks="a smaller KV cache" + describe_kv_change(config, fair),
         source="vllm/v1/worker/utils.py: request_memory",
         evidence={SHARE: present},
     )
@@ -173,13 +154,13 @@ def _check_share_minimum(config: ServeConfig) -> Iterable[Finding]:
         + ("and the server does not start with it" if small else "which could hold KV cache"),
         to={SHARE: to},
         expects="more sequences at once before requests wait or are preempted"
-        + _describe_kv_change(config, to),
+        + describe_kv_change(config, to),
         risks="an OOM where another process or a KV connector shares the GPU: keep the value there",
         evidence={SHARE: given},
     )
 
 
-def _describe_kv_change(config: ServeConfig, to: float) -> str:
+def describe_kv_change(config: ServeConfig, to: float) -> str:
     present, then = kv_tokens_at(config, memory_share(config)), kv_tokens_at(config, to)
     return (
         f" ({present:,.0f} tokens now, {then:,.0f} then)" if present is not None and then is not None else ""
@@ -395,18 +376,6 @@ LINTS = (
         evidence_for="out of memory at 1.0 (vllm-project/vllm#1298, vllm-project/vllm#19186)",
         evidence_against=f"{RECIPES} inclusionAI/Ring-1T-FP8.md and others have 0.97 and 0.98 on large GPUs",
         needs=Needs(for_change=ESTIMATE, applies=has_any(SHARE)),
-    ),
-    DeploymentCheck(
-        rules=("M4",),
-        find=_check_unified_share,
-        reports="gpu_memory_utilization above 0.9 where CPU and GPU use the same memory",
-        source="vllm-project/recipes#632 (0.85 on a GB10)",
-        evidence_against=f"other commands for a GB10 in {RECIPES} keep the default",
-        evidence_for=(
-            "the default does not start on a GB10 (vllm-project/recipes#632); 101 to 102 of 121.7 GiB are "
-            "free there after a start (MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks#47)"
-        ),
-        needs=Needs(facts=("gpu",)),
     ),
     DeploymentCheck(
         rules=("M4",),

@@ -62,7 +62,7 @@ def _warm_up_failure(match: re.Match[str], config: ServeConfig) -> Finding | Non
     if isinstance(seqs, int) and seqs < dummies:
         return None  # lowered since: the log is of another start
     to: dict[Knob, Value] = {SEQS: 1 << max(0, (dummies // 4).bit_length() - 1)}
-    share, why = _find_share(config, _LOWER[:1])
+    share, why = find_share(config, _LOWER[:1])
     if share is not None:
         to[SHARE] = share
     return Finding(
@@ -123,7 +123,7 @@ def _count_graphs(match: re.Match[str], share: float) -> Finding:
 def _shrink_cache(config: ServeConfig) -> tuple[dict[Knob, Value], str, str]:
     """Less KV cache, for the allocations outside vLLM's accounting; else fewer or shorter requests."""
     outside = "allocations outside vLLM's accounting need more memory"
-    share, why = _find_share(config, _LOWER)
+    share, why = find_share(config, _LOWER)
     if share is not None:
         return {SHARE: share}, outside, "no further OOM; otherwise lower max_num_seqs, then max_model_len"
     seqs, present = effective_seqs(config), memory_share(config)
@@ -163,7 +163,7 @@ def _shrink_step(config: ServeConfig) -> tuple[dict[Knob, Value], str, str]:
     return {}, why, "a quantised checkpoint, or more GPUs for an engine"
 
 
-def _find_share(config: ServeConfig, steps: tuple[float, ...]) -> tuple[float | None, str]:
+def find_share(config: ServeConfig, steps: tuple[float, ...]) -> tuple[float | None, str]:
     """A lower gpu_memory_utilization that frees enough and holds a request; else None, and why not."""
     start, present = config.start or StartFacts(), memory_share(config)
     memory, total = _find_memory(config), _total_gib(config)

@@ -113,6 +113,11 @@ def no_cache(draw: Random, facts: Facts, _: ServeConfig) -> None:
     facts.lines.append("ValueError: No available memory for the cache blocks. Try increasing")
 
 
+def driver_memory(_: Random, facts: Facts, config: ServeConfig) -> None:
+    facts.lines.append("NVRM: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051)")
+    facts.allow(SHARE, memory_share(config))
+
+
 def neighbours(draw: Random, facts: Facts, config: ServeConfig) -> None:
     shares = [round(draw.uniform(0.05, 0.6), 2) for _ in range(draw.choice((1, 2)))]
     others = tuple(Neighbour(name=f"s{at}", share=share) for at, share in enumerate(shares))
@@ -123,7 +128,7 @@ def neighbours(draw: Random, facts: Facts, config: ServeConfig) -> None:
 
 KINDS: tuple[Callable[[Random, Facts, ServeConfig], None], ...] = (
     *(free_memory, other_process, warm_up, longest, state_blocks, no_cache, neighbours),
-    *(capped_graphs, uncounted_graphs, rejected_drafts),
+    *(capped_graphs, uncounted_graphs, rejected_drafts, driver_memory),
 )
 
 
