@@ -36,6 +36,11 @@ class StartFacts:
     state_blocks: int | None = None  # of the Mamba cache
     uncounted_share: float | None = None  # of the GPU: CUDA graphs, where memory profiling leaves them out
 
+    @property
+    def passed_flags(self) -> bool:
+        """Whether that start got past vLLM's checks of its flags, which come before the weights."""
+        return self.loaded or self.ran_out
+
 
 OUT_OF_MEMORY = (
     r"(?:torch\.|CUDA)\w{0,40}\.?OutOfMemoryError.*|CUDA (?:out of memory\. Tried|error: out of memory).*"

@@ -29,6 +29,12 @@ def _synonyms() -> Mapping[Knob, Mapping[str, str]]:
     return tomllib.loads((FOLDER / "value_synonyms.toml").read_text(encoding="utf-8"))
 
 
+def was_accepted(config: ServeConfig, knob: Knob) -> bool:
+    """Whether the log shows that a server got past this value: its build may know more than the tables."""
+    start = config.start
+    return start is not None and start.passed_flags and start.setting.get(knob) == config.setting.get(knob)
+
+
 def find_misfit(config: ServeConfig, knob: Knob, value: Value) -> str:
     """Why the release of the server refuses the value; "" if it does not, or if that is unknown."""
     facts = KNOBS.get(knob)

@@ -13,6 +13,7 @@ from flettner.lint.rules.flag_values import (
     find_meant_value,
     find_misfit,
     is_number_flag,
+    was_accepted,
 )
 from flettner.lint.rules.hardware import VARIABLE
 from flettner.lint.rules.unknown_flags import PARSER
@@ -141,7 +142,8 @@ def _check_values(config: ServeConfig) -> Iterable[Finding]:
             continue
         if (facts is not None and facts.klass == "note") or knob == "max_lora_rank":  # adapters.py knows it
             continue
-        if not (misfit := find_misfit(config, knob, value)):
+        misfit = find_misfit(config, knob, value)
+        if not misfit or (was_accepted(config, knob) and not is_number_flag(knob)):
             continue
         if isinstance(value, str) and _PLACEHOLDER.search(value):
             yield _placeholder_finding(knob, value)

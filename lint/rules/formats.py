@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 
+from flettner.lint.rules.flag_values import was_accepted
 from flettner.vllm_facts.references import QUANTIZATION
 from flettner.vllm_facts.releases.history import describe_range, values_in
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
@@ -69,6 +70,8 @@ def _check_slow_format(config: ServeConfig) -> Iterable[Finding]:
 def _check_unknown_format(config: ServeConfig) -> Iterable[Finding]:
     given, methods = text_of(config, "quantization"), values_in("quantization", config.version)
     if not given or not methods or given in methods or given in OTHER_HARDWARE or "$" in given:
+        return
+    if was_accepted(config, "quantization"):
         return
     if given.lower() in PLUGINS and is_at_least(config, PLUGINS[given.lower()][0]):
         return

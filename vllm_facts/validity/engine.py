@@ -49,9 +49,20 @@ CHECKS = (
 
 
 def find_problems(config: ServeConfig) -> Iterator[InvalidSetting]:
-    """Everything in the deployment that vLLM would refuse; unknown facts pass."""
+    """Everything in the deployment that vLLM would refuse; unknown facts pass.
+
+    What a start with the same flags got past, by its log, is no problem: the log knows the build.
+    """
+    start = config.start
+    passed = start is not None and start.passed_flags
+    then = {each.why for each in _check(replace(config, setting=start.setting))} if passed and start else ()
+    for problem in _check(config):
+        if problem.rule != "V1" or problem.why not in then:
+            yield replace(problem, source=cite(problem.source))
+
+
+def _check(config: ServeConfig) -> Iterator[InvalidSetting]:
     problems = [row.problems(config) for row in NOT_ABOVE]
     problems += [row.problems(config) for row in REFUSED]
     problems += [check(config) for check in CHECKS]
-    for problem in chain.from_iterable(problems):
-        yield replace(problem, source=cite(problem.source))
+    yield from chain.from_iterable(problems)

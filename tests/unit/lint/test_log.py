@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from flettner.lint.fixes import find_fixes
-from flettner.lint.rules import all_lints, hardware, log, out_of_memory, start, unknown_error
+from flettner.lint.rules import all_lints, flags, formats, hardware, log, out_of_memory, start, unknown_error
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.validity.engine import find_problems
 from tests.support.lint_cases import H100, LLAMA_8B, case, findings
 
 LINTS = (*log.LINTS, *out_of_memory.LINTS, *start.LINTS)
@@ -148,3 +149,20 @@ def test_a_log_that_gets_past_the_weights_refutes_that_they_cannot_be_read() -> 
 
     assert [each.rule for each in findings(hardware.LINTS, config)] == ["H2"]
     assert not findings(hardware.LINTS, loaded)
+
+
+def test_a_log_that_gets_past_the_flags_refutes_that_a_value_is_unknown() -> None:
+    config = case("vllm serve m --quantization own_format --kv-cache-dtype own_format", version="0.30.0")
+    started = replace(config, log=("INFO [gpu_worker.py:9] Available KV cache memory: 4.2 GiB",))
+
+    assert {each.rule for each in findings((*flags.LINTS, *formats.LINTS), config)} == {"V1"}
+    assert not findings((*flags.LINTS, *formats.LINTS), started)
+
+
+def test_a_log_refutes_only_the_problems_of_the_flags_that_it_started_with() -> None:
+    loaded = ("INFO [gpu_worker.py:9] Available KV cache memory: 4.2 GiB",)
+    started = replace(case("vllm serve m --max-num-batched-tokens 64 --max-num-seqs 128"), log=loaded)
+    changed = replace(started, setting={**started.setting, "max_num_seqs": 256}, log=())
+
+    assert list(find_problems(started)) == []
+    assert [each.to for each in find_problems(changed)] == [{"max_num_batched_tokens": 256}]
