@@ -192,7 +192,8 @@ def _mamba_blocks(match: re.Match[str], config: ServeConfig) -> Finding | None:
 
 def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None:
     running, waiting, usage = (float(match[name]) for name in ("running", "waiting", "usage"))
-    still = running > 0 and not float(match["prompts"]) and not float(match["answers"])
+    idle = not float(match["prompts"]) and not float(match["answers"])
+    still, stuck = idle and running > 0, idle and not running
     if not waiting:
         return None
     seqs = config.setting.get(_SEQS)
@@ -200,7 +201,13 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
     capped = usage < 60 and reached and not still  # noqa: PLR2004 - as Q1's defaults
     full = usage >= _FULL and not still
     counts = f"{running:g} requests ran and {waiting:g} waited with the KV cache {usage:g} % full"
-    if still:
+    if stuck:
+        counts += ": the first in the queue never starts, or the engine hangs"
+        advice = (
+            "a request that fits no step never starts: its images or videos need a max_num_batched_tokens "
+            "above their tokens; else the earlier log lines show what hangs"
+        )
+    elif still:
         advice = "no token was generated meanwhile: check the earlier log lines, not the flags"
     elif full:
         advice = (
@@ -215,7 +222,7 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
         advice = "`flettner advise` shows what they wait for, from the running server or from this log"
     return Finding(
         rule="F8",
-        severity="warning" if capped or full else "info",
+        severity="warning" if capped or full or stuck else "info",
         why=f"the log's latest count: {counts}",
         expects=advice,
         evidence={"running": running, "waiting": waiting, "kv_cache_usage_percent": usage},

@@ -166,3 +166,15 @@ def test_a_log_refutes_only_the_problems_of_the_flags_that_it_started_with() -> 
 
     assert list(find_problems(started)) == []
     assert [each.to for each in find_problems(changed)] == [{"max_num_batched_tokens": 256}]
+
+
+@pytest.mark.parametrize(("running", "severity"), [(0, "warning"), (1, "info")])
+def test_a_queue_of_which_nothing_runs_is_a_warning(running: int, severity: str) -> None:
+    queue = (
+        "Engine 000: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s, "
+        f"Running: {running} reqs, Waiting: 2 reqs, GPU KV cache usage: 1.0%"
+    )
+    (finding,) = findings(log.LINTS, replace(case("vllm serve m"), log=(queue,)))
+
+    assert (finding.rule, finding.severity) == ("F8", severity)
+    assert ("never starts" in finding.why) is (running == 0)
