@@ -130,7 +130,7 @@ _FIRST = {rank.name: min(_PLACES[rule] for rule in rank.rules) for rank in ORDER
 
 
 def _rank(item: S) -> tuple[float, bool]:
-    """The rank of a rule.
+    """The rank of a rule. Of notes, those of a log come first: their rules begin with F.
 
     A rule outside the table comes last of its kind: a mitigation before all optimisations.
     """
@@ -139,7 +139,10 @@ def _rank(item: S) -> tuple[float, bool]:
         is_note = not _changes(item) and (
             _PLACES[item.rule] >= _FIRST["memory ran out"] or getattr(item, "severity", "") == "info"
         )
-        return (max(_PLACES[item.rule], _FIRST["notes"] - 0.5) if is_note else _PLACES[item.rule]), False
+        if not is_note:
+            return _PLACES[item.rule], False
+        least = _FIRST["notes"] - (0.75 if item.rule.startswith("F") else 0.5)
+        return max(_PLACES[item.rule], least), False
     if not _changes(item):
         return len(_PLACES), True
     mitigation = bool(getattr(item, "mitigation", False))

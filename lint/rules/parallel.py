@@ -220,6 +220,8 @@ def _check_links(config: ServeConfig) -> Iterable[Finding]:
     if plan and fewer:
         free = describe_idle_gpus(config, plan.layout)
         expects = f"less exchange between GPUs, or none: {_describe_engines(plan.layout)}{free}"
+    elif to and is_sparse(config):
+        to, expects = {}, "a pipeline if many requests run at once; for few, tensor parallelism is faster"
     elif to and plan:
         expects = "higher throughput: stages of a pipeline exchange far less than tensor parallel GPUs"
         expects += describe_idle_gpus(config, plan.layout)

@@ -188,3 +188,9 @@ def test_no_winner_outranks_another(proposals: list[Proposal]) -> None:
     winners = set(winning(*proposals))
 
     assert not [row for row in YIELDS if winners & {*row.rules} and winners & {*row.to}]
+
+
+def test_notes_of_a_log_come_before_notes_on_the_build() -> None:
+    notes = [Finding(rule=rule, why="1") for rule in ("E1", "F1", "H3")]
+
+    assert [note.rule for note in ranked(notes).winners] == ["F1", "E1", "H3"]
