@@ -4,10 +4,12 @@ import json
 import re
 from collections.abc import Iterable
 
+from flettner.vllm_facts.model_parsers import REASONING, TOOLS, find_family
 from flettner.vllm_facts.models.lookup import canonical_name
+from flettner.vllm_facts.releases.history import values_in
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, invalid_flags_finding, text_of
-from flettner.vllm_facts.values import Knob, Value
+from flettner.vllm_facts.values import Knob, Value, spell_flag
 from flettner.vllm_facts.weight_formats import format_from_name
 
 _RERANKER = re.compile(r"qwen3-(?P<vision>vl-)?reranker-\d")
@@ -26,6 +28,26 @@ def _check_unused_parser(config: ServeConfig) -> Iterable[Finding]:
         severity="info",  # recipes leave it out, too
         expects="the model's tool calls are read",
     )
+
+
+def _check_parser_family(config: ServeConfig) -> Iterable[Finding]:
+    """A parser that reads another family's answers. A template or a plugin may make any parser right."""
+    family = find_family(text_of(config, "model"))
+    if family is None or any(knob == "chat_template" or "parser_plugin" in knob for knob in config.setting):
+        return
+    for knob in (TOOLS, REASONING):
+        given, parsers = text_of(config, knob), family.parsers(knob, config.version)
+        known = values_in(knob, config.version) or ()
+        if not given or not parsers or given in parsers or given not in known:
+            continue
+        lost = "tool calls come back as text" if knob == TOOLS else "reasoning and answer are mixed up"
+        yield invalid_flags_finding(
+            f"{spell_flag(knob)} {given} reads the answers of other models"
+            f"{f' ({family.why})' if family.why and knob == REASONING else ''}: {lost}",
+            {knob: parsers[0]},
+            severity="warning",
+            expects=f"the parsers of this family: {', '.join(parsers)}",
+        )
 
 
 def _check_reranker(config: ServeConfig) -> Iterable[Finding]:
@@ -73,6 +95,16 @@ LINTS = (
         find=_check_unused_parser,
         reports="a `--tool-call-parser` without `--enable-auto-tool-choice`",
         source="vllm/parser/parser_manager.py: get_tool_parser; vllm-project/vllm#55754",
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_parser_family,
+        reports="a `--tool-call-parser` or `--reasoning-parser` of another family of models",
+        source=(
+            "https://docs.vllm.ai/en/latest/features/tool_calling/; "
+            "https://docs.vllm.ai/en/latest/features/reasoning_outputs/; vllm-project/vllm#26561; "
+            "vllm-project/vllm#22507"
+        ),
     ),
     DeploymentCheck(
         rules=("V1",),
