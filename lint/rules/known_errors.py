@@ -12,11 +12,14 @@ from functools import cache
 from math import ceil
 
 from flettner.lint.recogniser import LOG, Recogniser, recogniser
+from flettner.vllm_facts.code_areas import name_suspects
 from flettner.vllm_facts.fact_tables import FOLDER, read_rows
+from flettner.vllm_facts.model_parsers import TOOLS, find_family
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     effective_batched_tokens,
+    effective_seqs,
     json_entries,
     layout,
     text_of,
@@ -27,16 +30,8 @@ FILES = ("requests", "models", "weights", "layouts", "caches", "host", "kernels"
 AT_START = ("start",)  # errors of other rules, which report the same before a start: see start_errors.py
 PINNED = "kv_cache_memory_bytes"
 _NO_HYBRID = "disable_hybrid_kv_cache_manager"
+_FEW_SEQS = 16
 _STEP = 2048  # tokens: vLLM's least default of max_num_batched_tokens
-_PARSERS = (
-    ("llama-4", "llama4_pythonic"),
-    ("llama-3", "llama3_json"),
-    ("mistral", "mistral"),
-    ("gpt-oss", "openai"),
-    ("qwen2.5", "hermes"),
-)
-"""Words of a model's name, and the parser that vLLM's documentation names for it."""
-
 _HYBRID_CONNECTORS = frozenset(
     {"MooncakeConnector", "MooncakeStoreConnector", "OffloadingConnector", "SimpleCPUOffloadConnector"}
 )
@@ -78,6 +73,7 @@ class KnownError:
     rule: str = "F9"
     reports: str = ""  # in docs/reference/rules.md; empty: `why`, without the words of the line
     quotes: bool = True  # the finding shows the line
+    blames: bool = False  # the finding names what of the command the crash may come from
 
     def recognise(self, match: re.Match[str], config: ServeConfig) -> Finding | None:
         if not self.applies(config):
@@ -93,13 +89,18 @@ class KnownError:
             rule=self.rule,
             klass="gated" if to or env else "note",
             severity=self.severity,
-            why=self.why.format(**groups),
+            why=self.why.format(**groups) + (_describe_suspects(config) if self.blames else ""),
             to=to,
             env=env,
             expects=self.expects.format(**groups),
             risks=self.risks,
             evidence={"line": match[0].strip()[:200]} if self.quotes else {},
         )
+
+
+def _describe_suspects(config: ServeConfig) -> str:
+    suspects = name_suspects(config)
+    return f"; in use here: {suspects}" if suspects else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +150,9 @@ def enable_tools(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
 
 
 def matching_parser(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
-    model, present = text_of(config, "model").lower(), text_of(config, "tool_call_parser")
-    meant = next((parser for word, parser in _PARSERS if word in model), present)
-    return {} if meant == present else {"tool_call_parser": meant}
+    family, present = find_family(text_of(config, "model")), text_of(config, TOOLS)
+    parsers = family.parsers(TOOLS, config.version) if family else ()
+    return {} if present in parsers or not parsers else {TOOLS: parsers[0]}
 
 
 def raise_batch(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
@@ -167,6 +168,11 @@ def raise_batch_by_missing(match: re.Match[str], config: ServeConfig) -> Mapping
     if present is None:
         return {}
     return {"max_num_batched_tokens": 1 << (present + int(match["missing"]) + _STEP - 1).bit_length()}
+
+
+def quarter_seqs(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    seqs = effective_seqs(config)
+    return {"max_num_seqs": seqs // 4} if seqs and seqs >= _FEW_SEQS else {}
 
 
 def half_on_gpus(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
@@ -205,6 +211,10 @@ def keep_hybrid_without_connector(_: re.Match[str], config: ServeConfig) -> Mapp
     return {} if connects or _NO_HYBRID not in setting else {_NO_HYBRID: None}
 
 
+def has_not_served(config: ServeConfig) -> bool:
+    return not any('HTTP/1.1" 200' in line or "tool_parser" in line for line in config.log)
+
+
 def has_no_template(config: ServeConfig) -> bool:
     return not config.setting.get("chat_template")
 
@@ -219,6 +229,14 @@ def serves_adapters(config: ServeConfig) -> bool:
 
 def is_tensor_parallel(config: ServeConfig) -> bool:
     return layout(config).tp > 1
+
+
+def exchanges_over_pcie(config: ServeConfig) -> bool:
+    return layout(config).tp > 1 and config.card is not None and config.card.link == "pcie"
+
+
+def has_fast_links(config: ServeConfig) -> bool:
+    return not exchanges_over_pcie(config)
 
 
 def is_not_tensor_parallel(config: ServeConfig) -> bool:
@@ -260,12 +278,13 @@ FUNCTIONS = {
             raise_batch,
             raise_batch_by_missing,
             half_on_gpus,
+            quarter_seqs,
             pipeline_for_tensor,
         ),
         *(current_connector, raise_pinned, keep_hybrid, keep_hybrid_without_connector),
-        *(has_no_template, lacks_tool_flags, serves_adapters),
+        *(has_not_served, has_no_template, lacks_tool_flags, serves_adapters),
         *(is_tensor_parallel, is_not_tensor_parallel, speculates, does_not_speculate, has_fixed_cache_size),
-        *(is_short_of_cache, lacks_no_kernel, has_unnamed_cause),
+        *(exchanges_over_pcie, has_fast_links, is_short_of_cache, lacks_no_kernel, has_unnamed_cause),
     )
 }
 """The functions that a row may name."""

@@ -9,6 +9,7 @@ from functools import cache
 
 from flettner.lint.recogniser import LOG, Recogniser
 from flettner.lint.rules import known_errors, log, out_of_memory, start_errors, unified_memory
+from flettner.vllm_facts.code_areas import name_users
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.raised_errors import RaisedError, find_raised, format_release, next_release
 from flettner.vllm_facts.releases import NAME, TABLE
@@ -62,6 +63,15 @@ _SAYS_WHAT_TO_DO = re.compile(
     r"|requires?)\b|--\w",
     re.IGNORECASE,
 )
+_OF_PYTHON = re.compile(
+    r"has no attribute|No module named|cannot import name|unexpected keyword argument|is not subscriptable"
+    r"|positional arguments?\b|not iterable|index out of range|object is not callable|JSONDecodeError"
+)
+"""Messages of Python itself: that vLLM has one of the same words in a check says nothing."""
+
+_CONDITION = re.compile(r"\bassert (?P<text>\S.*)")
+_ABOVE, _BELOW = 80, 40  # lines: a traceback is above its error, and below a fault of the process
+_NEAR = 8  # lines of a traceback between the source line and the name of the error
 _SERVES = re.compile(r"Application startup complete|Avg generation throughput|HTTP/1\.1\" 200")
 
 
@@ -77,9 +87,14 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
         error = (last.string if last.re is _NATIVE else last[0]).strip()
         inner = _INNER.search(error)
         own = inner["text"] if inner else error if root else ""
-        raised = find_raised(own)
+        raised = None if _OF_PYTHON.search(own) else find_raised(own)
         severity: FindingSeverity = "warning" if served else "error"
-        yield _explain(own, raised, config, severity) if raised else _quote(error, severity)
+        place = since.index(last.string)
+        after = _BELOW if last.re is _ERROR and last["fault"] else 0
+        trace = since[max(0, place - _ABOVE) : place + 1 + after]
+        error += _find_condition(trace) if root and root.re is _ERROR and root["bare"] else ""
+        users = name_users(config, trace)
+        yield _explain(own, raised, config, severity, users) if raised else _quote(error, severity, users)
 
 
 def _find_root(lines: Sequence[str]) -> re.Match[str] | None:
@@ -87,6 +102,12 @@ def _find_root(lines: Sequence[str]) -> re.Match[str] | None:
     errors = (match for line in reversed(lines) if (match := _ERROR.search(line)))
     named = (match for match in errors if _INNER.search(match[0]) or not _WRAPPER.search(match[0]))
     return next(named, None) or next(filter(None, map(_NATIVE.search, reversed(lines))), None)
+
+
+def _find_condition(trace: Sequence[str]) -> str:
+    """The source line of an assertion without a message; "" if the traceback does not show it."""
+    source = next(filter(None, map(_CONDITION.search, reversed(trace[-_NEAR:]))), None)
+    return f" (assert {source['text'].rstrip(' (,')})" if source else ""
 
 
 def _find_last_resort(lines: Sequence[str]) -> re.Match[str] | None:
@@ -121,22 +142,33 @@ def _known_patterns() -> tuple[str, ...]:
     return tuple(part.pattern for part in parts if isinstance(part, Recogniser))
 
 
-def _quote(error: str, severity: FindingSeverity) -> Finding:
+def _quote(error: str, severity: FindingSeverity, users: str) -> Finding:
+    """`users`: what of the command uses the code of the traceback."""
     return Finding(
         rule="F10",
         severity=severity,
-        why=f"the log's last error, which no rule explains: {error[:240]}",
-        expects="find its cause before other changes: vLLM's issues and release notes for this "
-        "text; no flag here is known to cause it",
+        why=f"the log's last error, which no rule explains: {error[:240]}"
+        + (f"; it comes from the code of {users}" if users else ""),
+        expects=(
+            "start once without it, to see whether that is the cause; "
+            if users
+            else "no flag here is known to cause it; "
+        )
+        + "look for this text in vLLM's issues and release notes before other changes",
         evidence={"line": error[:240]},
     )
 
 
-def _explain(error: str, raised: RaisedError, config: ServeConfig, severity: FindingSeverity) -> Finding:
+def _explain(
+    error: str, raised: RaisedError, config: ServeConfig, severity: FindingSeverity, users: str
+) -> Finding:
     causes = ", ".join(_causes(error, raised, config))
+    own = (
+        f"it comes from the code of {users}" if users else "the log's last error is one of vLLM's own checks"
+    )
     first, last = format_release(raised.first), format_release(raised.last)
     releases = f"vLLM {last}" if first == last else f"vLLM {first} to {last}"
-    depends = f"it depends on {causes}: " if causes else "the log's last error is one of vLLM's own checks: "
+    depends = f"it depends on {causes}: " if causes else f"{own}: "
     return Finding(
         rule="F10",
         severity=severity,

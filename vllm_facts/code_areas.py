@@ -1,0 +1,49 @@
+"""The flags in use whose code a traceback passes through, for errors that nobody has described yet."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flettner.vllm_facts.fact_tables import FOLDER, read_rows
+from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.values import Knob, spell_flag
+
+_TRACE = 120  # lines: the tracebacks of a worker and of the engine
+_OF_CODE = re.compile(r'\bFile "|scheduled_spec_decode_tokens=|\bassert\b|\b\w+\.(?:py|cuh?|cpp)\b')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeArea:
+    """A part of the code. `pattern` is searched in lower case; `flags` and `variables` turn it on."""
+
+    name: str
+    pattern: str
+    flags: tuple[Knob, ...] = ()
+    variables: tuple[str, ...] = ()
+    crashes: bool = False  # on the GPU, more often than other code
+
+    def find_users(self, config: ServeConfig) -> list[str]:
+        """What of the command uses this code, as it is written there."""
+        given = [knob for knob in self.flags if config.setting.get(knob) not in (None, False)]
+        variables = [f"{name}={config.env[name]}" for name in self.variables if name in config.env]
+        return [*map(spell_flag, given), *variables]
+
+
+def name_suspects(config: ServeConfig) -> str:
+    """What of the command a crash on the GPU may come from: by its traceback, else by experience."""
+    areas = read_rows(FOLDER / "code_areas.toml", "area", CodeArea)
+    usual = [
+        f"{area.name} ({', '.join(users)})"
+        for area in areas
+        if area.crashes and (users := area.find_users(config))
+    ]
+    return name_users(config, config.log[-_TRACE:]) or " or ".join(usual)
+
+
+def name_users(config: ServeConfig, lines: Sequence[str]) -> str:
+    """`speculative decoding (--speculative-config)`: the narrowest area of a traceback; "" for none."""
+    text = "\n".join(line.lower() for line in lines if _OF_CODE.search(line))
+    for area in read_rows(FOLDER / "code_areas.toml", "area", CodeArea):
+        if (users := area.find_users(config)) and re.search(area.pattern, text):
+            return f"{area.name} ({', '.join(users)})"
+    return ""
