@@ -137,7 +137,8 @@ def _check_cache_before_ada(config: ServeConfig) -> Iterable[Finding]:
     card, kind = config.card, text_of(config, "kv_cache_dtype")
     if card is None or card.capability is None or card.capability >= precision.ADA:
         return
-    if kind not in {"fp8", "fp8_e4m3"} or is_at_least(config, attention.READ):
+    profiled = config.start is not None and config.start.kv_gib is not None  # so a backend has read it
+    if kind not in {"fp8", "fp8_e4m3"} or is_at_least(config, attention.READ) or profiled:
         return
     if card.capability < AMPERE:
         if card.capability < TURING and is_at_least(config, ONE_ENGINE):
