@@ -248,7 +248,7 @@ class Forecast:
     usual_s: float  # from the first share to the end of load parity, the median
     likely_s: float  # the 90th percentile
     hold_s: float  # of the hold step, under full load
-    too_long: tuple[int, ...] = ()  # weights of steps that will probably end undecided
+    too_long: tuple[int, ...] = ()  # weights of steps that will probably reach their limit without a proof
     fitting_margin: float | None = None  # margin with which no step would
     decided_by: Literal["better", "gain", "not_worse"] = "not_worse"  # which test will end the canary
     start: StartForecast | None = None  # None: it is not known how long a start takes

@@ -19,6 +19,7 @@ class Verdict:
     kind: Literal["pass", "fail", "wait", "futile", "inadmissible"]
     why: str
     waits: str = ""  # what a pass still lacks, each with its evidence
+    lacks_proof_of: tuple[str, ...] = ()  # streams; a pass lacks nothing else
     lacks_gain: bool = False  # the gain that is needed could have shown, and did not
     bad: int = 0  # green's requests of this step that failed or were late by the judge's edges
 

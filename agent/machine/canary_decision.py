@@ -21,6 +21,7 @@ from flettner.agent.domain.verdict import Verdict
 from flettner.agent.judge.attainment import goodput_phi
 from flettner.agent.judge.canary.clients import chosen_by_clients, divide_buckets
 from flettner.agent.judge.canary.evidence import FULL_WEIGHT
+from flettner.agent.judge.canary.last_look import look_at_limit
 from flettner.agent.judge.canary.token_pace import require_pace
 from flettner.agent.judge.hard_limits import describe_unknown_models, is_fresh
 from flettner.agent.judge.wording import describe_duration
@@ -69,9 +70,11 @@ def judge(rules: Rules, state: State, event: Observed) -> Transition:
         blue=blue,
         baseline=canary.baseline,
     )
+    if last := is_last_look(canary, event.at):
+        verdict = look_at_limit(verdict, evidence, step=step, slo=rules.slo, baseline=canary.baseline)
     if must_be_as_fast(rules, canary) and step.parity <= step.weight < FULL_WEIGHT:
         phi = goodput_phi(canary.evidence.calibration, rules.slo)
-        verdict = require_pace(verdict, green, blue, phi)
+        verdict = require_pace(verdict, green, blue, phi, at_limit=last)
     missing = describe_missing(state) or describe_unknown_models(evidence)
     if verdict.kind == "pass" and missing:
         verdict = replace(verdict, kind="wait", why=missing, waits=missing)
@@ -109,6 +112,16 @@ def must_be_as_fast(rules: Rules, canary: Canary) -> bool:
     return bool(start_in(suggestion.proposal.to)) and not own_flags and rules.slo.itl is None
 
 
+def is_last_look(canary: Canary, at: datetime) -> bool:
+    """Whether the step of an upgrade is at its time limit: what is undecided then has one look left."""
+    return bool(upgrades_in(canary.suggestion.proposal.to)) and is_late(canary, at)
+
+
+def is_late(canary: Canary, at: datetime) -> bool:
+    since, step = canary.step_since, canary.plan.steps[canary.step]
+    return since is not None and at - since > timedelta(seconds=step.at_most_s)
+
+
 def apply_verdict(rules: Rules, state: State, event: Observed, verdict: Verdict) -> Transition:
     """Roll green back, advance it, or wait."""
     canary, at = state.canary, event.at
@@ -120,7 +133,7 @@ def apply_verdict(rules: Rules, state: State, event: Observed, verdict: Verdict)
     if verdict.kind == "pass" and not answered_recently(canary.heard_at, at):
         verdict = replace(verdict, kind="wait", why=f"green has answered no request for {FRESH_S:.0f} s")
     ill = verdict.kind == "inadmissible" and not event.blind and blue_fails_more(state)
-    if at - (canary.step_since or at) > timedelta(seconds=step.at_most_s) and not ill:
+    if is_late(canary, at) and not ill and not (verdict.kind == "pass" and is_last_look(canary, at)):
         within = f"no verdict at {step.weight} % within {describe_duration(step.at_most_s)}"
         why = f"{within}: {verdict.waits or verdict.why}"
         return roll_back(state, at, why, result="no_gain" if verdict.lacks_gain else "undecided")

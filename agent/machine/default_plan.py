@@ -17,12 +17,17 @@ SLOW_S = 60.0  # a share that needs longer for its requests is left out: green i
 
 
 def configured_plan(plan: Plan, to: Mapping[Knob, Value]) -> Plan:
-    """The configured plan for this change: an upgrade holds twice as long, as a leak shows after a while."""
+    """The configured plan for this change.
+
+    An upgrade holds twice as long, as a leak shows after a while, and each share may take twice as long: a
+    change of flags that stays undecided is dropped, but a new release has to come one day.
+    """
     if not upgrades_in(to):
         return plan
     *steps, hold = plan.steps
+    patient = (replace(step, at_most_s=2 * step.at_most_s) for step in steps)
     longer = replace(hold, at_least_s=2 * hold.at_least_s, at_most_s=hold.at_most_s + hold.at_least_s)
-    return replace(plan, steps=(*steps, longer))
+    return replace(plan, steps=(*patient, longer))
 
 
 def plan_for(

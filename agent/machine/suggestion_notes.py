@@ -2,6 +2,7 @@
 
 from flettner.agent.domain.model import Forecast, Hold, Plan, Proposal, StartForecast
 from flettner.agent.domain.suggestion import Suggestion
+from flettner.agent.domain.upgrade import upgrades_in
 from flettner.agent.judge.wording import describe_duration
 from flettner.vllm_facts.knobs import alters_outputs
 from flettner.vllm_facts.values import Knob
@@ -26,6 +27,7 @@ def notes_of_plan(suggestion: Suggestion, hold: Hold | None) -> tuple[str, ...]:
 
 def _describe_rollout(suggestion: Suggestion, plan: Plan, outage: str) -> tuple[str, ...]:
     """Sentences on the strategy and the duration of the rollout."""
+    upgrade = bool(upgrades_in(suggestion.proposal.to))
     preflight, forecast, servers = suggestion.preflight, suggestion.forecast, len(suggestion.servers)
     if preflight.strategy == "hot":
         return (f"hot: {preflight.why}", _describe_trial(plan), *preflight.notes)
@@ -39,7 +41,9 @@ def _describe_rollout(suggestion: Suggestion, plan: Plan, outage: str) -> tuple[
         notes.append(outage)
     if servers > 1:
         notes.append(f"{servers} servers, one after the other")
-    notes.append(start + (_describe_forecast(forecast, plan) if forecast else _describe_minimum(plan)))
+    notes.append(
+        start + (_describe_forecast(forecast, plan, upgrade) if forecast else _describe_minimum(plan))
+    )
     if forecast is not None and forecast.start is not None and plan.shares_card:
         notes.append(_describe_shared_card(forecast.start))
     return (*notes, *preflight.notes)
@@ -88,7 +92,7 @@ IF = {
 }
 
 
-def _describe_forecast(forecast: Forecast, plan: Plan) -> str:
+def _describe_forecast(forecast: Forecast, plan: Plan, upgrade: bool) -> str:
     """How long a verdict takes at the present traffic."""
     held = plan.steps[-1].weight
     share = "all traffic" if held >= ALL else f"{held} % of the traffic, one old server the rest,"
@@ -100,6 +104,11 @@ def _describe_forecast(forecast: Forecast, plan: Plan) -> str:
     if not forecast.too_long:
         return expected
     weights = " and ".join(f"{weight} %" for weight in forecast.too_long)
+    if upgrade:
+        return (
+            f"{expected}; the time limit at {weights} is too short for a proof: one look decides then, and "
+            "says what it cannot exclude"
+        )
     fit = forecast.fitting_margin
     fix = f"; a margin of {fit:g} instead of {plan.margin:g} would fit" if fit else ""
     return f"{expected}; the time limit at {weights} is too short: it may be rolled back undecided{fix}"

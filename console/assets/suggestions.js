@@ -168,7 +168,7 @@ export function suggestionPage(context, root, id) {
         preflight && pair("Strategy", [el("strong", preflight.strategy), `: ${STRATEGY[preflight.strategy] ?? ""}`, preflight.why && ` (${preflight.why})`]),
         preflight?.start_s ? pair("Start", `about ${duration(preflight.start_s)}`) : null,
         forecast && pair("How long", `${forecast.start ? "with the start " : ""}usually ${duration((forecast.start?.usual_s ?? 0) + forecast.usual_s + forecast.hold_s)}, nine of ten within ${duration((forecast.start?.likely_s ?? 0) + forecast.likely_s + forecast.hold_s)}, at ${number(forecast.rate_rps)} requests a second`),
-        forecast?.too_long.length ? pair("Too little traffic", `the step${forecast.too_long.length > 1 ? "s" : ""} at ${forecast.too_long.map((weight) => `${weight} %`).join(", ")} will probably end undecided`) : null,
+        forecast?.too_long.length ? pair("Too little traffic", `the step${forecast.too_long.length > 1 ? "s" : ""} at ${forecast.too_long.map((weight) => `${weight} %`).join(", ")} will probably reach the time limit without a proof`) : null,
         plan && pair("Margin", `green must not be worse by ${percent(plan.margin)} of its requests; ${GAIN[shown.gain_needed]}`)),
       steps.length ? table("Steps of the rollout", ["Green's traffic", "At least", "Takes"], steps) : null,
       shown.notes.length ? el("ul", { class: "notes" }, shown.notes.map((note) => el("li", note))) : null);

@@ -216,24 +216,43 @@ def close_tick(
 def _compare_with_baseline(
     stream: EvidenceStream, evidence: CanaryEvidence, slo: Slo, baseline: RequestCounts, phi: float
 ) -> EProcessPair:
-    """Compare with blue's earlier baseline: with twice the margins, beyond the baseline's own uncertainty."""
-    of, bad = count_bad(baseline, stream.name, stream.edge_s, slo, alone=True)
-    low, high = wilson_interval(round(bad / phi), round(of / phi)) or (stream.usual, stream.usual)
-    promised = stream.promised or 0.0
-    margin, tolerance = stream.margin, stream.tolerance
-    if stream.name == "stalled" and baseline.queued:  # the margin grew by a share that counts the queue
-        margin = min(margin, max(evidence.margin / 2, bad / of / 4))
-        tolerance = 2 * margin
+    above, below, tolerance = limits_of_baseline(
+        stream, evidence, slo, baseline, phi, tolerance=stream.tolerance
+    )
     return update_without_control(
         stream.requests,
         (stream.pending.green, stream.pending.green_bad),
         margin=2 * stream.margin,  # the alternatives stay as many as before
-        above=min(max(high, promised) + 2 * margin, 0.98),
+        above=above,
         tolerance=2 * tolerance,
-        below=min(max(low, promised) + 2 * tolerance, 0.98),
+        below=below,
         phi=phi,
         at_s=evidence.all_s,
     )
+
+
+def limits_of_baseline(
+    stream: EvidenceStream,
+    evidence: CanaryEvidence,
+    slo: Slo,
+    baseline: RequestCounts,
+    phi: float,
+    *,
+    tolerance: float,
+) -> tuple[float, float, float]:
+    """(above, below, tolerance): green's share above which it is worse, and below which it is not.
+
+    They exceed blue's earlier baseline by twice the margins, beyond the baseline's own uncertainty.
+    """
+    of, bad = count_bad(baseline, stream.name, stream.edge_s, slo, alone=True)
+    low, high = wilson_interval(round(bad / phi), round(of / phi)) or (stream.usual, stream.usual)
+    promised, margin = stream.promised or 0.0, stream.margin
+    if stream.name == "stalled" and baseline.queued:  # the margin grew by a share that counts the queue
+        margin = min(margin, max(evidence.margin / 2, bad / of / 4))
+        tolerance = 2 * margin
+    above = min(max(high, promised) + 2 * margin, 0.98)
+    below = min(max(low, promised) + 2 * tolerance, 0.98)
+    return above, below, tolerance
 
 
 def close_wide_tick(stream: EvidenceStream, evidence: CanaryEvidence) -> EvidenceStream:

@@ -16,7 +16,7 @@ A change that needs a gain ends as futile once evidence has ruled the least gain
 from dataclasses import dataclass, replace
 from math import log
 
-from flettner.agent.domain.canary_evidence import CanaryEvidence, Counts
+from flettner.agent.domain.canary_evidence import CanaryEvidence, Counts, EvidenceStream
 from flettner.agent.domain.model import Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.verdict import Verdict
@@ -97,13 +97,17 @@ def decide(now: Situation) -> tuple[CanaryEvidence, Verdict]:
     if futile_s >= FUTILE_FOR_S:
         return evidence, Verdict(kind="futile", why=why_futile)
     first = _least(now)
-    gain, proofs = _gain_lacks(now), _proofs(now)
-    if lacks := [*first, *proofs, *gain]:
+    gain, unproven = _gain_lacks(now), _unproven(now)
+    if lacks := [*first, *(_describe_proof(now, stream) for stream in unproven), *gain]:
         counts = _describe_streams(evidence)
         why = "; ".join([lacks[0], counts] if counts else lacks[:1])
         comparable = not now.missed or (now.alone and gp.compare_rate(evidence, now.baseline) >= 0)
         lacks_gain = bool(gain) and not first and comparable
-        return evidence, Verdict(kind="wait", why=why, waits="; ".join(lacks), lacks_gain=lacks_gain)
+        only = () if first or gain else tuple(stream.name for stream in unproven)
+        waits = "; ".join(lacks)
+        return evidence, Verdict(
+            kind="wait", why=why, waits=waits, lacks_proof_of=only, lacks_gain=lacks_gain
+        )
     return evidence, Verdict(kind="pass", why=_why_passed(now))
 
 
@@ -194,19 +198,19 @@ def _least(now: Situation) -> list[str]:
     return [*lacks, *(f"{name} looks worse, which is not proved yet" for name in worse)]
 
 
-def _proofs(now: Situation) -> list[str]:
+def _unproven(now: Situation) -> list[EvidenceStream]:
     """The streams that lack their proof, where one is asked for."""
     if not now.level or now.beside or now.evidence.better or now.relieved:
         return []
     if now.missed and now.gain_needed:
         return []
+    return [stream for stream in now.evidence.streams if log_not_worse(stream) < log(1 / now.beta)]
+
+
+def _describe_proof(now: Situation, stream: EvidenceStream) -> str:
     busier = f" ({now.hold.busier})" if now.hold.busier else ""
-    return [
-        f"{stream.name}: evidence {describe_odds(log_not_worse(stream), log(1 / now.beta))} that "
-        f"green is not worse{busier}"
-        for stream in now.evidence.streams
-        if log_not_worse(stream) < log(1 / now.beta)
-    ]
+    odds = describe_odds(log_not_worse(stream), log(1 / now.beta))
+    return f"{stream.name}: evidence {odds} that green is not worse{busier}"
 
 
 def _gain_lacks(now: Situation) -> list[str]:

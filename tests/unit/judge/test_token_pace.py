@@ -70,3 +70,25 @@ def test_equal_releases_are_not_rolled_back_by_looking_every_second() -> None:
             failed += require_pace(WAIT, green, blue, 1.0).kind == "fail"
 
     assert failed == 0
+
+
+def paused(arm: RequestCounts, number: int) -> RequestCounts:
+    """The same with requests in which the server stood still for seconds."""
+    return arm + count_requests([answered(0.4)] * number)
+
+
+def test_pauses_are_no_slower_pace_and_do_not_hide_one() -> None:
+    blue = paused(counts(2700, 1.0, seed=9), 60)
+
+    equal, slower = paused(counts(2700, 1.0), 110), paused(counts(2700, 1.1), 60)
+
+    assert require_pace(PASS, equal, blue, 18.0) == PASS
+    assert "tokens take 1.1" in require_pace(PASS, slower, blue, 18.0).why
+    assert require_pace(PASS, counts(2700, 2.5), blue, 18.0).kind == "fail"  # all of them look paused
+
+
+def test_at_the_limit_of_a_step_less_shows_that_it_is_slower() -> None:
+    blue, green = counts(1500, 1.0, seed=9), counts(1500, 1.1)
+
+    assert require_pace(WAIT, green, blue, 20.0, at_limit=True).kind == "fail"
+    assert require_pace(WAIT, counts(1500, 1.0), blue, 20.0, at_limit=True) == WAIT

@@ -2,23 +2,26 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from flettner.agent.domain import effects as fx
 from flettner.agent.domain import events as e
+from flettner.agent.domain.canary_evidence import CanaryEvidence, Counts, EvidenceStream
 from flettner.agent.domain.events import Observed
 from flettner.agent.domain.model import Objective, PreflightResult, Proposal, Strategy
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import EngineLiveness, Reading
 from flettner.agent.domain.state import Phase
 from flettner.agent.domain.upgrade import UpgradeLimits, matches
+from flettner.agent.domain.verdict import Verdict
 from flettner.agent.machine.canary_decision import UNREAD_S, find_lost_metrics, must_be_as_fast
 from flettner.agent.machine.guard import Guard
 from flettner.agent.machine.step import Machine
 from flettner.agent.quality.golden_prompts import GoldenPromptOptions
 from flettner.vllm_facts.values import Value
-from tests.support.machine_stories import PLAN, World, rules
+from tests.support.machine_stories import PLAN, CountingJudge, World, rules
 
 LIMITS = UpgradeLimits(
     images=("vllm/vllm-openai:v0.*", "ghcr.io/acme/*"),
@@ -238,7 +241,8 @@ def test_an_upgrade_is_judged_harder() -> None:
     assert suggestion.plan is not None
     assert suggestion.plan.examine_s > 0
     assert any("image may alter the answers" in note for note in suggestion.notes)
-    hold = story.state.canary.plan.steps[-1]
+    *shares, hold = story.state.canary.plan.steps
+    assert [step.at_most_s for step in shares] == [2 * step.at_most_s for step in PLAN.steps[:-1]]
     assert hold.at_least_s == 2 * PLAN.steps[-1].at_least_s
     assert hold.at_most_s == PLAN.steps[-1].at_most_s + PLAN.steps[-1].at_least_s
     assert any(isinstance(effect, fx.Examine) and effect.compare for effect in story.performed)
@@ -293,6 +297,41 @@ def test_a_new_release_with_the_same_flags_must_be_as_fast(
     promised = replace(story.machine.rules, slo=replace(story.machine.rules.slo, itl=itl))
 
     assert must_be_as_fast(promised, story.state.canary) is is_judged
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeverProved(CountingJudge):
+    """Lacks only the proof of one stream, with these counts, where the other judge passes a step."""
+
+    counted: Counts
+
+    def update(self, evidence: CanaryEvidence, **second: Any) -> tuple[CanaryEvidence, Verdict]:  # noqa: ANN401
+        evidence, verdict = super().update(evidence, **second)
+        evidence = replace(evidence, streams=(EvidenceStream(name="errors", counted=self.counted),))
+        lacks = Verdict(kind="wait", why="", waits="errors: evidence 1 of 20", lacks_proof_of=("errors",))
+        return evidence, lacks if verdict.kind == "pass" else verdict
+
+
+@pytest.mark.parametrize(
+    ("to", "bad", "outcome", "why"),
+    [
+        ({"image": IMAGE}, 12, "promoted", "points more than blue's are not excluded"),
+        ({"image": IMAGE}, 90, "undecided", "errors: evidence 1 of 20"),
+        ({"image": IMAGE}, 300, "rolled_back", "green is worse: green: 300 of 9,000 requests failed"),
+        ({"max_num_seqs": 8}, 12, "undecided", "errors: evidence 1 of 20"),
+    ],
+)
+def test_only_an_upgrade_has_a_last_look_at_the_time_limit_of_a_step(
+    to: Mapping[str, Value], bad: int, outcome: str, why: str
+) -> None:
+    judge = NeverProved(counted=Counts(9000, 12, 9000, bad))
+    story = world()
+    story.machine = Machine(replace(story.machine.rules, judge=judge))
+
+    ask(story, to).approve().until("canary").until("observing" if outcome == "promoted" else "cooldown", 900)
+
+    assert story.state.outcomes[-1].result == outcome
+    assert why in story.state.canary.why
 
 
 def test_another_model_needs_a_check_or_the_acceptance_of_other_answers() -> None:
