@@ -1,4 +1,4 @@
-"""Ask an image's registry for the digest of its tag, without credentials (OCI distribution specification)."""
+"""Ask an image's registry for the digest of its tag (OCI distribution specification)."""
 
 import asyncio
 import re
@@ -10,7 +10,8 @@ from flettner.agent.domain.errors import ActError
 from flettner.primitives.bounded import parse_json, read_body
 
 _WITHIN_S = 10.0
-_HUB, _HUB_HOST = "docker.io", "registry-1.docker.io"
+HUB_HOST = "registry-1.docker.io"
+_HUB = "docker.io"
 _LOCAL = re.compile(r"(localhost|127\.0\.0\.1)(:\d+)?")  # spoken to by plain HTTP, as container engines do
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CHALLENGE = re.compile(r'(\w{1,32})="([^"]*)"')
@@ -29,8 +30,12 @@ class MissingImageError(ActError):
     """The registry has no such image."""
 
 
-async def find_digest(image: str) -> str:
-    """Return the digest of REPOSITORY:TAG, `sha256:…`. Raises ActError."""
+async def find_digest(image: str, authorization: str = "") -> str:
+    """Return the digest of REPOSITORY:TAG, `sha256:…`. Raises ActError.
+
+    `authorization`: the header with a login (Basic). It is sent only if the registry asks for it, to it or
+    to where it says that tokens are given, over TLS or on this host.
+    """
     host, repository, tag = split_image(image)
     url = f"{'http' if _LOCAL.fullmatch(host) else 'https'}://{host}/v2/{repository}/manifests/{tag}"
     try:
@@ -40,8 +45,10 @@ async def find_digest(image: str) -> str:
         ):
             status, headers = await _head(session, url, {})
             if status == 401:  # noqa: PLR2004 - public images, too, need a token
-                token = await _get_token(session, headers.get("WWW-Authenticate", ""))
-                status, headers = await _head(session, url, {"Authorization": f"Bearer {token}"})
+                challenge = headers.get("WWW-Authenticate", "")
+                basic = challenge.lower().startswith("basic") and authorization
+                allowed = basic or f"Bearer {await _get_token(session, challenge, authorization)}"
+                status, headers = await _head(session, url, {"Authorization": allowed})
     except TimeoutError as error:
         raise ActError(f"{host} does not answer within {_WITHIN_S:g} s") from error
     except (aiohttp.ClientError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -50,7 +57,8 @@ async def find_digest(image: str) -> str:
         raise MissingImageError(f"{host} has no image {repository}:{tag}")
     digest = headers.get("Docker-Content-Digest", "")
     if status != 200 or _DIGEST.fullmatch(digest) is None:  # noqa: PLR2004
-        raise ActError(f"{host} answers {status} without a digest to a caller without credentials")
+        caller = "with this login" if authorization else "without credentials"
+        raise ActError(f"{host} answers {status} without a digest to a caller {caller}")
     return digest
 
 
@@ -61,7 +69,7 @@ def split_image(image: str) -> tuple[str, str, str]:
     host, path = (first, rest) if named else (_HUB, image)
     repository, _, tag = path.partition(":")
     if host == _HUB:
-        host, repository = _HUB_HOST, repository if "/" in repository else f"library/{repository}"
+        host, repository = HUB_HOST, repository if "/" in repository else f"library/{repository}"
     return host, repository, tag or "latest"
 
 
@@ -72,13 +80,14 @@ async def _head(
         return answer.status, answer.headers.copy()
 
 
-async def _get_token(session: aiohttp.ClientSession, challenge: str) -> str:
-    """Return the token for anybody, from where the registry says that it is given."""
+async def _get_token(session: aiohttp.ClientSession, challenge: str, authorization: str) -> str:
+    """Return the token for anybody, or for this login, from where the registry says that it is given."""
     asked = dict(_CHALLENGE.findall(challenge))
     realm = asked.pop("realm", "")
     host = realm.partition("://")[2].partition("/")[0]
     if not realm.startswith("https://") and _LOCAL.fullmatch(host) is None:
         raise ValueError("it gives no token to a caller without credentials")
-    async with session.get(realm, params=asked, allow_redirects=False) as answer:
+    headers = {"Authorization": authorization} if authorization else {}
+    async with session.get(realm, params=asked, headers=headers, allow_redirects=False) as answer:
         document = parse_json(await read_body(answer))
         return str(document.get("token") or document["access_token"])

@@ -5,15 +5,16 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from flettner.actuators.kubernetes.image_registry import MissingImageError, find_digest
+from flettner.actuators.kubernetes.image_registry import MissingImageError, find_digest, split_image
 from flettner.actuators.kubernetes.pods import Pod
+from flettner.actuators.kubernetes.registry_login import find_login
 from flettner.actuators.kubernetes.workload import Workload
 from flettner.actuators.vllm.release_change import ReleaseChange, find_release_change
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.upgrade import COMMAND, IMAGE, env_in
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import Reader
-from flettner.clients.kubernetes.documents import Json
+from flettner.clients.kubernetes.documents import Json, has_labels
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.values import ENV, Knob, Setting, Value
 
@@ -41,7 +42,7 @@ async def resolve_upgrade(
     asked = start.get(IMAGE)
     flags = ReleaseChange()
     if isinstance(asked, str):
-        pinned, note = await _pin(reader, asked)
+        pinned, note = await _pin(reader, asked, workload)
         start = {**start, IMAGE: pinned}
         env = upgraded(workload, start).variables
         flags, versions = await asyncio.to_thread(_compare_releases, setting, env, version, asked)
@@ -109,20 +110,20 @@ def describe_names(start: Setting) -> str:
     return " ".join(sorted(start))
 
 
-async def _pin(reader: Reader, image: str) -> tuple[str, str]:
+async def _pin(reader: Reader, image: str, workload: Workload) -> tuple[str, str]:
     """Return the image by its digest, and where that is from; by its tag if nobody tells. Raises ActError."""
     if "@" in image:
         return image, ""
+    documents = await reader.find(kubernetes.POD)
+    own = [document["spec"] for document in documents if has_labels(document, workload.selector)]
+    login = await find_login(reader, split_image(image)[0], (workload.template["spec"], *own))
     try:
-        pinned = f"{image}@{await find_digest(image)}"
+        pinned = f"{image}@{await find_digest(image, login.basic if login else '')}"
     except MissingImageError as error:
         why = f"{error.why}, and nothing was started; if it is hidden there, name it by its digest"
         raise ActError(why) from error
     except ActError as error:
-        pods = [
-            Pod.parse(document, _name_of_image(document, image))
-            for document in await reader.find(kubernetes.POD)
-        ]
+        pods = [Pod.parse(document, _name_of_image(document, image)) for document in documents]
         running = [pod for pod in pods if pod.active and pod.own]
         pinned, why = pin_by_pods(image, running), error.why
         if pinned != image:
@@ -130,7 +131,7 @@ async def _pin(reader: Reader, image: str) -> tuple[str, str]:
         return image, (
             f"the digest of {image} is not known before green runs: {why}; a promotion pins what green ran"
         )
-    return pinned, f"{image} is {pinned}"
+    return pinned, f"{image} is {pinned}" + (f" (with the login of {login.source})" if login else "")
 
 
 def _name_of_image(pod: Json, image: str) -> str:

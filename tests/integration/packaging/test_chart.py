@@ -147,6 +147,13 @@ def test_there_are_no_rights_on_secrets_pods_or_the_cluster(values: Mapping[str,
             assert set(rule["verbs"]) in ({"get", "list", "watch"}, {"patch", "delete"})
 
 
+def test_only_the_named_pull_secrets_may_be_read() -> None:
+    rules = of_kind("Role", manifests({"registrySecrets": ["registry"]}))["rules"]
+
+    (rule,) = [rule for rule in rules if "secrets" in rule["resources"]]
+    assert (rule["resourceNames"], rule["verbs"]) == (["registry"], ["get"])
+
+
 def test_gateways_may_send_records_only_where_that_is_wanted() -> None:
     before = manifests({"networkPolicy": {"enabled": True}})
     after = manifests({"networkPolicy": {"enabled": True}, "records": {"enabled": True}})
