@@ -6,7 +6,7 @@ requested.
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -138,14 +138,17 @@ class DockerClient:
 
     # Changes.
 
-    async def pull(self, ref: str) -> None:
+    async def pull(self, ref: str, report: Callable[[str], None] = lambda _: None) -> None:
         """Pull the image of this tag or digest, with the user's own credentials. Raises ActError.
 
-        A cancelled pull ends at its next line of progress.
+        A cancelled pull ends at its next line of progress. `report` is told how much is here, in a sentence,
+        by another thread.
         """
         ended = Event()
         pulling = asyncio.ensure_future(
-            self._engine.ask(f"pull {ref}", partial(_pull, ref=ref, ended=ended), _PULL_SILENCE_S)
+            self._engine.ask(
+                f"pull {ref}", partial(_pull, ref=ref, ended=ended, report=report), _PULL_SILENCE_S
+            )
         )
         try:
             await asyncio.shield(pulling)
@@ -317,15 +320,36 @@ class DockerClient:
         return None
 
 
-def _pull(api: docker.APIClient, ref: str, ended: Event) -> None:
+def _pull(api: docker.APIClient, ref: str, ended: Event, report: Callable[[str], None]) -> None:
     name, _, digest = ref.partition("@")
     repository, tag = parse_repository_tag(name)
     api.timeout = _PULL_SILENCE_S  # between two lines of progress: a large layer is unpacked in silence
+    layers: dict[str, tuple[int, int]] = {}
     for line in api.pull(repository, tag=digest or tag or "latest", stream=True, decode=True):
         if ended.is_set():
             return
         if "error" in line:
             raise ActError(f"docker: pull {ref}: {line['error']}")
+        _note_layer(layers, line)
+        if layers:
+            report(_describe_pull(ref, layers.values()))
+
+
+def _note_layer(layers: dict[str, tuple[int, int]], line: Json) -> None:
+    """Note the bytes of a layer that were loaded, and all of them. Unpacking counts anew, and is left out."""
+    layer, detail = str(line.get("id", "")), line.get("progressDetail") or {}
+    if line.get("status") == "Downloading" and detail.get("total"):
+        layers[layer] = (int(detail["current"]), int(detail["total"]))
+    elif line.get("status") in {"Download complete", "Pull complete"} and layer in layers:
+        layers[layer] = (layers[layer][1], layers[layer][1])
+
+
+def _describe_pull(ref: str, layers: Iterable[tuple[int, int]]) -> str:
+    """The total is of the layers whose load has begun."""
+    loaded, total = (sum(part) / 1e9 for part in zip(*layers, strict=True))
+    if loaded >= total:
+        return f"unpacks {ref}, {total:.1f} GB"
+    return f"pulls {ref}: {loaded:.1f} of {total:.1f} GB"
 
 
 def _stats(api: docker.APIClient, container: str) -> Json:

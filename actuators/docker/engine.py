@@ -106,9 +106,13 @@ class DockerEngine(VllmEngine):
             raise ActError(f"there is no container of {', '.join(missing) or 'this target'} to ask")
         blues = [containers[server.name] for server in servers]
         try:
-            pinned = await pin(self._client, blues[-1], start, acts=self._site.acts)
+            pinned = await pin(
+                self._client, blues[-1], start, acts=self._site.acts, report=self._report_progress
+            )
         except ActError as error:
             return PreflightResult(problem=error.why)
+        finally:
+            self.progress = ""
         templates = [await upgraded(self._client, blue, pinned.start) for blue in blues] if start else blues
         asked = Preflight(
             sleeper=self.sleeper, blues=blues, servers=servers, setting=setting, templates=templates
@@ -116,6 +120,9 @@ class DockerEngine(VllmEngine):
         result = await asked.predict(wanted)
         notes = (*pinned.notes, *result.notes, *note_on_live_limits(servers, setting))
         return replace(result, notes=notes, resolved={**pinned.resolved, **result.resolved})
+
+    def _report_progress(self, text: str) -> None:
+        self.progress = text
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """Launch a server; a second launch of it finds the container that the first has started."""

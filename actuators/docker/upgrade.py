@@ -5,7 +5,7 @@ container keeps the latter, and has the new image's own entry point, variables a
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -29,8 +29,18 @@ class PinnedStart:
     notes: tuple[str, ...] = ()  # for the operator who approves
 
 
-async def pin(client: DockerClient, blue: Container, start: Setting, *, acts: bool) -> PinnedStart:
-    """Pull the image and name it by its digest. Raises ActError with the fix; nothing was started then."""
+async def pin(
+    client: DockerClient,
+    blue: Container,
+    start: Setting,
+    *,
+    acts: bool,
+    report: Callable[[str], None] = lambda _: None,
+) -> PinnedStart:
+    """Pull the image and name it by its digest. Raises ActError with the fix; nothing was started then.
+
+    `report` is told how the pull goes on.
+    """
     if COMMAND in start:
         raise ActError("command= is of processes: a container is upgraded by image=")
     env = {f"{ENV}{name}": (blue.env.get(name), value) for name, value in env_in(start).items()}
@@ -39,7 +49,7 @@ async def pin(client: DockerClient, blue: Container, start: Setting, *, acts: bo
         return PinnedStart(start=start, resolved=env)
     if not acts:
         raise ActError('advise mode pulls no image: set [agent] mode = "approve", and restart flettner')
-    image, note = await _pulled(client, asked)
+    image, note = await _pulled(client, asked, report)
     pinned = _pinned_name(asked, image)
     old = await client.image(blue.image)
     notes = [f"{asked} is {pinned}", *([note] if note else [])]
@@ -105,11 +115,13 @@ def _with_variables(lines: list[str], env: Mapping[str, Value]) -> list[str]:
     return [*kept, *(f"{name}={value}" for name, value in env.items() if value is not None)]
 
 
-async def _pulled(client: DockerClient, name: str) -> tuple[Json, str]:
+async def _pulled(
+    client: DockerClient, name: str, report: Callable[[str], None] = lambda _: None
+) -> tuple[Json, str]:
     """Return the image as its registry has it, else as this host has it, with a note. Raises ActError."""
     note = ""
     try:
-        await client.pull(name)
+        await client.pull(name, report)
     except ActError as error:
         if await client.image(name) is None:
             raise ActError(f"{name} could not be pulled, and nothing was started: {error.why}") from error

@@ -56,6 +56,8 @@ def refuse_older_daemon(site: Site, newest: int) -> None:
 class VllmEngine(ABC):
     """The part of an engine that talks to its servers over HTTP, and the lock of each server."""
 
+    progress = ""
+
     def __init__(self, site: Site) -> None:
         self._site = site
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

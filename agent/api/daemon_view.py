@@ -84,6 +84,11 @@ class TargetView(Protocol):
         """Of the target's loop."""
         ...
 
+    @property
+    def progress(self) -> str:
+        """What a check does that takes long, such as pulling an image; empty: nothing to tell."""
+        ...
+
     async def submit(self, event: Event) -> State:
         """Submit the event to the target's machine; returns the resulting state after it is journalled.
 

@@ -272,7 +272,7 @@ def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDoc
         mode=state.mode,
         paused=state.paused,
         maintenance=state.maintenance,
-        note=state.note,
+        note="; ".join(filter(None, (state.note, target.progress))),
         until=state.until,
         slo=slo,
         budget=list(state.budget.burns(slo, daemon.now())),

@@ -141,7 +141,12 @@ class EnginePlugin(Protocol):
 
 
 class Engine(Protocol):
-    """Starts and stops vLLM servers, which outlive the daemon. Every call is idempotent."""
+    """Starts and stops vLLM servers, which outlive the daemon. Every call is idempotent.
+
+    `progress`: what a preflight does that takes long, such as pulling an image; empty: nothing to tell.
+    """
+
+    progress: str
 
     async def problems(self) -> Sequence[str]:
         """Why this engine cannot work here, one sentence with the fix each; empty if it can."""

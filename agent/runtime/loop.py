@@ -137,7 +137,6 @@ class TargetLoop:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What lint finds in the flags in force."""
         return self.check.findings if self.check is not None else ()
 
     @property
@@ -169,8 +168,11 @@ class TargetLoop:
     def minutes(self) -> Sequence[MinuteRow]:
         return self.series.minutes()
 
+    @property
+    def progress(self) -> str:
+        return self.engine.progress
+
     def servers(self) -> Sequence[Server]:
-        """Return all running servers (the sensors' View)."""
         return self.state.reachable
 
     def emit(self, event: Event) -> None:

@@ -141,6 +141,7 @@ class SimEngine:
     host: Host
     strategy: Strategy
     numbers: set[tuple[tuple[int, int], str]] = field(default_factory=set)  # of knobs, and their servers
+    progress: str = ""
     sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def bind(self, site: Site) -> Engine:

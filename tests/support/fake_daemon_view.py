@@ -83,6 +83,7 @@ class FakeTarget:
     headroom: Headroom | None = None
     search_result: ModelSearchResult | None = None
     minutes: Sequence[MinuteRow] = ()
+    progress: str = ""
     self_metrics: SelfMetrics = field(default_factory=lambda: SelfMetrics(stepped_at=99.5))
     logs: dict[str, tuple[str, ...]] = field(default_factory=dict)  # by server
     unreadable: str = ""  # why no log can be read

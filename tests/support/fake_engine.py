@@ -35,6 +35,7 @@ class FakeEngine:
 
     def __init__(self, *running: Server, takes_s: float = 0.0, target: str = "chat") -> None:
         self.servers = {server.name: server for server in running}
+        self.progress = ""
         self.requests: dict[str, int] = {}
         self.logs: dict[str, tuple[str, ...]] = {}
         self.unreadable = ""

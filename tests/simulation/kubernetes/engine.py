@@ -32,6 +32,7 @@ class FaultyEngine:
 
     host: Host
     inner: Engine
+    progress: str = ""
     sensors: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def bind(self, site: Site) -> Engine:

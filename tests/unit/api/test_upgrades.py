@@ -83,3 +83,14 @@ async def test_a_digest_that_only_resembles_the_one_shown_approves_nothing(
 
     assert status in {400, 409, 422}
     assert daemon.targets()["chat"].state == before
+
+
+async def test_how_much_of_an_image_is_pulled_is_told_with_the_state(
+    client: Client, daemon: FakeDaemonView, bearers: Bearers
+) -> None:
+    daemon.targets()["chat"].progress = "pulls vllm/vllm-openai:v0.33.0: 2.5 of 9.8 GB"
+
+    async with client.get("/v1/targets/chat", headers=bearers["viewer"]) as response:
+        document = await response.json()
+
+    assert document["note"].endswith("pulls vllm/vllm-openai:v0.33.0: 2.5 of 9.8 GB")
