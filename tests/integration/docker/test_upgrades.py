@@ -95,3 +95,23 @@ async def test_an_image_that_does_not_start_leaves_the_old_server(here: EngineRi
 
     assert (await here.bench.spec(container)).state.running
     assert [server.name for server in await engine.observe()] == [blue.name]
+
+
+async def test_an_image_in_use_is_not_pruned_and_one_that_is_gone_before_the_start_costs_nothing(
+    here: EngineRig,
+) -> None:
+    container, engine, blue = await here.adopt()
+    tag = await another_image(here, "VLLM_BUILD=pruned")
+    result = await engine.preflight([blue], blue.setting, "surge", {"image": tag})
+    (old, new) = result.resolved["image"]
+    green = Server(name="chat-r1", setting=blue.setting, like=blue.name, start={"image": new})
+
+    with pytest.raises(docker.errors.APIError, match="conflict"):  # what `docker image prune` spares, too
+        await here.bench.engine(lambda api: api.remove_image(api.inspect_container(container.name)["Image"]))
+    await here.bench.engine(lambda api: api.remove_image(tag))
+    with pytest.raises(ActError, match="could not be pulled, and nothing was started"):
+        await engine.launch(green, 30)
+
+    assert (await here.bench.spec(container)).state.running
+    assert old != new
+    assert [server.name for server in await engine.observe()] == [blue.name]
