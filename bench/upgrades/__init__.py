@@ -5,8 +5,8 @@ A release (releases.py) is the simulator with a version and seeded regressions, 
 
 - Virtual (virtual.py): regressions that take minutes to show, with machine, judge and the default plan, in
   virtual time. The engine is a stand-in.
-- Real (real.py): all of them, one after the other at one site: the daemon as a process, Envoy, servers as
-  processes or Docker containers, in real time with shorter steps.
+- Real (real.py, sites.py): all of them, one after the other at one site: the daemon as a process, Envoy,
+  servers as processes, Docker containers or pods, in real time with shorter steps.
 
 Definitions:
 - Right: the release ends as it should, and a bad one for a cause that names its regression.

@@ -1,7 +1,8 @@
 """Upgrades to releases with and without seeded regressions; see the package.
 
-python -m bench.upgrades [RELEASE …] [--engine virtual|process|docker …] [--seeds N] [--json FILE] prints a
-line for each upgrade and a table, and writes both as JSON. `docker` needs an Engine (scripts/engine with …).
+python -m bench.upgrades [RELEASE …] [--engine virtual|process|docker|kubernetes …] [--seeds N] [--json FILE]
+prints a line for each upgrade and a table, and writes both as JSON. `docker` needs an Engine (scripts/engine
+with …), `kubernetes` root and the programs of an API server (scripts/kubernetes install).
 --add keeps the upgrades of an earlier run in FILE. It exits 1 if an upgrade is wrong or a request is lost.
 """
 
@@ -19,8 +20,9 @@ from bench.results import new_parser, write
 from bench.upgrades import real, virtual
 from bench.upgrades.releases import Release, choose
 from bench.upgrades.report import Upgrade, line, table
+from bench.upgrades.sites import SITES
 
-ENGINES = ("virtual", *real.SITES)
+ENGINES = ("virtual", *SITES)
 
 
 def run_all(options: argparse.Namespace, releases: Sequence[Release]) -> Iterator[Upgrade]:
@@ -28,7 +30,7 @@ def run_all(options: argparse.Namespace, releases: Sequence[Release]) -> Iterato
         spawned = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(options.workers, mp_context=spawned) as pool:
             yield from pool.map(virtual.run, virtual.draw_runs(releases, options.seeds, options.hold))
-    for engine in real.SITES:
+    for engine in SITES:
         if engine in options.engine:
             with asyncio.Runner() as runner:
                 upgrades = real.upgrade_in_turn(engine, releases, options.seeds)

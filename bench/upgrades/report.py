@@ -12,7 +12,7 @@ HEAD = ("release", "engine", "upgrades", "right", "ended as", "exposed", "bad", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upgrade:
-    """`engine`: "virtual", "process", "docker". `outcome`: as recorded, or "refused" before the approval."""
+    """`engine`: "virtual", or that of a site. `outcome`: as recorded, or "refused" before the approval."""
 
     release: str
     engine: str

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 
 from tests.support.docker_images import SIMULATOR
@@ -37,6 +37,7 @@ class Node:
         self.name, self.gpus, self._labels = name, gpus, labels
         self._api, self._network, self._folder = api, network, folder
         self.pods: dict[str, Pod] = {}  # by uid
+        self.image_env: Mapping[str, Mapping[str, str]] = {}  # by image without its digest
         self.back_off_s = 1.0  # of a container that exits again and again; 10 for the kubelet
         self._tasks: set[asyncio.Task[None]] = set()
         self._logs = LogServer(self.container_log, network.address, folder)
@@ -118,8 +119,10 @@ class Node:
         deleted = "deletionTimestamp" in document["metadata"]
         if pod is None and not deleted and document["status"].get("phase") not in {"Failed", "Succeeded"}:
             folder = self._folder / uid
-            image = "stub" if document["spec"]["containers"][0]["image"].startswith("stub") else "simulator"
-            image_env = {**_IMAGE_ENV, "PATH": f"{self._folder / image}:{_SYSTEM_PATH}"}
+            name = document["spec"]["containers"][0]["image"].partition("@")[0]
+            image = "stub" if name.startswith("stub") else "simulator"
+            path = f"{self._folder / image}:{_SYSTEM_PATH}"
+            image_env = {**_IMAGE_ENV, "PATH": path, **self.image_env.get(name, {})}
             pod = Pod(
                 document,
                 api=self._api,
