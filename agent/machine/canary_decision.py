@@ -74,7 +74,7 @@ def judge(rules: Rules, state: State, event: Observed) -> Transition:
         verdict = look_at_limit(verdict, evidence, step=step, slo=rules.slo, baseline=canary.baseline)
     if must_be_as_fast(rules, canary) and step.parity <= step.weight < FULL_WEIGHT:
         phi = goodput_phi(canary.evidence.calibration, rules.slo)
-        verdict = require_pace(verdict, green, blue, phi, at_limit=last)
+        verdict = require_pace(verdict, green, blue, phi, seconds=evidence.valid_s, at_limit=last)
     missing = describe_missing(state) or describe_unknown_models(evidence)
     if verdict.kind == "pass" and missing:
         verdict = replace(verdict, kind="wait", why=missing, waits=missing)

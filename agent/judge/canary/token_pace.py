@@ -15,7 +15,9 @@ limit 2.33 s are enough (one in 100).
 
 A pause of a server makes the mean of a request's gaps many times as long, and is judged by the streams. So
 both are also asked of the requests without one, those up to PAUSED times blue's median: slower by either is
-slower, and as fast is shown by these, where the mean over all is not beyond TOLERATED.
+slower, and as fast is shown by these, where the mean over all is not beyond TOLERATED. These have in common
+only the batches in which they run together: their design effect was 2 to 3.5 times the number that run at a
+time (simulated servers at 1 and 4 requests/s, blocks of 1 to 10 min). It counts as at most 1 + OVERLAP times.
 """
 
 from math import exp, inf, log, sqrt
@@ -27,7 +29,7 @@ from flettner.agent.judge.failure_modes import DEFAULT_PHI
 SLOWER, TOLERATED = 0.03, 0.06
 Z_SLOWER, Z_AT_LIMIT, Z_AS_FAST = 4.0, 2.33, 1.65
 LEAST = 200  # requests of each side
-PAUSED = 2.0
+PAUSED, OVERLAP = 2.0, 4.0
 
 _LN_OF_BUCKET = tuple(log(1000 * edge_s) - log(EDGES_S[1] / EDGES_S[0]) / 2 for edge_s in EDGES_S)
 """The middle of each bucket, as TokenPace has it: ln(ITL / 1 ms)."""
@@ -58,13 +60,24 @@ def _pace_below(arm: RequestCounts, below_s: float) -> TokenPace:
 
 
 def require_pace(
-    verdict: Verdict, green: RequestCounts, blue: RequestCounts, phi: float, *, at_limit: bool = False
+    verdict: Verdict,
+    green: RequestCounts,
+    blue: RequestCounts,
+    phi: float,
+    *,
+    seconds: float = 0.0,
+    at_limit: bool = False,
 ) -> Verdict:
-    """The verdict on a release that must be as fast. Its own failure stays, and it passes only if shown."""
+    """The verdict on a release that must be as fast. Its own failure stays, and it passes only if shown.
+
+    `seconds`: in which these requests were counted; 0: unknown.
+    """
     every = compare_pace(green, blue, phi)
     if every is None or verdict.kind in {"fail", "inadmissible"}:
         return verdict
-    unpaused = compare_pace(green, blue, phi, below_s=PAUSED * (quantile(blue.itl, 0.5) or inf)) or every
+    edge_s = PAUSED * (quantile(blue.itl, 0.5) or inf)
+    together = max(_running_together(arm, seconds) for arm in (green, blue))
+    unpaused = compare_pace(green, blue, min(phi, 1 + OVERLAP * together), below_s=edge_s) or every
     z_slower = Z_AT_LIMIT if at_limit else Z_SLOWER
     for difference, error in (every, unpaused):
         if difference - z_slower * error > log(1 + SLOWER):
@@ -76,6 +89,12 @@ def require_pace(
         waits = f"it is not shown that tokens take at most {1 + TOLERATED} times as long: {measured}"
         return Verdict(kind="wait", why=waits, waits=waits, bad=verdict.bad)
     return verdict
+
+
+def _running_together(arm: RequestCounts, seconds: float) -> float:
+    """How many requests run at a time, by Little's law; the time is that of nine of ten."""
+    lasts_s = quantile(arm.e2e, 0.9)
+    return arm.total / seconds * lasts_s if seconds and lasts_s else inf
 
 
 def _describe(difference: float, error: float, green: RequestCounts, blue: RequestCounts) -> str:

@@ -92,3 +92,11 @@ def test_at_the_limit_of_a_step_less_shows_that_it_is_slower() -> None:
 
     assert require_pace(WAIT, green, blue, 20.0, at_limit=True).kind == "fail"
     assert require_pace(WAIT, counts(1500, 1.0), blue, 20.0, at_limit=True) == WAIT
+
+
+def test_what_runs_together_bounds_how_much_unpaused_requests_have_in_common() -> None:
+    blue, green = paused(counts(2700, 1.0, seed=9), 60), paused(counts(2700, 1.0), 60)
+
+    assert require_pace(PASS, green, blue, 300.0).kind == "wait"  # as late requests clump
+    assert require_pace(PASS, green, blue, 300.0, seconds=2700.0) == PASS  # two at a time
+    assert require_pace(PASS, green, blue, 300.0, seconds=90.0).kind == "wait"  # sixty at a time
