@@ -15,7 +15,7 @@ from flettner.actuators.docker.lifecycle import Lifecycle
 from flettner.actuators.docker.listener import find_foreign
 from flettner.actuators.docker.mounted_files import find_socket
 from flettner.actuators.docker.options import DockerOptions
-from flettner.actuators.docker.preflight import Preflight
+from flettner.actuators.docker.preflight import Preflight, predict_saving
 from flettner.actuators.docker.registry import Registry
 from flettner.actuators.docker.sleep import Sleeper
 from flettner.actuators.docker.upgrade import pin, upgraded
@@ -105,6 +105,8 @@ class DockerEngine(VllmEngine):
         if missing or not servers:
             raise ActError(f"there is no container of {', '.join(missing) or 'this target'} to ask")
         blues = [containers[server.name] for server in servers]
+        if wanted == "save":
+            return predict_saving(blues, self._times)
         try:
             pinned = await pin(
                 self._client, blues[-1], start, acts=self._site.acts, report=self._report_progress

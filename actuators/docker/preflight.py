@@ -17,6 +17,7 @@ from flettner.actuators.vllm.flag_check import DryRunOutput, DryRunResult, find_
 from flettner.actuators.vllm.outage import predict_outage
 from flettner.actuators.vllm.release_change import ReleaseChange, find_release_change
 from flettner.actuators.vllm.start_log import describe_start
+from flettner.actuators.vllm.start_times import StartTimes
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.machine.strategy import StrategyChoice, choose_strategy
 from flettner.vllm_facts.errors import FlagError
@@ -138,6 +139,14 @@ class Preflight:
             notes=notes,
             unchecked=not self._lifecycle.site.acts,
         )
+
+
+def predict_saving(blues: Sequence[Container], times: StartTimes) -> PreflightResult:
+    """Whether the last of these containers can be stopped and started again as they are."""
+    if unkept := _auto_removed(blues):
+        return PreflightResult(problem=unkept)
+    start_s, note = times.predict(blues[-1].start_key, None, None)
+    return PreflightResult(strategy="save", start_s=start_s, notes=(note,))
 
 
 def _auto_removed(blues: Sequence[Container]) -> str:

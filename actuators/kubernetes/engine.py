@@ -28,6 +28,7 @@ from flettner.actuators.kubernetes.preflight import (
     find_waiting_pod,
     obstacles,
     preflight,
+    preflight_saving,
     start_key,
 )
 from flettner.actuators.kubernetes.retirement import Retirements
@@ -133,6 +134,8 @@ class KubernetesEngine(VllmEngine):
         if missing or not servers:
             raise ActError(f"there is no workload of {', '.join(missing) or 'this target'} to ask")
         blues = [by_name[server.name] for server in servers]
+        if wanted == "save":
+            return await preflight_saving(self._client, blues, self._times)
         no_node = self._no_node or await find_waiting_pod(self._client.cached, blues[-1].workload)
         choice = choose_pod_strategy(wanted, sum(server.replicas for server in servers), no_node)
         try:

@@ -81,6 +81,23 @@ async def preflight(
     return replace(_predict(template, choice.strategy, times, notes), why=choice.why, patch=patch)
 
 
+async def preflight_saving(
+    client: KubernetesClient, blues: Sequence[ServerEntry], times: StartTimes
+) -> PreflightResult:
+    """Whether these can have fewer pods: an autoscaler, or the writer of a manifest, would give them back.
+
+    Raises ActError.
+    """
+    for blue in blues:
+        if owner := blue.workload.owner:
+            why = f"{owner} writes {blue.workload.full_name} and would give the pods back"
+            return PreflightResult(problem=f"{why}: lower its replicas there")
+    if conflict := await find_conflict(client, [blue.workload for blue in blues]):
+        return PreflightResult(problem=conflict)
+    notes: list[str] = []
+    return replace(_predict(blues[-1].workload, "save", times, notes), outage_s=0.0)
+
+
 async def _find_refusal(client: KubernetesClient, blues: Sequence[ServerEntry], body: Json) -> str:
     """Return what the cluster would do against the rollout; empty: nothing. `body`: green's Deployment."""
     if conflict := await find_conflict(client, [blue.workload for blue in blues]):

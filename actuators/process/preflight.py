@@ -38,6 +38,9 @@ class Preflight:
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
     ) -> PreflightResult:
         """Check that the command line can be written, and that a green beside the others finds memory."""
+        if wanted == "save":
+            why = f"{servers[-1].name} is a process: an ended process cannot be started again as it was"
+            return PreflightResult(problem=f"{why}; containers and Deployments can", lasting=True)
         if wanted == "replace":
             why = 'strategy = "replace" needs containers: [targets.engine] kind = "docker"'
             return PreflightResult(problem=f'{why}; write "surge" or "swap" here')

@@ -15,7 +15,7 @@ from flettner.agent.domain.canary_evidence import GainNeeded
 from flettner.agent.domain.cost import Cost, PredictedCost, cost_of_change
 from flettner.agent.domain.error_budget import Burn
 from flettner.agent.domain.headroom import Headroom
-from flettner.agent.domain.model import Evidence, Forecast, Mode, Outcome, Plan, Slo, Strategy
+from flettner.agent.domain.model import SERVERS, Evidence, Forecast, Mode, Outcome, Plan, Slo, Strategy
 from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.request_counts import NO_REQUESTS, RequestCounts, quantile
@@ -123,8 +123,8 @@ class TargetDocument(Document):
 
 class PreflightDocument(Document):
     strategy: Strategy = Field(
-        description="hot: the servers that run take the values; surge: an additional server; "
-        "replace: servers are replaced one by one; "
+        description="hot: the servers that run take the values; save: some servers stop, the others serve "
+        "on; surge: an additional server; replace: servers are replaced one by one; "
         "swap: the only server is replaced, with a planned outage"
     )
     why: DocumentText = Field(description="why this strategy")
@@ -385,7 +385,7 @@ def suggestion_of(
 def _command_with(suggestion: Suggestion, state: State) -> str:
     """The command line to start by hand; empty where the suggestion is over."""
     blue = state.fleet.blue
-    if blue is None or suggestion not in state.suggestions.open:
+    if blue is None or suggestion not in state.suggestions.open or SERVERS in suggestion.proposal.to:
         return ""
     setting = masked({**blue.setting, **suggestion.proposal.to})
     model = setting.pop("model", None)

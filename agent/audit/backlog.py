@@ -31,6 +31,8 @@ def only_rolls_back(before: State, after: State, effects: tuple[Effect, ...]) ->
     """Whether the step only moves toward the servers of the setting in force, as far as they do not fail."""
     if _only_fails_over(before, after, effects):
         return True
+    if before.fleet.spared and not after.fleet.spared:  # the end of a saving
+        return all(isinstance(effect, Renewal | Route | Launch) for effect in effects)
     ends = before.phase is Phase.ROLLING_BACK and after.phase is Phase.COOLDOWN
     if after.phase is not Phase.ROLLING_BACK and not ends:
         return False

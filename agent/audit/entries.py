@@ -8,7 +8,7 @@ from flettner.agent.domain.effects import Effect, SetKnobs
 from flettner.agent.domain.model import Evidence
 from flettner.agent.domain.prediction_check import describe_check
 from flettner.agent.domain.request_counts import RequestCounts, quantile
-from flettner.agent.domain.rollout import Canary, Rollout
+from flettner.agent.domain.rollout import Canary, Rollout, Saving
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.judge.canary.report import report_evidence
@@ -16,6 +16,7 @@ from flettner.agent.machine.failing import describe_failures
 from flettner.agent.machine.failover import describe_failover
 from flettner.agent.machine.guard import PERSON
 from flettner.agent.machine.hot_trial import is_hot
+from flettner.agent.machine.saving import in_force
 from flettner.vllm_facts.values import describe_changes
 
 ENTERED = {
@@ -27,6 +28,7 @@ ENTERED = {
     Phase.WARMING: "server.launched",
     Phase.CANARY: "rollout.canary_started",
     Phase.TRIAL: "rollout.trial_started",
+    Phase.SAVING: "rollout.trial_started",
     Phase.PROMOTING: "rollout.promoting",
     Phase.ROLLING_BACK: "rollout.rolling_back",
     Phase.COOLDOWN: "rollout.rolled_back",
@@ -86,6 +88,8 @@ def build_entry(before: State, after: State, event: e.Event, effects: tuple[Effe
 
 def _is_running(state: State) -> bool:
     rollout = state.rollout
+    if isinstance(rollout, Saving):
+        return in_force(state)
     return rollout.newest is not None if isinstance(rollout, Canary) else is_hot(state)
 
 
@@ -149,7 +153,12 @@ def action_of(before: State, after: State, event: e.Event) -> str:
         return HAPPENED[type(event)]
     if after.phase is Phase.OBSERVING:
         return _settled_action(before, after)
-    return ENTERED[after.phase]
+    return _entered_action(before, after)
+
+
+def _entered_action(before: State, after: State) -> str:
+    ends = bool(before.fleet.spared) and not after.fleet.spared
+    return "saving.ended" if ends else ENTERED[after.phase]
 
 
 def _step_of(state: State) -> int:
@@ -197,7 +206,7 @@ def starts_rollout(before: State, after: State) -> bool:
 
 def _settled_action(before: State, after: State) -> str:
     match before.phase:
-        case Phase.PROMOTING | Phase.TRIAL:
+        case Phase.PROMOTING | Phase.TRIAL | Phase.SAVING:
             return "rollout.promoted"
         case Phase.RESTORING:
             return "server.restored"

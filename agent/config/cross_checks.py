@@ -13,6 +13,7 @@ from flettner.agent.config.listen import SOCKET
 from flettner.agent.config.plugin_tables import ConfiguredPlugin
 from flettner.agent.config.tables import DEFAULT_LISTEN, DEFAULT_TRAFFIC, FileTable
 from flettner.agent.config.types import address, listeners
+from flettner.agent.domain.model import SERVERS
 from flettner.agent.domain.upgrade import MODEL_KNOBS
 from flettner.agent.plugins.option_errors import describe_problem, quote, suggest_name
 from flettner.primitives.address import Address
@@ -121,11 +122,11 @@ def find_unknown_bounds(document: Mapping[str, Any]) -> Iterator[str]:
         for knob, table in bounds.items() if isinstance(bounds, dict) else ():
             name = f'"{knob}"' if "." in knob else knob
             head = f"[targets.bounds.{name}{target_suffix(document, index)}]"
-            if knob.partition(".")[0] not in KNOBS.keys() | FLAGS:
+            if knob.partition(".")[0] not in KNOBS.keys() | FLAGS | {SERVERS}:
                 yield f"{head}: unknown knob{suggest_name(knob, KNOBS)}"
             elif knob in MODEL_KNOBS:
                 yield f"{head}: write [targets.upgrades] {MODEL_KNOBS[knob]} instead: only admins change it"
-            elif isinstance(table, dict) and not tunable(knob) and not _has_values(table):
+            elif isinstance(table, dict) and knob != SERVERS and not tunable(knob) and not _has_values(table):
                 yield (
                     f"{head}: flettner does not change {knob} unless its values are named:"
                     " give `allowed`, or min and max"

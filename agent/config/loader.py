@@ -63,6 +63,7 @@ class Target:
     windows: Windows = field(default_factory=Windows)
     upgrades: UpgradeLimits = field(default_factory=UpgradeLimits)
     gpu_hour: float | None = None  # price of a GPU for an hour
+    saves: bool = False  # whether fewer servers may be suggested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +302,8 @@ def _build_target(
         quality=options,
         windows=windows,
         upgrades=upgrades(table.upgrades),
-        gpu_hour=table.cost.gpu_hour if table.cost else None,
+        gpu_hour=table.cost.gpu_hour,
+        saves=table.cost.save,
     )
 
 

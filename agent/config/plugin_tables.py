@@ -24,6 +24,7 @@ POLICIES = (
     "speculation",
     "queue_notes",
     "layout",
+    "spare_servers",
     "static_findings",
 )
 """Enabled unless the file has `NAME = false`."""

@@ -267,9 +267,10 @@ class WindowsTable(ConfigTable):
 
 
 class CostTable(ConfigTable):
-    """The price of a GPU for an hour, in any currency."""
+    """The price of a GPU for an hour, in any currency; and whether fewer servers are suggested."""
 
-    gpu_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    gpu_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    save: bool = False
 
 
 class UpgradesTable(ConfigTable):
@@ -292,7 +293,7 @@ class TargetTable(ConfigTable):
     windows: WindowsTable = WindowsTable()
     quality: QualityTable = QualityTable()
     upgrades: UpgradesTable = UpgradesTable()
-    cost: CostTable | None = None
+    cost: CostTable = CostTable()
 
 
 def _check_targets(targets: tuple[TargetTable, ...]) -> tuple[TargetTable, ...]:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.calibration import Calibration
+from flettner.agent.domain.headroom import Headroom
 from flettner.agent.domain.model import Adapter, Approvers, Mode, PreflightResult, Server
 from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.prediction_check import PredictionCheck
@@ -48,6 +49,7 @@ class Observed:
     empty: it was."""
     findings: tuple[Finding, ...] = ()  # of lint, on the setting in force
     model_search: ModelSearchResult | None = None  # of the performance model
+    headroom: Headroom | None = None  # the latest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,15 @@ from flettner.vllm_facts.values import Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SparedServer:
+    """A server that a saving stops, or of which it keeps some replicas; a launch gives all of them back."""
+
+    name: str
+    replicas: int  # before the saving
+    keep: int = 0  # replicas that serve on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
     """The servers with the setting in force. Some of them may be stopped or have exited; others retire."""
 
@@ -20,6 +29,7 @@ class Fleet:
     retiring_asked: datetime | None = None  # when they were last requested
     last_number: int = 0  # of the last server named
     adapters: tuple[Adapter, ...] = ()  # that clients get: whatever one of its servers has loaded last
+    spared: tuple[SparedServer, ...] = ()  # by the saving that is tried or in force
 
     @property
     def blue(self) -> Server | None:

@@ -14,10 +14,14 @@ Mode = Literal["advise", "approve", "auto"]
 Approvers = Literal["any", "other"]
 """Who may approve what an operator proposed: `any` operator, or only an `other` one."""
 
-Strategy = Literal["surge", "replace", "swap", "hot"]
+Strategy = Literal["surge", "replace", "swap", "hot", "save"]
 """`surge`: green starts while all servers run. `replace`: green replaces one of several servers, then further
 new servers replace the rest, one at a time. `swap`: green replaces the only server: a planned outage. Each
-replica of a server counts as a server. `hot`: the servers that run take the new values without a restart."""
+replica of a server counts as a server. `hot`: the servers that run take the new values without a restart.
+`save`: some of the servers stop, and the others carry the load."""
+
+SERVERS = "servers"
+"""In a change, beside the names of flags: how many servers serve, each replica counted; only of a saving."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +111,14 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SavingLimits:
+    """Requests/s with which a saving is tested, and above which its servers start again, by its approval."""
+
+    peak_rps: float  # of the busiest minute of the last week, all servers together
+    server_rps: float  # that one server carries within the objectives, the lower end of its band
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """A change that a policy proposes: one cause, mostly one knob; or several causes at once."""
 
@@ -122,6 +134,7 @@ class Proposal:
     mitigation: bool = False  # relieves a present problem: needs to be not worse, not better
     after: str = ""  # the suggestion of another target that must be promoted before
     accepts_other_answers: bool = False  # a person accepts that green answers differently
+    saving: SavingLimits | None = None  # of a change of SERVERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from flettner.agent.domain.answers import GoldenAnswer
 from flettner.agent.domain.digest import site_digest
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.events import ServerLost
+from flettner.agent.domain.headroom import Headroom
 from flettner.agent.domain.model import (
     Adapter,
     Bound,
@@ -49,6 +50,9 @@ class Context:
     strategy: Strategy | Literal["auto"] = (
         "auto"  # as configured: with "surge" green starts beside the others
     )
+
+    headroom: Headroom | None = None  # None: it is not known, or no saving is wanted
+    servers: int = 1  # that serve, each replica counted
 
     def bound(self, knob: Knob) -> Bound:
         """The operator's bound of the knob; without one it allows every value."""

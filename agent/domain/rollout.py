@@ -8,7 +8,7 @@ from typing import Literal
 from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.blocks import BlockTrial
 from flettner.agent.domain.canary_evidence import CanaryEvidence
-from flettner.agent.domain.model import Plan, Server
+from flettner.agent.domain.model import Plan, SavingLimits, Server
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.start_cost import UNKNOWN_SPEED, Speed
 from flettner.agent.domain.suggestion import Suggestion
@@ -110,3 +110,20 @@ class HotChange(Rollout):
 
     trial: BlockTrial
     kind: Literal["hot"] = "hot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving(Rollout):
+    """A rollout to fewer servers. Counts are of the servers that serve on, and go on while it is in force."""
+
+    limits: SavingLimits
+    limit_rps: float  # above it the spared servers serve again
+    minute: RequestCounts = field(default_factory=RequestCounts)  # this minute
+    minute_since: datetime | None = None
+    recent: RequestCounts = field(default_factory=RequestCounts)  # the last minutes, ten at most
+    recent_minutes: int = 0
+    tested: RequestCounts = field(default_factory=RequestCounts)  # minutes with nearly the load of the peak
+    tested_minutes: int = 0
+    unseen_s: int = 0  # seconds in a row in which no request could be counted
+    returned_at: datetime | None = None  # when it was in force, and the spared servers began to serve again
+    kind: Literal["saving"] = "saving"

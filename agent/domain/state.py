@@ -12,7 +12,7 @@ from flettner.agent.domain.fleet import Fleet, Split
 from flettner.agent.domain.model import Approvers, Mode, Outcome, Server
 from flettner.agent.domain.prediction_check import LawDrop, PredictionCheck
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.rollout import Canary, HotChange
+from flettner.agent.domain.rollout import Canary, HotChange, Saving
 from flettner.agent.domain.server_health import Failure, ServerHealth
 from flettner.agent.domain.start_cost import UNKNOWN_SPEED, Speed, StartCost
 from flettner.agent.domain.suggestion import Sighting, Suggestion, Suggestions
@@ -27,6 +27,7 @@ class Phase(Enum):
     WARMING = "warming"
     CANARY = "canary"
     TRIAL = "trial"  # the present and the new values take turns on the servers that run
+    SAVING = "saving"  # some servers have no traffic, and stop once the others have carried a peak
     REPLACING = "replacing"  # the canary passed: one further new server after the other takes its share
     PROMOTING = "promoting"  # the old servers drain and are retired; after the first one there is no way back
     ROLLING_BACK = "rolling_back"
@@ -77,7 +78,7 @@ class State:
     effects: Effects = field(default_factory=Effects)
     suggestions: Suggestions = field(default_factory=Suggestions)
     sightings: Mapping[str, Sighting] = field(default_factory=dict)  # by rule and by change; lost in a crash
-    rollout: Canary | HotChange | None = None  # the latest
+    rollout: Canary | HotChange | Saving | None = None  # the latest
     failing: Mapping[str, Failure] = field(default_factory=dict)  # by server; empty without a failure
     health: Mapping[str, ServerHealth] = field(default_factory=dict)  # by server; lost in a crash
     outcomes: tuple[Outcome, ...] = ()
@@ -100,6 +101,13 @@ class State:
         if isinstance(self.rollout, HotChange):
             return self.rollout
         raise AssertionError(f"{self.target} changes no running servers in {self.phase}")
+
+    @property
+    def saving(self) -> Saving:
+        """The saving that is tried or in force. Raises AssertionError if there is none."""
+        if isinstance(self.rollout, Saving):
+            return self.rollout
+        raise AssertionError(f"{self.target} saves no servers in {self.phase}")
 
     @property
     def checking(self) -> Suggestion:

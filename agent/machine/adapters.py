@@ -10,7 +10,7 @@ from flettner.agent.domain.effects import KeepAdapters
 from flettner.agent.domain.events import AdaptersRead, Event, Launched, Observed
 from flettner.agent.domain.model import Adapter, Server
 from flettner.agent.domain.rollout import Canary
-from flettner.agent.domain.state import State
+from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.upgrade import MODEL, SERVED_NAME
 from flettner.agent.machine.transitions import Transition
 
@@ -36,8 +36,10 @@ def record_adapters(state: State, event: Event) -> State:
 
 
 def is_rolling(state: State) -> bool:
-    """Whether a rollout has servers of its own."""
+    """Whether a rollout has servers of its own, or is about to stop some."""
     canary = state.rollout
+    if state.phase is Phase.SAVING:
+        return True
     return isinstance(canary, Canary) and canary.ended_at is None and bool(canary.greens)
 
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from flettner.agent.domain.effects import Preflight
 from flettner.agent.domain.events import EffectFailed, Preflighted
-from flettner.agent.domain.model import Forecast, OutcomeResult, Plan, PreflightResult, Proposal
+from flettner.agent.domain.model import SERVERS, Forecast, OutcomeResult, Plan, PreflightResult, Proposal
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.domain.upgrade import IMAGE, MODEL, flags_in, start_in
@@ -43,6 +43,7 @@ from flettner.agent.machine.transitions import (
 
 ANSWER_S = 900.0  # vLLM's own check takes a minute; the engine's deadline is shorter than this
 PULL_S = 7200.0  # in addition, of an image: some 10 GB
+WITHOUT_GREEN = frozenset({"hot", "save"})  # strategies that start no server of another setting
 
 
 def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: datetime) -> Transition:
@@ -52,6 +53,9 @@ def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: dat
         enter_phase(state, Phase.CHECKING, at, suggestion.proposal.why),
         suggestions=replace(state.suggestions, checking=suggestion, last_number=number),
     )
+    if SERVERS in suggestion.proposal.to:
+        save = Preflight(number=0, servers=state.fleet.running, setting=state.fleet.setting, wanted="save")
+        return request_effect(asked, save)
     if rules.strategy in HOT_FIRST:
         hot = preflight_hot(rules, asked, suggestion)
         if rules.strategy == "hot" or not hot.problem:
@@ -96,7 +100,7 @@ def seal_suggestion(
     failing = fails_badly(recent)
     plan = plan_at(rules, state, suggestion.proposal, preflight, rate_rps=rate_rps, failing=failing)
     forecast = None
-    if preflight.strategy != "hot":
+    if preflight.strategy not in WITHOUT_GREEN:
         forecast = rules.judge.forecast(
             plan,
             slo=rules.slo,
@@ -140,7 +144,7 @@ def plan_at(
     configured = configured_plan(rules.plan, proposal.to)
     plan = plan_for(configured, preflight, state.fleet.replica_count, rate_rps, failing=failing)
     comparable = MODEL not in proposal.to and not proposal.accepts_other_answers
-    examined = preflight.strategy != "hot" and (rules.exam.always or altering_knobs(proposal))
+    examined = preflight.strategy not in WITHOUT_GREEN and (rules.exam.always or altering_knobs(proposal))
     if not examined or not (comparable or rules.exam.command):
         return plan
     return replace(plan, examine_s=rules.exam.at_most_s, compare_answers=comparable)
@@ -155,7 +159,11 @@ def _note_restart(
     rules: Rules, state: State, suggestion: Suggestion, preflight: PreflightResult
 ) -> PreflightResult:
     """Add why the change needs another server, where those that run have hot knobs."""
-    if rules.strategy not in HOT_FIRST or not any(server.hot for server in state.fleet.running):
+    if (
+        SERVERS in suggestion.proposal.to
+        or rules.strategy not in HOT_FIRST
+        or not any(server.hot for server in state.fleet.running)
+    ):
         return preflight
     why = _why_not_hot(rules, state, suggestion)
     return replace(preflight, notes=(f"with a restart: {why}", *preflight.notes)) if why else preflight

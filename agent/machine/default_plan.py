@@ -55,7 +55,7 @@ def plan_for(
     if preflight.strategy == "hot":
         at_most_s = sum(step.at_most_s for step in steps) or hold.at_most_s
         return replace(plan, steps=(replace(hold, weight=50, at_least_s=0.0, at_most_s=at_most_s),))
-    if preflight.strategy == "swap":
+    if preflight.strategy in {"swap", "save"}:
         return replace(plan, steps=(hold,))
     parity = parity_of(preflight.strategy, servers)
     below = [replace(step, parity=parity) for step in steps if step.weight < parity]

@@ -94,7 +94,7 @@ def failing_green(state: State) -> tuple[str, Failure] | None:
     An old server that is silent, too, counts as failing before it is certain: scrapes are spread over the
     second, so of two servers that freeze together one is found earlier.
     """
-    if all(fails(state, server) or _is_silent(state, server) for server in state.fleet.running):
+    if all(fails(state, server) or is_silent(state, server) for server in state.fleet.running):
         return None
     for server in state.greens:
         if (failure := state.failing.get(server.name)) is not None:
@@ -102,7 +102,8 @@ def failing_green(state: State) -> tuple[str, Failure] | None:
     return None
 
 
-def _is_silent(state: State, server: Server) -> bool:
+def is_silent(state: State, server: Server) -> bool:
+    """Whether its metrics have not been read in the last second."""
     return state.health.get(server.name, NEW).silent_s > 0
 
 

@@ -8,7 +8,17 @@ from difflib import get_close_matches
 
 from flettner.agent.domain.digest import digest
 from flettner.agent.domain.lateness import has_need
-from flettner.agent.domain.model import Bound, Forecast, Hold, Outcome, Plan, PreflightResult, Proposal, Slo
+from flettner.agent.domain.model import (
+    SERVERS,
+    Bound,
+    Forecast,
+    Hold,
+    Outcome,
+    Plan,
+    PreflightResult,
+    Proposal,
+    Slo,
+)
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.request_counts import NO_SLO
 from flettner.agent.domain.state import State
@@ -69,7 +79,8 @@ class Guard:
             return ProposalRefusal(why=why)
         if not proposal.mitigation and (why := state.budget.alarm(slo, at)):
             return ProposalRefusal(why=f"{why}; only mitigations are suggested meanwhile")
-        if not proposal.mitigation and reading is not None and not has_need(reading, slo):
+        optimises = not proposal.mitigation and proposal.saving is None
+        if optimises and reading is not None and not has_need(reading, slo):
             return ProposalRefusal(why="no objective is missed: an optimisation has nothing to gain")
         suggestion = self._suggestion(state, proposal, policy=policy, at=at, stepwise=True)
         if not isinstance(suggestion, Suggestion):
@@ -127,7 +138,7 @@ class Guard:
         blue = state.fleet.blue
         if blue is None:
             return ProposalRefusal(why="no server runs that could be changed")
-        if why := _blocker(state):
+        if why := _blocker(state, proposal):
             return ProposalRefusal(why=why)
         refusals = [why for knob, wanted in proposal.to.items() if (why := self._refusal(knob, wanted))]
         if refusals:
@@ -135,7 +146,7 @@ class Guard:
         to: dict[Knob, Value] = {}
         notes: list[str] = []
         outside: list[str] = []
-        in_force = {**blue.setting, **blue.start}
+        in_force = {**blue.setting, **blue.start, SERVERS: state.fleet.replica_count}
         for knob, wanted in proposal.to.items():
             now = in_force.get(knob)
             present = proposal.assumed.get(knob) if now is None else now
@@ -206,6 +217,8 @@ class Guard:
         """
         if is_upgrade(knob):
             return self.upgrades.refusal(knob, wanted)
+        if knob == SERVERS:
+            return ""
         bound = self.bounds.get(knob, Bound())
         if not tunable(knob) and not (bound.has_limits and bound.allows(wanted)):
             why = (
@@ -330,8 +343,14 @@ def _toml_key(knob: Knob) -> str:
     return f'"{knob}"' if "." in knob else knob
 
 
-def _blocker(state: State) -> str:
-    """Why these servers cannot be changed now; empty if they can."""
+def _blocker(state: State, proposal: Proposal) -> str:
+    """Why these servers cannot be changed so now; empty if they can."""
+    if SERVERS in proposal.to and (proposal.saving is None or len(proposal.to) > 1):
+        return f"a change of {SERVERS} comes from [targets.cost] save alone, and with no other change"
+    if state.fleet.spared and proposal.saving is None and state.rollout is not None:
+        spared = ", ".join(server.name for server in state.fleet.spared)
+        end = f"`flettner abort {state.rollout.id}`"
+        return f"{spared} is spared: other changes wait until all servers serve ({end})"
     if state.fleet.exited:
         return f"{', '.join(state.fleet.exited)} exited: nothing is changed until it serves again"
     settings = {base_digest(server.setting) for server in state.fleet.running}

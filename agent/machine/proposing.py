@@ -31,6 +31,7 @@ from flettner.agent.machine.open_suggestions import (
 )
 from flettner.agent.machine.order import is_waiting
 from flettner.agent.machine.restoring import missing_server, restart_failing, restore
+from flettner.agent.machine.saving import in_force, put_back, return_servers
 from flettner.agent.machine.starting import start_rollout
 from flettner.agent.machine.transitions import (
     IDLE,
@@ -119,8 +120,8 @@ def deny(_: Rules, state: State, event: Denied) -> Transition:
 
 
 def cool_down(rules: Rules, state: State, event: Observed) -> Transition:
-    if (restarting := restart_failing(rules, state, event.at)) is not None:
-        return restarting
+    if (back := return_servers(rules, state, event) or restart_failing(rules, state, event.at)) is not None:
+        return back
     if state.until is None or event.at >= state.until:
         return without_effects(enter_phase(state, Phase.OBSERVING, event.at, ""))
     return keep_alive(state, event.at)
@@ -185,6 +186,8 @@ def on_server_lost(rules: Rules, state: State, event: ServerLost) -> Transition:
     lost = missing_server(state)
     if state.maintenance:
         why = f"{why}; in maintenance it is not started again"
+    elif event.gone and in_force(state) and state.mode != "advise":
+        return put_back(rules, state, event.at, why)
     if not event.gone or lost is None or not lost.ours or state.mode == "advise" or state.maintenance:
         return without_effects(choose_blue(replace(state, note=why)))
     return restore(rules, state, event.at, why)

@@ -14,7 +14,7 @@ from flettner.agent.domain.model import PreflightResult, Server
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion
-from flettner.agent.machine import hot_trial
+from flettner.agent.machine import hot_trial, saving
 from flettner.agent.machine.default_plan import configured_plan, plan_for
 from flettner.agent.machine.hot_knobs import has_drifted, with_kept_values
 from flettner.agent.machine.launching import begin_step, resume_step
@@ -37,7 +37,7 @@ from flettner.agent.machine.transitions import (
 
 RESUMES = 2  # restarts of the daemon that a rollout survives; after more it is rolled back
 UNDECIDED = {Phase.DRAINING, Phase.LAUNCHING, Phase.WARMING, Phase.CANARY, Phase.REPLACING}
-MOVING = {*UNDECIDED, Phase.TRIAL, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING}
+MOVING = {*UNDECIDED, Phase.TRIAL, Phase.SAVING, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING}
 
 FoundServers = Mapping[str, Server]
 
@@ -87,6 +87,21 @@ def resume_target(
     state = choose_blue(merge_found_servers(state, event, by_name))
     if hot_trial.is_hot(state) and state.phase in {Phase.TRIAL, Phase.ROLLING_BACK}:
         return hot_trial.resume(rules, state, event.at, drifted=knobs is not None and state.knobs is None)
+    if (back := saving.resume(rules, state, event.at, tuple(by_name))) is not None:
+        return back
+    return _resume_with_servers(rules, state, event, by_name, before, restarted=restarted)
+
+
+def _resume_with_servers(
+    rules: Rules,
+    state: State,
+    event: AgentStarted,
+    by_name: FoundServers,
+    before: FoundServers,
+    *,
+    restarted: bool,
+) -> Transition:
+    """Continue a target whose servers start and stop. `before`: the servers as the journal has them."""
     if state.phase is Phase.RESTORING:
         return recheck_missing(state, event.at)
     if not state.fleet.running and not state.fleet.stopped:

@@ -33,13 +33,14 @@ TRIES = 5
 
 
 def missing_server(state: State) -> Server | None:
-    """A server of the fleet that flettner stopped, or that flettner started and that exited.
+    """A server of the fleet that flettner stopped, or that flettner started and that exited; no spared one.
 
     A third-party server is left to its owner unless no server runs. A server whose slot a new server still
     holds comes last: there is no capacity for it yet.
     """
     fleet = state.fleet
-    stopped = [server for server in fleet.servers if server.name in fleet.stopped]
+    spared = {server.name for server in fleet.spared}
+    stopped = [s for s in fleet.servers if s.name in fleet.stopped and s.name not in spared]
     exited = [server for server in fleet.servers if server.name in fleet.exited]
     held = {server.like for server in state.greens}
     missing = [s for s in (*stopped, *exited) if s in stopped or s.ours or not fleet.running]
@@ -154,7 +155,8 @@ def return_traffic(state: State, at: datetime, name: str) -> Transition:
 def recheck_missing(state: State, at: datetime) -> Transition:
     """After a restart of the daemon: if the missing server runs again, its successor is not needed."""
     effect = state.effects.awaited
-    if missing_server(state) is not None or not state.fleet.running:
+    again = isinstance(effect, Launch) and state.fleet.has(effect.server.name)  # or more of its replicas
+    if missing_server(state) is not None or not state.fleet.running or again:
         return repeat_effect(state)
     moved = return_traffic(state, at, state.fleet.running[0].name)
     return add_retirement(moved, effect.server) if isinstance(effect, Launch) else moved

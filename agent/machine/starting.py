@@ -15,6 +15,7 @@ from flettner.agent.machine.answer_check import drain_or_examine
 from flettner.agent.machine.guard import PERSON, base_digest
 from flettner.agent.machine.hot_trial import begin_trial
 from flettner.agent.machine.open_suggestions import end_all, end_check, end_suggestion, enter_fitting_phase
+from flettner.agent.machine.saving import begin_saving
 from flettner.agent.machine.traffic import recent_traffic
 from flettner.agent.machine.transitions import (
     Rules,
@@ -40,6 +41,9 @@ def start_rollout(rules: Rules, state: State, suggestion: Suggestion, at: dateti
             state = end_suggestion(state, other, "superseded", why)
     state = replace(state, suggestions=replace(state.suggestions, open=()), sightings={})
     approved = replace(suggestion, status="approved", decided_by=by)
+    if suggestion.preflight.strategy == "save":
+        id_, note = _rollout_id(state, approved), _note(approved)
+        return begin_saving(state, id_, approved, suggestion.plan, at, note)
     start = _start_hot_change if suggestion.preflight.strategy == "hot" else _start_canary
     return start(rules, state, approved, suggestion.plan, at)
 

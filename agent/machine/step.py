@@ -8,6 +8,7 @@ OBSERVING ─suggest─▶ CHECKING ─▶ PROPOSED ─approve─▶ [DRAINING �
 Failure, abort or breach, while a rollback is possible:                                         ▼
 ROLLING_BACK ─old servers serve─▶ COOLDOWN ─▶ OBSERVING    CANARY(hold) ─pass─▶ PROMOTING ─▶ OBSERVING
 A change that needs no restart: PROPOSED ─▶ TRIAL ─▶ OBSERVING (flettner.agent.machine.hot_trial).
+Fewer servers: PROPOSED ─▶ SAVING ─▶ OBSERVING (flettner.agent.machine.saving).
 A server that flettner started exits: RESTORING ─▶ OBSERVING, or HALTED if none can be started.
 In every phase the traffic leaves a server that fails while another one is well (`failover.py`).
 """
@@ -19,7 +20,7 @@ from typing import Any
 
 from flettner.agent.domain import events as e
 from flettner.agent.domain.effects import Effect, Renewal
-from flettner.agent.domain.rollout import Canary, HotChange
+from flettner.agent.domain.rollout import Canary, HotChange, Saving
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine import (
     adapters,
@@ -41,6 +42,7 @@ from flettner.agent.machine import (
     replacing,
     restoring,
     rolling_back,
+    saving,
     suggesting,
     traffic,
     windows,
@@ -110,6 +112,13 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     (Phase.TRIAL, e.EffectFailed): hot_trial.on_failed,
     (Phase.TRIAL, e.ServerLost): hot_trial.on_lost,
     (Phase.TRIAL, e.Aborted): hot_trial.abort,
+    **{(phase, e.Aborted): saving.abort for phase in (*IDLE, Phase.SAVING)},
+    (Phase.SAVING, e.Observed): saving.observe,
+    (Phase.SAVING, e.Routed): saving.on_routed,
+    (Phase.SAVING, e.Drained): saving.on_drained,
+    (Phase.SAVING, e.Stopped): saving.on_stopped,
+    (Phase.SAVING, e.EffectFailed): saving.on_failed,
+    (Phase.SAVING, e.ServerLost): saving.on_lost,
     (Phase.REPLACING, e.Observed): replacing.on_observed,
     (Phase.REPLACING, e.Routed): launching.on_joined,
     (Phase.REPLACING, e.EffectFailed): replacing.on_failed,
@@ -151,6 +160,7 @@ BEFORE: tuple[Callable[[State, e.Event], State], ...] = (
     passes.count_lost_requests,
     passes.charge_error_budget,
     traffic.remember_traffic,
+    saving.count_load,
     passes.end_retirement,
     passes.record_move,
 )
@@ -217,6 +227,8 @@ def state_without_counts(state: State) -> tuple[object, ...]:
     rollout = state.rollout
     if isinstance(rollout, Canary):
         return (*_lasting(state), *_lasting_of_canary(rollout))
+    if isinstance(rollout, Saving):
+        return (*_lasting(state), *_lasting_of_saving(rollout))
     return (*_lasting(state), *(_lasting_of_change(rollout) if rollout is not None else ()))
 
 
@@ -239,6 +251,17 @@ _lasting_of_canary = _all_but(
     Canary, *_counts, "starting", "beside", "green_counts", "blue_counts", "evidence", "step_bad", "heard_at"
 )
 _lasting_of_change = _all_but(HotChange, *_counts, "trial", "bad")
+_lasting_of_saving = _all_but(
+    Saving,
+    *_counts,
+    "minute",
+    "minute_since",
+    "recent",
+    "recent_minutes",
+    "tested",
+    "tested_minutes",
+    "unseen_s",
+)
 
 
 def numbered_effects(effects: tuple[Effect, ...]) -> tuple[Effect, ...]:

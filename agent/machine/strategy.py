@@ -35,9 +35,9 @@ def choose_strategy(
             return _replace(servers)
         case "swap":
             return _swap(servers, capacity)
-        case "hot":
+        case "hot" | "save":
             return StrategyChoice(
-                strategy=None, why='strategy = "hot" starts no server: no capacity is asked for'
+                strategy=None, why=f'strategy = "{wanted}" starts no server: no capacity is asked for'
             )
         case "auto":
             return _auto(servers, capacity)

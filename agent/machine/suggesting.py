@@ -33,6 +33,7 @@ from flettner.agent.machine.open_suggestions import (
 )
 from flettner.agent.machine.refreshing import is_another_change, is_younger, refresh
 from flettner.agent.machine.restoring import restart_failing
+from flettner.agent.machine.saving import return_servers
 from flettner.agent.machine.transitions import (
     Rules,
     Transition,
@@ -50,8 +51,8 @@ def observe(rules: Rules, state: State, event: Observed) -> Transition:
 
     Each of these takes a step of its own, so that the journal names it.
     """
-    if (restarting := restart_failing(rules, state, event.at)) is not None:
-        return restarting
+    if (back := return_servers(rules, state, event) or restart_failing(rules, state, event.at)) is not None:
+        return back
     settled = _end_outdated(state, event.at)
     if settled is not state:
         return without_effects(settled)

@@ -1,6 +1,6 @@
 """What an operator is shown of a suggestion's rollout: strategy, duration, outage and checks. Pure."""
 
-from flettner.agent.domain.model import Forecast, Hold, Plan, Proposal, StartForecast
+from flettner.agent.domain.model import Forecast, Hold, Plan, PreflightResult, Proposal, StartForecast
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.domain.upgrade import upgrades_in
 from flettner.agent.judge.wording import describe_duration
@@ -31,6 +31,8 @@ def _describe_rollout(suggestion: Suggestion, plan: Plan, outage: str) -> tuple[
     preflight, forecast, servers = suggestion.preflight, suggestion.forecast, len(suggestion.servers)
     if preflight.strategy == "hot":
         return (f"hot: {preflight.why}", _describe_trial(plan), *preflight.notes)
+    if preflight.strategy == "save":
+        return (*_describe_saving(preflight, plan), *preflight.notes)
     start = (
         "" if preflight.start_s is None else f"a start takes about {describe_duration(preflight.start_s)}; "
     )
@@ -77,6 +79,21 @@ def _describe_trial(plan: Plan) -> str:
     return (
         "the present and the new values take turns on the servers that run, in blocks of 10 to 60 s; a "
         f"verdict needs traffic, and without one within {describe_duration(limit_s)} it is rolled back"
+    )
+
+
+def _describe_saving(preflight: PreflightResult, plan: Plan) -> tuple[str, ...]:
+    start = (
+        ""
+        if preflight.start_s is None
+        else f", which takes about {describe_duration(preflight.start_s)} each"
+    )
+    trial = (
+        "the spared servers get no traffic, and stop once the others have carried nearly the load of the peak"
+    )
+    return (
+        f"save: {trial} for {describe_duration(plan.steps[-1].at_least_s)} within the SLO",
+        f"when more load returns, or requests are late, they start again without another approval{start}",
     )
 
 

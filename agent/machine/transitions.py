@@ -48,6 +48,7 @@ class Rules:
     exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
     windows: Windows = field(default_factory=Windows)  # when rollouts may start
     gpu_hour: float | None = None  # price of a GPU for an hour; None: no money is shown
+    saves: bool = False  # whether fewer servers may be suggested
 
     def context(self, state: State, event: Observed) -> Context | None:
         """The policies' input besides the reading; None while no server is known."""
@@ -63,6 +64,8 @@ class Rules:
             findings=event.findings,
             model_search=event.model_search,
             strategy=self.strategy,
+            headroom=event.headroom if self.saves else None,
+            servers=state.fleet.replica_count,
         )
 
 

@@ -14,10 +14,11 @@ from flettner.agent.machine.hot_trial import take_back
 from flettner.agent.machine.open_suggestions import replace_open
 from flettner.agent.machine.order import describe_turn, is_waiting
 from flettner.agent.machine.rolling_back import roll_back
+from flettner.agent.machine.saving import put_back
 from flettner.agent.machine.starting import start_rollout
 from flettner.agent.machine.transitions import Rules, Transition
 
-LEFT_AT_EDGE = (Phase.DRAINING, Phase.LAUNCHING, Phase.WARMING, Phase.CANARY, Phase.TRIAL)
+LEFT_AT_EDGE = (Phase.DRAINING, Phase.LAUNCHING, Phase.WARMING, Phase.CANARY, Phase.TRIAL, Phase.SAVING)
 """Later phases are past the canary: what is left of them is finished."""
 
 
@@ -51,4 +52,6 @@ def leave_at_edge(rules: Rules, state: State, at: datetime) -> Transition | None
     why = "the window closed before the rollout ended"
     if state.phase is Phase.TRIAL:
         return take_back(state, at, why, result="undecided")
+    if state.phase is Phase.SAVING:
+        return put_back(rules, state, at, why)
     return None if blue_fails_more(state) else roll_back(state, at, why, result="undecided")

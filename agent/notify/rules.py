@@ -38,6 +38,10 @@ KINDS: Mapping[str, tuple[NoticeSeverity, str]] = {
     "rollout.rolled_back": ("warning", "the change is rolled back: blue has all traffic"),
     "rollout.no_gain": ("info", "the change is rolled back because it has no measurable gain"),
     "rollout.promoted": ("info", "the change is in force"),
+    "saving.ended": (
+        "warning",
+        "the servers that a saving had spared serve again; the text states the reason",
+    ),
     "server.failing": ("warning", "a server hangs, refuses connections or fails most of its requests"),
     "target.failing": ("critical", "every server with traffic fails"),
     "target.degraded": ("warning", "one of several servers exited"),
@@ -218,6 +222,9 @@ def _rollout_notices(action: str, state: State, rollout: Rollout, at: datetime) 
         title = f"rollout {rollout.id} is promoted"
         gain = rollout.gain if isinstance(rollout, Canary) else ""
         yield _rollout("rollout.promoted", state, rollout, at, title, gain, ends=True)
+    elif action == "saving.ended":
+        title = f"the servers that {rollout.id} had spared serve again"
+        yield _rollout("saving.ended", state, rollout, at, title, rollout.why, ends=True)
     elif state.phase is Phase.ROLLING_BACK:
         title = f"rollout {rollout.id} is being rolled back"
         yield _rollout("rollout.rolling_back", state, rollout, at, title, rollout.why)

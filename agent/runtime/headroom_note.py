@@ -29,7 +29,7 @@ class HeadroomNote:
     search: ModelSearch
     headroom: Headroom | None = None
     _due_at: datetime | None = None
-    _servers: tuple[Server, ...] = field(default=())  # that it is of
+    _servers: tuple[tuple[Server, int], ...] = field(default=())  # that it is of, with their replicas
 
     async def run(self, target: Observable) -> None:
         while True:
@@ -38,7 +38,7 @@ class HeadroomNote:
 
     async def update(self, target: Observable) -> None:
         """Ask the model if it is time, or if the servers in force changed."""
-        at, servers = self.search.now(), tuple(target.state.fleet.running)
+        at, servers = self.search.now(), tuple((s, s.replicas) for s in target.state.fleet.running)
         if servers != self._servers:
             self._servers, self.headroom, self._due_at = servers, None, None
         is_due = self._due_at is None or at >= self._due_at

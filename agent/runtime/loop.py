@@ -356,6 +356,7 @@ class TargetLoop:
                 ahead=find_ends(self.state, self.find_state),
                 findings=self.findings,
                 model_search=self.search_result,
+                headroom=self.headroom,
             )
             self.series.add(observed)
             self.emit(observed)

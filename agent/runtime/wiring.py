@@ -100,6 +100,7 @@ def build_rules(config: Config, target: Target) -> Rules:
         exam=target.quality,
         windows=target.windows,
         gpu_hour=target.gpu_hour,
+        saves=target.saves,
     )
 
 

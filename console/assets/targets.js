@@ -8,7 +8,7 @@ import { list, pill, sparkline, table } from "./parts.js";
 
 const HOURS = 24;
 const POINTS = 96;
-const LIVE = ["checking", "draining", "launching", "warming", "canary", "trial", "replacing", "promoting", "rolling_back", "restoring"];
+const LIVE = ["checking", "draining", "launching", "warming", "canary", "trial", "saving", "replacing", "promoting", "rolling_back", "restoring"];
 
 export function targetsPage(context, root) {
   let targets = null;

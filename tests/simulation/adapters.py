@@ -176,17 +176,17 @@ class SimEngine:
         wanted: Strategy | Literal["auto"],
         start: Setting = AS_IT_IS,
     ) -> PreflightResult:
-        del setting, wanted, start
-        choice = choose_strategy(
-            self.strategy, len(servers), HostCapacity(free=self.strategy == "surge", why="so it was set up")
-        )
-        if choice.strategy is None:
+        del setting, start
+        strategy: Strategy = "surge" if self.strategy == "save" and wanted != "save" else self.strategy
+        free = HostCapacity(free=strategy == "surge", why="so it was set up")
+        choice = choose_strategy(strategy, len(servers), free)
+        if choice.strategy is None and strategy != "save":
             return PreflightResult(problem=choice.why)
         wrong = await call(self.host, "preflight", servers[0].name, lambda: None, (0.2, 1.0))
         if wrong:
             return PreflightResult(problem="max_num_seqs: a number was expected", lasting=True)
-        outage_s = OUTAGE_S if self.strategy == "swap" else 0.0
-        return PreflightResult(strategy=self.strategy, outage_s=outage_s, why="so it was set up")
+        outage_s = OUTAGE_S if strategy == "swap" else 0.0
+        return PreflightResult(strategy=strategy, outage_s=outage_s, why="so it was set up")
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         host, world = self.host, self.host.world

@@ -85,6 +85,7 @@ class Observer:
     blind: Callable[[], bool] = lambda: False  # whether a daemon cannot see how servers do
     failed_over: bool = False  # in the journal
     adapters: frozenset[str] = frozenset()  # that clients get, by the journal
+    spared: frozenset[str] = frozenset()  # by a saving that is on trial or in force, by the journal
     _shares: dict[str, int] = field(default_factory=dict)  # before the last change
     _fails_s: dict[str, float] = field(default_factory=dict)  # for how long a daemon could see it, by server
     _served: bool = False
@@ -124,6 +125,7 @@ class Observer:
         self.failed_over = state.split.planned is not None
         self.adapters = frozenset(adapter.name for adapter in state.fleet.adapters)
         self.greens = frozenset(server.name for server in state.greens)
+        self.spared = frozenset(server.name for server in state.fleet.spared)
         if self.running and state.rollout is not None and state.rollout.id != self.running:
             self.wrong(f"3: {state.rollout.id} begins, and {self.running} has no outcome")
         self.running = state.rollout.id if state.rollout and state.rollout.outcome == "running" else ""
@@ -340,8 +342,9 @@ class Observer:
         theirs = {n for n, p in world.servers.items() if not p.ours and n not in shares}  # started by hand
         names = sorted(set(world.servers) - strays - (theirs if len(world.servers) > self.fleet else set()))
         problems = []
-        if len(names) != self.fleet:
-            problems.append(f"{len(names)} servers run ({', '.join(names)}), not {self.fleet}")
+        wanted = self.fleet - len(self.spared)
+        if len(names) != wanted:
+            problems.append(f"{len(names)} servers run ({', '.join(names)}), not {wanted}")
         if silent := [name for name in names if world.servers[name].status != "healthy"]:
             problems.append(f"{', '.join(silent)} does not serve")
         if sorted(shares) != names:
@@ -355,8 +358,8 @@ class Observer:
             problems.append(f"no server has {', '.join(forgotten)}, which clients have loaded")
         if self.running:
             problems.append(f"rollout {self.running} has no outcome")
-        if world.stopped:
-            problems.append(f"{', '.join(world.stopped)} is stopped and kept")
+        if kept := set(world.stopped) - self.spared:
+            problems.append(f"{', '.join(sorted(kept))} is stopped and kept")
         return problems
 
     def end(self) -> None:

@@ -129,6 +129,7 @@ SWAPS_AND_REPLACEMENTS = FLEETS[3:6]
 HOT = FLEETS[6:]
 SELDOM = ("stop", "examine", "warm_up", "retire", "drain", "launch")
 SLEEPS = 0.5  # of the swaps
+SAVES = 0.4  # of the fleets that could be replaced
 OPEN = 0.6  # of the histories
 FIRST_S, LAST_S = 2.0, 45.0
 
@@ -190,6 +191,8 @@ def scenario_of(seed: int) -> Scenario:
     if {"set_knobs", "keep_knobs"} & on:
         fleets = HOT
     servers, strategy = random.choice(fleets)
+    if servers > 1 and strategy in {"surge", "replace"} and drawn("save", seed).random() < SAVES:
+        strategy = "save"
     sleeps = strategy == "swap" and drawn("sleep", seed).random() < SLEEPS
     acts += _acts_asleep(seed) if sleeps else []
     acts += _operations(seed)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from flettner.agent.domain.model import Bound, Evidence, Plan, Proposal, Step
+from flettner.agent.domain.model import SERVERS, Bound, Evidence, Plan, Proposal, SavingLimits, Slo, Step
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.windows import Schedule, Windows
@@ -37,6 +37,7 @@ OTHER = replace(
 BLUE = {"model": "m", "max_num_seqs": 4}
 WANTED = 16
 IDLE_S = 4  # of 20 s without a proposal
+ENOUGH_RPS, TOO_FEW_RPS = 8.0, 5.0  # of a server: one is below its limit at the five of the world, or above
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,29 @@ class Graphs:
                 rule="G1", to=to, why="eager", expects="more", risks="few", source="simulation", evidence=seen
             ),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FewerServers:
+    """Proposes once that half of the servers serve, which each carry that many requests a second."""
+
+    server_rps: float
+
+    def propose(self, reading: Reading, context: Context) -> tuple[Proposal, ...]:
+        del reading
+        if context.servers == 1 or any(SERVERS in outcome.to for outcome in context.outcomes):
+            return ()
+        proposal = Proposal(
+            rule="N2",
+            to={SERVERS: context.servers // 2},
+            why="half are enough",
+            expects="less cost",
+            risks="late",
+            source="simulation",
+            klass="gated",
+            saving=SavingLimits(peak_rps=2.0, server_rps=self.server_rps),
+        )
+        return (proposal,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +139,16 @@ def rules_of(scenario: Scenario, *, other: bool = False) -> Rules:
             guard=guard,
             policies=policies[:1],
             strategy="hot",
+            windows=windows_of(scenario),
+        )
+    if scenario.strategy == "save":
+        enough = ENOUGH_RPS if scenario.seed % 2 else TOO_FEW_RPS
+        return Rules(
+            plan=plan,
+            judge=AnytimeJudge(),
+            slo=Slo(errors=0.7),
+            guard=guard,
+            policies=(("fewer", FewerServers(enough)),),
             windows=windows_of(scenario),
         )
     return Rules(

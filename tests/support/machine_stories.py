@@ -11,6 +11,7 @@ from flettner.agent.domain import events as e
 from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.calibration import Calibration
 from flettner.agent.domain.canary_evidence import CanaryEvidence, GainNeeded, Observation
+from flettner.agent.domain.headroom import Headroom
 from flettner.agent.domain.model import (
     Bound,
     Mode,
@@ -187,6 +188,7 @@ class World:
     findings: tuple[Finding, ...] = ()  # of lint, on the flags
     ahead: dict[str, str] = field(default_factory=dict)  # what became of other targets' suggestions
     erring: set[str] = field(default_factory=set)  # half of their requests fail
+    headroom: Headroom | None = None
     moved: str = ""  # the server that takes the place of an adopted one
 
     @classmethod
@@ -259,6 +261,7 @@ class World:
                     blind=self.blind,
                     findings=self.findings,
                     ahead=self.ahead,
+                    headroom=self.headroom,
                 )
             )
         return self

@@ -19,6 +19,7 @@ FORWARD = {
     Phase.WARMING,
     Phase.CANARY,
     Phase.TRIAL,
+    Phase.SAVING,
     Phase.REPLACING,
     Phase.PROMOTING,
 }
@@ -72,19 +73,20 @@ async def _show(call: Call) -> RolloutDocument:
 
 async def _abort(call: Call) -> RolloutDocument:
     name, rollout = find_rollout(call)
-    if rollout.outcome == "promoted":
+    target = find_target(call, name)
+    saves = bool(target.state.fleet.spared) and target.state.rollout == rollout
+    if rollout.outcome == "promoted" and not saves:
         detail = (
             "The rollout was promoted and is over; propose the previous values (`flettner propose`) instead."
         )
         raise RequestRefusedError(409, detail, kind="promoted")
-    target = find_target(call, name)
     state = target.state
     if rollout.outcome == "rolled_back" or state.phase is Phase.ROLLING_BACK:
         return rollout_of(state, name, rollout)
     event = Aborted(at=call.daemon.now(), actor=call.actor, reason=call.parsed_as(AbortBody).reason)
     state = await call.submit(target, event)
     now = state.rollout if state.rollout and state.rollout.id == rollout.id else rollout
-    if now.outcome == "promoted" or (now.outcome == "running" and state.phase in FORWARD):
+    if (now.outcome == "promoted" and not saves) or (now.outcome == "running" and state.phase in FORWARD):
         detail = (
             f"The rollout is {state.phase.value} and was not rolled back: {state.note or 'it is too late'}"
         )

@@ -145,6 +145,9 @@ def test_reads_every_key() -> None:
         changes_per_day = 0
         [targets.cost]
         gpu_hour = 2.5
+        save = true
+        [targets.bounds.servers]
+        min = 2
         """
     ).targets
 
@@ -171,7 +174,7 @@ def test_reads_every_key() -> None:
         Step(weight=100, requests=7, at_least_s=7200, at_most_s=28800),
     )
     assert (target.plan.start_s, target.plan.lease_s, target.changes_per_day) == (3600, 5, 0)
-    assert target.gpu_hour == 2.5
+    assert (target.gpu_hour, target.saves, target.bounds["servers"]) == (2.5, True, Bound(min=2))
 
 
 @pytest.mark.parametrize(

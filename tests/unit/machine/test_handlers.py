@@ -20,7 +20,6 @@ IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
     ("one rollout at a time: ask again when it has ended", e.ChangeAsked): set(Phase) - IDLE,
     ("the loop waits for the end of the rollout", e.Reconfigured): set(Phase) - set(WITHOUT_ROLLOUT),
     ("there is no rollout, or it is already on its way back", e.Aborted): {
-        *IDLE,
         Phase.ROLLING_BACK,
         Phase.RESTORING,
         Phase.HALTED,
@@ -29,12 +28,12 @@ IGNORED: dict[tuple[str, type[e.Event]], set[Phase]] = {
     - {Phase.LAUNCHING, Phase.ROLLING_BACK, Phase.RESTORING},
     ("an answer about what is no longer asked", e.Preflighted): set(Phase) - {Phase.CHECKING},
     ("the outcome of a stop that is no longer wanted", e.Stopped): set(Phase)
-    - {Phase.DRAINING, Phase.ROLLING_BACK},
+    - {Phase.DRAINING, Phase.ROLLING_BACK, Phase.SAVING},
     ("the outcome of a warm-up that is no longer wanted", e.Warmed): set(Phase) - {Phase.WARMING},
     ("the outcome of an examination that is no longer wanted", e.Examined): set(Phase)
     - {Phase.DRAINING, Phase.WARMING},
     ("the outcome of a drain that is no longer wanted", e.Drained): set(Phase)
-    - {Phase.DRAINING, Phase.PROMOTING, Phase.ROLLING_BACK},
+    - {Phase.DRAINING, Phase.PROMOTING, Phase.ROLLING_BACK, Phase.SAVING},
     ("the outcome of a retirement on the side", e.Retired): set(Phase)
     - {Phase.PROMOTING, Phase.ROLLING_BACK, Phase.RESTORING},
     ("no change of a running server is awaited", e.KnobsSet): set(Phase) - {Phase.TRIAL, Phase.ROLLING_BACK},

@@ -97,6 +97,11 @@ def kinds(action: str, state: State) -> list[str]:
         ("rollout.rolled_back", replace(SERVING, phase=Phase.COOLDOWN, rollout=ENDED), "rollout.rolled_back"),
         ("server.restored", replace(SERVING, rollout=ENDED), "rollout.rolled_back"),
         (
+            "saving.ended",
+            replace(SERVING, rollout=replace(ROLLOUT, outcome="promoted")),
+            "saving.ended",
+        ),
+        (
             "rollout.promoted",
             replace(SERVING, rollout=replace(ROLLOUT, outcome="promoted")),
             "rollout.promoted",
