@@ -17,9 +17,12 @@ ChangeClass = Literal["auto", "gated", "note"]
 ENV = "env."
 
 
+GPUS = "gpus"
+
+
 def is_start(name: str) -> bool:
-    """Whether a change names by it the image, the program or a variable of a server, and no flag."""
-    return name in {"image", "command"} or name.startswith(ENV)
+    """Whether a change names by it the image, the program, a variable or the GPUs of a server: no flag."""
+    return name in {"image", "command", GPUS} or name.startswith(ENV)
 
 
 def spell_flag(knob: Knob) -> str:

@@ -1,7 +1,8 @@
 """Measure the memory that containers hold, and the capacity of the host for one more of them.
 
 Green is made exactly like a server that runs: with the same GPUs, the same CPUs, the same memory limit. So
-there is room for it where those have some left, and not on other GPUs that happen to be free.
+there is room for it where those have some left, and not on other GPUs that happen to be free, unless it has
+another layout.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from flettner.actuators.docker.container import Container, Gpus
 from flettner.actuators.host import memory as host_room
 from flettner.actuators.host.memory import GpuMemory, Host, expected_memory, find_gpu, spare_memory
 from flettner.actuators.vllm.gpu_demand import gpus_needed, utilization
+from flettner.actuators.vllm.gpu_placement import Placement, changes_layout, place
 from flettner.agent.domain.errors import ActError
 from flettner.agent.machine.strategy import HostCapacity
 from flettner.vllm_facts.values import Setting
@@ -76,9 +78,14 @@ async def measure_holding(blue: Container, client: DockerClient, setting: Settin
     )
 
 
-def free_capacity(held: Sequence[Holding], setting: Setting, host: Host) -> HostCapacity:
-    """Whether the host has capacity for one more like these, with this setting. Unknown is no capacity."""
-    verdicts = [*chain.from_iterable(_capacity_like(blue, held, setting, host) for blue in held)]
+def free_capacity(
+    held: Sequence[Holding], setting: Setting, host: Host, placement: Placement | None = None
+) -> HostCapacity:
+    """Whether the host has capacity for one more like these, with this setting. Unknown is no capacity.
+
+    `placement`: of a server that gets other GPUs than these.
+    """
+    verdicts = [*chain.from_iterable(_capacity_like(blue, held, setting, host, placement) for blue in held)]
     if not verdicts:
         return HostCapacity(free=None, why="there is no server to make it like")
     for verdict in (False, None):
@@ -86,6 +93,18 @@ def free_capacity(held: Sequence[Holding], setting: Setting, host: Host) -> Host
             if capacity.free is verdict:
                 return capacity
     return HostCapacity(free=True, why="; ".join(dict.fromkeys(capacity.why for capacity in verdicts)))
+
+
+def find_placement(held: Sequence[Holding], before: Setting, after: Setting, host: Host) -> Placement | None:
+    """The GPUs for a container of another layout than the last of these; None: of the same, or unknown."""
+    blue = held[-1]
+    if not changes_layout(before, after) or host.gpus is None or blue.gpus.unknown or not blue.gpus.any:
+        return None
+    own = list(_gpus_on_host(blue.gpus, host.gpus).items())[: gpus_needed(before)]
+    taken = [gpu for each in held for gpu in _gpus_on_host(each.gpus, host.gpus).values() if gpu is not None]
+    if any(each.gpus.all for each in held):
+        taken = [gpu for _, gpu in own if gpu is not None]
+    return place(after, [name for name, _ in own], taken, host.gpus)
 
 
 def gpu_shortage(blue: Container, setting: Setting, host: Host) -> str:
@@ -100,13 +119,19 @@ def gpu_shortage(blue: Container, setting: Setting, host: Host) -> str:
 
 
 def _capacity_like(
-    blue: Holding, held: Sequence[Holding], setting: Setting, host: Host
+    blue: Holding,
+    held: Sequence[Holding],
+    setting: Setting,
+    host: Host,
+    placement: Placement | None,
 ) -> list[HostCapacity]:
     capacities = []
     if blue.cpus:
         why = f"a server like {blue.name} is pinned to its CPUs {blue.cpus}, which {blue.name} uses"
         capacities.append(HostCapacity(free=False, why=why))
-    if blue.gpus.any:
+    if placement is not None:
+        capacities.append(placement.capacity)
+    elif blue.gpus.any:
         capacities += _gpu_capacity(blue, held, setting, host)
     return [*capacities, _memory_capacity(blue, host)]
 

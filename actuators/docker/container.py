@@ -343,7 +343,7 @@ def parse_gpus(host: Json, env: Mapping[str, str]) -> Gpus:
 
     `host`: HostConfig of the container.
     """
-    asked = [request for request in host.get("DeviceRequests") or () if _for_gpus(request)]
+    asked = [request for request in host.get("DeviceRequests") or () if is_for_gpus(request)]
     if asked:
         gpus = _from_requests(asked)
     elif "nvidia" in str(host.get("Runtime") or ""):
@@ -353,7 +353,7 @@ def parse_gpus(host: Json, env: Mapping[str, str]) -> Gpus:
     return _filter_visible(gpus, env["CUDA_VISIBLE_DEVICES"]) if "CUDA_VISIBLE_DEVICES" in env else gpus
 
 
-def _for_gpus(request: Json) -> bool:
+def is_for_gpus(request: Json) -> bool:
     capabilities = {name for names in request.get("Capabilities") or () for name in names}
     return "gpu" in capabilities or request.get("Driver") in {"nvidia", "cdi"}
 

@@ -13,7 +13,9 @@ from flettner.actuators.docker.dry_run import dry_run
 from flettner.actuators.docker.lifecycle import Lifecycle
 from flettner.actuators.docker.log_head import measured_start, read_start_log
 from flettner.actuators.docker.sleep import Sleeper
+from flettner.actuators.docker.upgrade import why_not_moved
 from flettner.actuators.vllm.flag_check import DryRunOutput, DryRunResult, find_rejection
+from flettner.actuators.vllm.gpu_placement import Placement
 from flettner.actuators.vllm.outage import predict_outage
 from flettner.actuators.vllm.release_change import ReleaseChange, find_release_change
 from flettner.actuators.vllm.start_log import describe_start
@@ -21,7 +23,7 @@ from flettner.actuators.vllm.start_times import StartTimes
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.machine.strategy import StrategyChoice, choose_strategy
 from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.values import Setting
+from flettner.vllm_facts.values import GPUS, Setting
 
 _ANY_PORT = 8000  # for the network of the host: the port is chosen at the start
 
@@ -44,7 +46,7 @@ class Preflight:
             candidates = [_candidate(blue, self.setting) for blue in self.templates or self.blues]
         except FlagError as error:
             return PreflightResult(problem=str(error), lasting=True)
-        choice, problem = await self._choose_strategy(wanted)
+        choice, problem, placement = await self._choose_strategy(wanted)
         if problem:
             return PreflightResult(problem=problem, lasting=True)
         if choice.strategy is None:
@@ -55,7 +57,13 @@ class Preflight:
         if problem := change.problem or find_rejection(checked):
             return PreflightResult(problem=problem, lasting=True)
         result = await self._predict(choice.strategy, choice.why, checked)
-        return replace(result, notes=(*change.notes, *result.notes), resolved=change.resolved)
+        resolved = dict(change.resolved)
+        if placement is not None:
+            resolved |= placement.resolve(beside=choice.strategy == "surge")
+            result = replace(result, shares_card=False)
+        if GPUS in resolved and (problem := why_not_moved(self._pattern)):
+            return PreflightResult(problem=problem)
+        return replace(result, notes=(*change.notes, *result.notes), resolved=resolved)
 
     @property
     def _lifecycle(self) -> Lifecycle:
@@ -80,19 +88,25 @@ class Preflight:
                 return f"{blue.name} cannot be made again: {'; '.join(obstacles)}"
         return ""
 
-    async def _choose_strategy(self, wanted: Strategy | Literal["auto"]) -> tuple[StrategyChoice, str]:
-        """Return the strategy, and why no host like this can run the setting; empty: it can."""
+    async def _choose_strategy(
+        self, wanted: Strategy | Literal["auto"]
+    ) -> tuple[StrategyChoice, str, Placement | None]:
+        """Return the strategy, why no host like this can run the setting (empty: it can), and other GPUs."""
         client = self._lifecycle.client
         host = await capacity.measure_host(client, self.blues)
-        for blue in self.blues:
-            if problem := capacity.gpu_shortage(blue, self.setting, host):
-                return StrategyChoice(strategy=None, why=problem), problem
         held = [
             await capacity.measure_holding(blue, client, server.setting)
             for blue, server in zip(self.blues, self.servers, strict=True)
         ]
-        free = capacity.free_capacity(held, self.setting, host)
-        return choose_strategy(wanted, len(self.servers), free), ""
+        placement = capacity.find_placement(held, self.servers[-1].setting, self.setting, host)
+        problem = "" if placement is None else placement.shortage
+        if placement is None:
+            shortages = (capacity.gpu_shortage(blue, self.setting, host) for blue in self.blues)
+            problem = next(filter(None, shortages), "")
+        if problem:
+            return StrategyChoice(strategy=None, why=problem), problem, None
+        free = capacity.free_capacity(held, self.setting, host, placement)
+        return choose_strategy(wanted, len(self.servers), free), "", placement
 
     async def _check_flags(self, candidate: CreateRequest) -> tuple[DryRunResult, ReleaseChange]:
         """Ask vLLM about the running and the new command, with the flags of the new release."""

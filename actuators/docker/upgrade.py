@@ -1,22 +1,23 @@
-"""Put a container on another image, or give it other variables: pull and pin the image, rebase the container.
+"""Put a container on another image or other GPUs, or give it other variables: pull, pin and rebase.
 
 What inspect shows of a container is a mixture of its image and of what it was created with. The rebased
 container keeps the latter, and has the new image's own entry point, variables and labels for the former.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flettner.actuators.docker.client import DockerClient
-from flettner.actuators.docker.container import Container, Json
+from flettner.actuators.docker.container import Container, Json, is_for_gpus
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.upgrade import COMMAND, IMAGE, env_in
-from flettner.vllm_facts.values import ENV, Knob, Setting, Value
+from flettner.vllm_facts.values import ENV, GPUS, Knob, Setting, Value
 
 _OF_IMAGE = ("Cmd", "Entrypoint", "Healthcheck", "Shell", "StopSignal", "User", "WorkingDir")
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 _TABLES = ("ExposedPorts", "Labels", "Volumes")
 
 
@@ -85,8 +86,36 @@ async def upgraded(client: DockerClient, container: Container, start: Setting) -
         config["Image"] = name
     config["Env"] = _with_variables(config.get("Env") or [], env_in(start))
     document = {**container.document, "Config": config, "Image": image_id}
+    if gpus := start.get(GPUS):
+        document = move(document, str(gpus).split(","))
     parsed = await asyncio.to_thread(Container.parse, document)  # it may read a mounted file
     return replace(container.seen_as(parsed), gone=container.gone)
+
+
+def why_not_moved(container: Container) -> str:
+    """Why a container like this cannot get other GPUs, with the fix; empty: it can."""
+    host = container.document["HostConfig"]
+    if not any(map(is_for_gpus, host.get("DeviceRequests") or ())) and "nvidia" not in str(
+        host.get("Runtime")
+    ):
+        return f"{container.name} has its GPUs as device files, which name them: start it with --gpus"
+    return ""
+
+
+def move(document: Json, gpus: Sequence[str]) -> Json:
+    """Return what inspect shows of a container on these GPUs of the host, in this order."""
+    config, host = document["Config"], dict(document["HostConfig"])
+    lines = [line for line in config.get("Env") or [] if line.partition("=")[0] not in _VISIBLE]
+    requests = [request for request in host.get("DeviceRequests") or () if is_for_gpus(request)]
+    if requests:
+        named = [str(gpu) for request in requests for gpu in request.get("DeviceIDs") or ()]
+        prefix = next((f"{name.rpartition('=')[0]}=" for name in named if "=" in name), "")  # nvidia.com/gpu=
+        others = [request for request in host["DeviceRequests"] if not is_for_gpus(request)]
+        moved = {**requests[0], "Count": 0, "DeviceIDs": [f"{prefix}{gpu}" for gpu in gpus]}
+        host["DeviceRequests"] = [*others, moved]
+    else:
+        lines.append(f"NVIDIA_VISIBLE_DEVICES={','.join(gpus)}")
+    return {**document, "Config": {**config, "Env": lines}, "HostConfig": host}
 
 
 def rebase(config: Json, old: Json, new: Json) -> Json:

@@ -22,7 +22,7 @@ from flettner.vllm_facts.flag_parser import (
     parse_setting,
     replace_program,
 )
-from flettner.vllm_facts.values import ENV, Setting, Value
+from flettner.vllm_facts.values import ENV, GPUS, Setting, Value
 
 # Messages from systemd to the daemon: a server that inherits them would notify systemd as the daemon.
 _NOT_INHERITED = frozenset(
@@ -32,6 +32,7 @@ _KEPT = frozenset({"config", "model", "served_model_name"})  # no change of a se
 _SECRET_NAME = re.compile(r"(?i)key|token(?!s|izer)|secret|passw|credential")
 _SHORTEST_SECRET = 4
 _NOTE = "origin"
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 # vLLM for the CPU pins its threads to the same cores in every server: the second one hardly runs while the
 # first is busy (measured: 1 s of CPU in 4 min on 2 cores). vLLM for GPUs ignores the variable.
 _SHARES_THE_HOST = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -68,7 +69,7 @@ class Origin:
         return setting_of(self.argv)
 
     def upgraded(self, start: Setting) -> Self:
-        """Return the origin with the program and the variables that upgrades have set. Raises FlagError.
+        """Return the origin with the program, variables and GPUs that changes have set. Raises FlagError.
 
         In PATH and VIRTUAL_ENV the folder of the new program takes the place of the present one's.
         """
@@ -83,6 +84,8 @@ class Origin:
         for name, value in env_in(start).items():
             env.pop(name, None)
             env |= {} if value is None else {name: str(value)}
+        if gpus := start.get(GPUS):
+            env |= {VISIBLE_GPUS: str(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as nvidia-smi counts them
         return replace(self, argv=argv, env=env)
 
     def present(self, name: str) -> Value:

@@ -17,6 +17,7 @@ from flettner.actuators.kubernetes.manifest_patch import make_patch
 from flettner.actuators.kubernetes.pods import Pod
 from flettner.actuators.kubernetes.upgrade import upgraded
 from flettner.actuators.kubernetes.workload import Workload, count_gpus
+from flettner.actuators.vllm.gpu_demand import gpus_needed
 from flettner.actuators.vllm.serve_command import http_obstacles
 from flettner.actuators.vllm.start_times import StartTimes
 from flettner.agent.domain.errors import ActError
@@ -27,6 +28,7 @@ from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import KubernetesClient, Reader
 from flettner.clients.kubernetes.documents import Json
 from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.values import Setting
 
 _STOP_S = 30.0  # assumed if no stop was measured: the default grace period of a pod
 _START_S = 300.0  # assumed if no start was measured
@@ -65,6 +67,8 @@ async def preflight(
             return PreflightResult(problem=f"{blue.workload.name}: {problem}")
         if blue.workload.older_pods:
             return PreflightResult(problem=_describe_update(blue.workload))
+    if problem := describe_other_gpus(pattern.workload, green.setting):
+        return PreflightResult(problem=problem, lasting=True)
     selectors = await find_selectors(client, pattern.workload)
     try:
         body = make_deployment(site, green, pattern.workload, selectors)
@@ -113,6 +117,17 @@ def _describe_update(workload: Workload) -> str:
     return (
         f"{workload.name}: {workload.older_pods} of its pods have older flags: its rolling update is not "
         f"over; see `kubectl rollout status {workload.resource.__name__.lower()}/{workload.name}`"
+    )
+
+
+def describe_other_gpus(workload: Workload, setting: Setting) -> str:
+    """Why the pods, as the manifest has them, do not fit this layout; empty: they do, or have no GPUs."""
+    has, needed = workload.gpus, gpus_needed(setting)
+    if not has or needed == gpus_needed(workload.serve.setting) or needed == has:
+        return ""
+    return (
+        f"this layout needs {needed} GPUs, and a pod of {workload.name} has a limit of {has}, which flettner "
+        "does not change: write the limit and the flags in its manifest"
     )
 
 

@@ -102,7 +102,8 @@ class ProcessEngine(VllmEngine):
             port=port,
         )
         result = await asked.predict(servers, upgrade.flags.apply(setting), wanted)
-        return replace(result, resolved=upgrade.resolved, notes=(*upgrade.notes, *result.notes))
+        resolved = {**upgrade.resolved, **result.resolved}
+        return replace(result, resolved=resolved, notes=(*upgrade.notes, *result.notes))
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """Launch a server; a second launch of it finds the process that the first has started."""

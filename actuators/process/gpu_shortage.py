@@ -1,4 +1,4 @@
-"""Whether the GPUs of a running server have the memory for one more beside it.
+"""Whether the GPUs of a running server have the memory for one more beside it, or others are free.
 
 vLLM takes its share of each GPU at once, and refuses to start if that much is not free
 (vllm/v1/worker/utils.py: request_memory). What other programs hold is in nvidia-smi's numbers; what servers
@@ -16,6 +16,7 @@ from flettner.actuators.host.memory import GpuMemory
 from flettner.actuators.host.origin import setting_of
 from flettner.actuators.process.sleep import RunningServer, gpus_of, visible_gpus
 from flettner.actuators.vllm.gpu_demand import gpus_needed, utilization
+from flettner.actuators.vllm.gpu_placement import Placement, place
 from flettner.agent.domain.errors import ActError
 from flettner.vllm_facts.values import Setting
 
@@ -39,18 +40,41 @@ class Claim:
 
 
 async def find_shortage(blue: RunningServer, env: Mapping[str, str], setting: Setting) -> str:
-    """Why no server with this environment and setting can start beside `blue`; empty if it may, or unknown.
-
-    Nothing is known of a server that has no GPU open, as a simulator, or where nvidia-smi does not run.
-    """
-    if not await asyncio.to_thread(procfs.has_open, blue.process, _ON_GPU):
+    """Why no server with this environment and setting starts beside `blue`; empty if it may, or unknown."""
+    if (host_gpus := await _find_host_gpus(blue)) is None:
         return ""
-    try:
-        host_gpus = await host_memory.gpus()
-    except ActError:
-        return ""
-    claims = await asyncio.to_thread(lambda: [Claim(blue.name, blue.env, blue.setting), *_list_claims(blue)])
+    claims = await asyncio.to_thread(lambda: [_claim_of(blue), *_list_claims(blue)])
     return describe_shortage(Claim("", env, setting), claims, host_gpus)
+
+
+async def find_placement(blue: RunningServer, setting: Setting) -> Placement | None:
+    """The GPUs for a server of another layout than `blue`; None if they are not known."""
+    if (host_gpus := await _find_host_gpus(blue)) is None:
+        return None
+    own = await asyncio.to_thread(_claim_of, blue)
+    others = await asyncio.to_thread(lambda: list(_list_claims(blue)))
+    return place_beside(own, others, setting, host_gpus)
+
+
+def place_beside(
+    own: Claim, others: Iterable[Claim], setting: Setting, host_gpus: Sequence[GpuMemory]
+) -> Placement | None:
+    """`others`: the other servers of this host; one that loads has its GPUs, too."""
+    of_server = gpus_of(own.env, own.setting, host_gpus)
+    if of_server is None:
+        return None
+    taken = [gpu for claim in others for gpu in gpus_of(claim.env, claim.setting, host_gpus) or ()]
+    return place(setting, [str(gpu.index) for gpu in of_server], [*of_server, *taken], host_gpus)
+
+
+async def _find_host_gpus(blue: RunningServer) -> Sequence[GpuMemory] | None:
+    """None for a server that has no GPU open, as a simulator, or where nvidia-smi does not run."""
+    if not await asyncio.to_thread(procfs.has_open, blue.process, _ON_GPU):
+        return None
+    try:
+        return await host_memory.gpus()
+    except ActError:
+        return None
 
 
 def describe_shortage(wanted: Claim, claims: Sequence[Claim], host_gpus: Sequence[GpuMemory]) -> str:
@@ -79,6 +103,10 @@ def describe_shortage(wanted: Claim, claims: Sequence[Claim], host_gpus: Sequenc
 
 def _spans_hosts(setting: Setting) -> bool:
     return setting.get("distributed_executor_backend") == "ray" or setting.get("nnodes", 1) != 1
+
+
+def _claim_of(server: RunningServer) -> Claim:
+    return Claim(server.name, server.env, server.setting)
 
 
 def _list_claims(blue: RunningServer) -> Iterable[Claim]:

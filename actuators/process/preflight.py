@@ -1,16 +1,17 @@
 """Compute what a start and a change of a process take: obstacles, the strategy, the outage of a swap."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from flettner.actuators.host.origin import Origin
-from flettner.actuators.process.gpu_shortage import find_shortage
+from flettner.actuators.process.gpu_shortage import find_placement, find_shortage
 from flettner.actuators.process.sleep import RunningServer, Sleeper
 from flettner.actuators.process.start_log import read_start
 from flettner.actuators.vllm.control import note_on_live_limits
+from flettner.actuators.vllm.gpu_placement import Placement, changes_layout
 from flettner.actuators.vllm.outage import predict_outage
 from flettner.actuators.vllm.sleep import SleepVerdict
 from flettner.actuators.vllm.start_log import describe_start
@@ -33,6 +34,7 @@ class Preflight:
     sleeper: Sleeper
     running: RunningServer | None
     port: int
+    find_placement: Callable[[RunningServer, Setting], Awaitable[Placement | None]] = find_placement
 
     async def predict(
         self, servers: Sequence[Server], setting: Setting, wanted: Strategy | Literal["auto"]
@@ -56,12 +58,39 @@ class Preflight:
         measured_s, log = await asyncio.to_thread(read_start, process)
         start_s, note = self.times.predict(start_key(self.origin), None, measured_s)
         notes = (*notes, note, *describe_start(log))
+        if self.running and changes_layout(self.running.setting, setting):
+            placement = await self.find_placement(self.running, setting)
+            if placement is not None:
+                return await self._predict_layout(placement, servers, wanted, start_s, notes)
         if wanted != "swap":
             if self.running and (why := await find_shortage(self.running, self.origin.env, setting)):
                 return PreflightResult(problem=why)
             why = f"{servers[0].name} runs meanwhile"
             return PreflightResult(strategy="surge", why=why, start_s=start_s, shares_card=True, notes=notes)
         return await self._predict_swap(servers, start_s, notes)
+
+    async def _predict_layout(
+        self,
+        placement: Placement,
+        servers: Sequence[Server],
+        wanted: Strategy | Literal["auto"],
+        start_s: float | None,
+        notes: tuple[str, ...],
+    ) -> PreflightResult:
+        """Green gets free GPUs; where there are too few, it takes the slot of the only server."""
+        choice = choose_strategy(wanted, len(servers), placement.capacity)
+        if choice.strategy == "surge":
+            resolved = placement.resolve(beside=True)
+            return PreflightResult(
+                strategy="surge", why=choice.why, start_s=start_s, notes=notes, resolved=resolved
+            )
+        if choice.strategy == "replace":
+            why = f"{placement.capacity.why}; processes are not replaced one by one: free some GPUs"
+            return PreflightResult(problem=why)
+        if choice.strategy is None or placement.shortage:
+            return PreflightResult(problem=placement.shortage or choice.why)
+        swap = await self._predict_swap(servers, start_s, notes)
+        return replace(swap, why=choice.why, resolved=placement.resolve(beside=False))
 
     async def _predict_swap(
         self, servers: Sequence[Server], start_s: float | None, notes: tuple[str, ...]

@@ -10,7 +10,7 @@ from flettner.actuators.host import memory as host_memory
 from flettner.actuators.host import procfs
 from flettner.actuators.host.cgroup import find_room
 from flettner.actuators.host.memory import GpuMemory, Host, expected_memory, find_gpu, spare_memory
-from flettner.actuators.host.origin import setting_of
+from flettner.actuators.host.origin import VISIBLE_GPUS, setting_of
 from flettner.actuators.host.procfs import Process
 from flettner.actuators.process import stopped
 from flettner.actuators.process.start_log import read_lines
@@ -21,7 +21,6 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
 from flettner.vllm_facts.values import Setting
 
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _START_BYTES = 1 << 20  # of a log: vLLM writes a few hundred lines until it serves
 
 
@@ -55,7 +54,7 @@ async def measure_for(server: RunningServer) -> Host:
     tightest = hosts[0] if free is None else min(hosts, key=spare_memory)
     try:
         gpus = gpus_of(server.env, server.setting, await host_memory.gpus())
-        why = f"nvidia-smi does not show all that it takes ({_VISIBLE})"
+        why = f"nvidia-smi does not show all that it takes ({VISIBLE_GPUS})"
     except ActError as error:
         gpus, why = None, error.why
     return Host(memory=tightest.memory, memory_total=tightest.memory_total, gpus=gpus, why=why)
@@ -63,7 +62,7 @@ async def measure_for(server: RunningServer) -> Host:
 
 def visible_gpus(env: Mapping[str, str], host_gpus: Sequence[GpuMemory]) -> list[str]:
     """The names of the GPUs that a server with this environment sees."""
-    visible = env.get(_VISIBLE)
+    visible = env.get(VISIBLE_GPUS)
     return (
         [str(gpu.index) for gpu in host_gpus]
         if visible is None

@@ -32,6 +32,9 @@ BOUNDS: Mapping[Knob, Bound] = {
     "max_num_scheduled_tokens": Bound(min=256, max=32768, octaves=5),
     "gpu_memory_utilization": Bound(min=0.5, max=0.92),
     "watermark": Bound(min=0.0, max=0.1),
+    "tensor_parallel_size": Bound(octaves=4),  # a layout is planned as a whole, never in steps
+    "pipeline_parallel_size": Bound(octaves=4),
+    "data_parallel_size": Bound(octaves=4),
 }
 """Default bounds; a key missing in a knob's table keeps its value."""
 

@@ -58,7 +58,7 @@ class Server:
     hot: HotKnobs | None = field(default=None, compare=False)  # None: every change needs a restart
     adapters: tuple[Adapter, ...] = field(default=(), compare=False)  # that it serves, or gets when launched
     start: Setting = field(default_factory=dict, compare=False)
-    """`image`, `command` and `env.NAME` as far as upgrades have set them: see agent/domain/upgrade.py."""
+    """`image`, `command`, `env.NAME` and `gpus` as far as changes set them: see agent/domain/upgrade.py."""
 
     @property
     def addresses(self) -> tuple[Address, ...]:

@@ -1,7 +1,7 @@
 """What a change may name besides performance flags: the image, the program, the environment, the model. Pure.
 
 `image`, `command` and `env.NAME` are no flags, but are named beside them in a change. A server has them in
-`Server.start`, apart from its setting.
+`Server.start`, apart from its setting; so it has `gpus`, the GPUs that an engine chose for another layout.
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from flettner.redaction import secret_name
-from flettner.vllm_facts.values import ENV, Knob, Setting, Value, is_start
+from flettner.vllm_facts.values import ENV, GPUS, Knob, Setting, Value, is_start
 
 IMAGE, COMMAND, MODEL = "image", "command", "model"
 MODEL_KNOBS: Mapping[Knob, str] = {MODEL: "models", "tokenizer": "models", "revision": "revisions"}
@@ -26,7 +26,7 @@ _ANYTHING = r"[^/@]*"
 
 def is_upgrade(name: Knob) -> bool:
     """Whether only an administrator may ask for it, within `[targets.upgrades]`."""
-    return is_start(name) or name in MODEL_KNOBS
+    return (is_start(name) and name != GPUS) or name in MODEL_KNOBS
 
 
 def upgrades_in(to: Mapping[Knob, Value]) -> tuple[Knob, ...]:
@@ -38,8 +38,13 @@ def flags_in(to: Mapping[Knob, Value]) -> Setting:
 
 
 def start_in(to: Mapping[Knob, Value]) -> Setting:
-    """The image, the program and the environment in a change."""
+    """The image, the program, the environment and the GPUs in a change."""
     return {name: value for name, value in to.items() if is_start(name)}
+
+
+def without_gpus(to: Mapping[Knob, Value]) -> Setting:
+    """A change without the GPUs, which the engine has chosen, not who proposed it."""
+    return {name: value for name, value in to.items() if name != GPUS}
 
 
 def env_in(start: Setting) -> dict[str, Value]:

@@ -12,6 +12,7 @@ from flettner.agent.domain.model import Proposal, Slo
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Sighting, Suggestion
+from flettner.agent.domain.upgrade import without_gpus
 from flettner.vllm_facts.values import Knob, Value
 
 MIN_COVERAGE = 0.8  # of the window's seconds with a fresh scrape
@@ -50,7 +51,7 @@ def _direction(knob: Knob, new: Value, now: Value, assumed: Value) -> str:
 
 def directions_of(suggestion: Suggestion) -> frozenset[str]:
     proposal = suggestion.proposal
-    return knob_directions(proposal.to, suggestion.before, proposal.assumed)
+    return knob_directions(without_gpus(proposal.to), suggestion.before, proposal.assumed)
 
 
 def values_of(to: Mapping[Knob, Value]) -> frozenset[str]:

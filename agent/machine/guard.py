@@ -30,7 +30,7 @@ from flettner.agent.machine.evidence import no_measurement
 from flettner.agent.machine.hot_knobs import why_not_hot
 from flettner.agent.machine.suggestion_notes import altering_knobs, notes_of_plan
 from flettner.vllm_facts.knobs import KNOBS, beyond_sense, misfit, tunable
-from flettner.vllm_facts.values import Knob, Setting, Value, as_number, is_start
+from flettner.vllm_facts.values import GPUS, Knob, Setting, Value, as_number, is_start
 
 PERSON = "person"  # the rule of a change that an operator requested
 PERSON_OCTAVES = 5
@@ -219,6 +219,8 @@ class Guard:
             return self.upgrades.refusal(knob, wanted)
         if knob == SERVERS:
             return ""
+        if knob == GPUS:
+            return f"{GPUS}={wanted} was requested: a server gets free GPUs where a change needs other ones"
         bound = self.bounds.get(knob, Bound())
         if not tunable(knob) and not (bound.has_limits and bound.allows(wanted)):
             why = (

@@ -49,7 +49,9 @@ def refresh(rules: Rules, state: State, shown: Suggestion, now: Proposal | None,
     if shown.plan is None or shown.approved_by or not is_time or is_younger(shown, at, every_s):
         return shown
     same: dict[Knob, Value] = dict(shown.proposal.to)
-    proposal = now if now is not None and dict(now.to) == same else shown.proposal
+    resolved = {knob: new for knob, (_, new) in shown.preflight.resolved.items()}
+    again = now is not None and {**now.to, **resolved} == same
+    proposal = replace(now, to=same) if now is not None and again else shown.proposal
     fresh = replace(shown, proposal=proposal, refreshed_at=at)
     sealed = seal_suggestion(rules, state, fresh, shown.preflight, at=at, expires_at=shown.expires_at)
     planned = [

@@ -8,6 +8,7 @@ from flettner.agent.domain.events import Observed
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion
+from flettner.agent.domain.upgrade import without_gpus
 from flettner.agent.machine.asking import Answers, ask
 from flettner.agent.machine.checking import check_suggestion, has_room, refuse_late_preflight, start_by_itself
 from flettner.agent.machine.evidence import (
@@ -200,7 +201,7 @@ def _is_new(rules: Rules, state: State, made: Suggestion, reading: Reading, at: 
         if is_younger(shown, at, rules.guard.refresh_s):
             return False
         same = shown_does == does
-        if same and not is_another_change(shown.proposal.to, made.proposal.to):
+        if same and not is_another_change(without_gpus(shown.proposal.to), made.proposal.to):
             return False
         if not in_two_windows(state, values_of(made.proposal.to), reading, at):
             return False

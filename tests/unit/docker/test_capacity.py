@@ -4,6 +4,7 @@ import pytest
 
 from flettner.actuators.docker.capacity import (
     Holding,
+    find_placement,
     free_capacity,
     gpu_shortage,
     measure_holding,
@@ -281,3 +282,19 @@ async def test_a_memory_limit_is_the_need_of_a_server() -> None:
 
     assert (holding.name, holding.limit, holding.cpus, holding.utilization) == ("vllm", 3 * GIB, "0", 0.5)
     assert (await measure_holding(parsed(), nobody, {})).memory is None
+
+
+def test_a_container_of_another_layout_gets_gpus_that_nobody_uses() -> None:
+    four: Setting = {"tensor_parallel_size": 4}
+    gpus = [*(gpu(index, 8) for index in range(4)), gpu(4, 79.5), gpu(5, 30)]
+    blue = held(Gpus(all=True))
+
+    placement = find_placement([blue], four, {}, host(*gpus))
+    assert placement is not None
+
+    assert placement.own == ("0", "1", "2", "3")
+    assert placement.unused == ("4",)
+    assert free_capacity([blue], {}, host(*gpus), placement).free
+    assert not free_capacity([blue], {}, host(*gpus, memory=GIB), placement).free
+    assert find_placement([blue], four, {**four, "max_num_seqs": 8}, host(*gpus)) is None
+    assert find_placement([held()], four, {}, host(*gpus)) is None

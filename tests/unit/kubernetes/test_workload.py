@@ -2,7 +2,7 @@
 
 import pytest
 
-from flettner.actuators.kubernetes.preflight import obstacles
+from flettner.actuators.kubernetes.preflight import describe_other_gpus, obstacles
 from flettner.actuators.kubernetes.workload import Workload
 from flettner.vllm_facts.errors import FlagError
 from tests.support.kubernetes.manifests import controlled_by
@@ -136,3 +136,12 @@ def test_a_paused_deployment_is_an_obstacle() -> None:
     document["spec"]["paused"] = True
 
     assert "paused" in "".join(obstacles(Workload.parse(document)))
+
+
+def test_a_layout_for_other_gpus_than_the_pods_limit_is_refused_with_the_reason() -> None:
+    workload = Workload.parse(deployment())
+
+    assert describe_other_gpus(workload, {"tensor_parallel_size": 4}).startswith(
+        "this layout needs 4 GPUs, and a pod of vllm has a limit of 1, which flettner does not change"
+    )
+    assert not describe_other_gpus(workload, {"max_num_seqs": 16})

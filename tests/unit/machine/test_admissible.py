@@ -190,3 +190,25 @@ def test_the_refusal_does_not_repeat_a_secret() -> None:
     for refusal in admit_both({"api_key": "s3cret"}):
         assert isinstance(refusal, ProposalRefusal)
         assert "s3cret" not in refusal.why
+
+
+def test_a_layout_is_no_step_and_the_gpus_are_the_engines_to_choose() -> None:
+    wide = replace(STATE, fleet=Fleet(servers=(replace(BLUE, setting={"tensor_parallel_size": 8}),)))
+    narrow = Proposal(
+        rule="X1",
+        to={"tensor_parallel_size": 1, "data_parallel_size": 8},
+        assumed={"data_parallel_size": 1},
+        why="1 waits",
+        expects="less",
+        risks="none",
+        source="test",
+        mitigation=True,
+    )
+
+    made = GUARD.admit(wide, narrow, policy="layout", at=NOON, reading=SEEN)
+
+    assert isinstance(made, Suggestion)
+    assert made.proposal.to == narrow.to
+    for refusal in admit_both({"gpus": "4"}):
+        assert isinstance(refusal, ProposalRefusal)
+        assert "a server gets free GPUs where a change needs other ones" in refusal.why

@@ -445,3 +445,24 @@ def test_a_refused_preflight_leaves_the_others_open() -> None:
 
     assert ids(story.state) == ["chat-s1"]
     assert story.ended("chat-s2").notes[-1] == "vLLM refuses it"
+
+
+def test_gpus_that_the_engine_chose_neither_end_nor_hide_a_suggestion() -> None:
+    says = Says("Q1", {"max_num_seqs": 8})
+    story = world(says)
+    gpus = {"gpus": ("0,1", "5")}
+    story.preflight = PreflightResult(resolved=gpus)
+
+    story.tick(40)
+    first = story.state.suggestions.open[0]
+    says.waiting = 40.0
+    story.tick(300)
+
+    (still,) = story.state.suggestions.open
+    assert still.id == first.id
+    assert dict(still.proposal.to) == {"max_num_seqs": 8, "gpus": "5"}
+    assert still.proposal.evidence[0].value == 40.0
+    assert still.before["gpus"] == "0,1"
+    says.on = False
+    story.tick(300)
+    assert not story.state.suggestions.open
