@@ -45,7 +45,10 @@ LAUNCH_LAYER_US = 560.0
 measured on two hosts with an H100 and an H200 (vLLM 0.25)."""
 EAGER_STEP_US = 1200.0  # the host's part of a step, of which nothing is hidden while it launches kernels
 LINK_GB_PER_S = {"nvlink": 300.0, "pcie": 20.0, None: 100.0}  # of an all-reduce, in practice
-REDUCE_US = 15.0  # of one all-reduce of a small batch
+REDUCE_US, NCCL_REDUCE_US = 15.0, 30.0
+"""Of one all-reduce of a small batch, by vLLM's own kernel, and by NCCL, which it uses on more than two GPUs
+without NVLink: NCCL took 20 to 40 us even over NVSwitch (microsoft/vidur, profiling/network/h100_dgx)."""
+OWN_REDUCE_ON_PCIE = 2  # the most GPUs on PCIe that vLLM's own kernel reduces over
 MIDDLE_GPU = GpuSpeed(gb_per_s=1000, tflops=206)
 """The median FLOP for each byte of the known GPUs; half of them have 160 to 290."""
 MIDDLE_MODEL, MIDDLE_LAYERS = "meta-llama/Llama-3.1-8B", 32
@@ -179,7 +182,7 @@ def _law(config: ServeConfig, speed: GpuSpeed, link_gb_per_s: float) -> StepLaw:
     gpu_us = read_us + LAYER_US * layers + HOST_STEP_US
     launch_us = EAGER_LAYER_US * layers + EAGER_STEP_US if config.setting.get("enforce_eager") else 0.0
     return StepLaw(
-        step_us=max(gpu_us, launch_us) + (2 * REDUCE_US * layers if shape.tp > 1 else 0),
+        step_us=max(gpu_us, launch_us) + 2 * layers * _reduce_us(config, shape.tp),
         knee=KNEE * read_us / token_us,
         token_us=token_us + _reduce_token_us(model, shape, link_gb_per_s),
         sequence_us=HOST_SEQUENCE_US,
@@ -198,6 +201,14 @@ def _parameters_of_a_token(model: Model) -> float:
     active = model.active_parameters or model.parameters or 0.0
     outer = (model.vocabulary_parameters or 0.0) * (1 if model.tied else 2)
     return active - outer if outer < active else active
+
+
+def _reduce_us(config: ServeConfig, tp: int) -> float:
+    """Of one all-reduce, without its bytes."""
+    if tp == 1:
+        return 0.0
+    by_nccl = config.card is not None and config.card.link == "pcie" and tp > OWN_REDUCE_ON_PCIE
+    return NCCL_REDUCE_US if by_nccl else REDUCE_US
 
 
 def _reduce_token_us(model: Model, shape: Layout, gb_per_s: float) -> float:

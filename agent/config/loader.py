@@ -63,7 +63,7 @@ class Target:
     windows: Windows = field(default_factory=Windows)
     upgrades: UpgradeLimits = field(default_factory=UpgradeLimits)
     gpu_hour: float | None = None  # price of a GPU for an hour
-    saves: bool = False  # whether fewer servers may be suggested
+    saves: bool = False  # whether fewer servers or GPUs may be suggested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

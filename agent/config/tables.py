@@ -267,7 +267,7 @@ class WindowsTable(ConfigTable):
 
 
 class CostTable(ConfigTable):
-    """The price of a GPU for an hour, in any currency; and whether fewer servers are suggested."""
+    """The price of a GPU for an hour, in any currency; and whether fewer servers or GPUs are suggested."""
 
     gpu_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     save: bool = False

@@ -135,6 +135,7 @@ class Proposal:
     after: str = ""  # the suggestion of another target that must be promoted before
     accepts_other_answers: bool = False  # a person accepts that green answers differently
     saving: SavingLimits | None = None  # of a change of SERVERS
+    cheaper: bool = False  # takes fewer GPUs: needs to be not worse, not better
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,6 +53,7 @@ class Context:
 
     headroom: Headroom | None = None  # None: it is not known, or no saving is wanted
     servers: int = 1  # that serve, each replica counted
+    saves: bool = False  # whether what only takes less hardware may be suggested
 
     def bound(self, knob: Knob) -> Bound:
         """The operator's bound of the knob; without one it allows every value."""

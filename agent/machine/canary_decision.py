@@ -214,7 +214,7 @@ def advance_step(rules: Rules, state: State, at: datetime, why: str) -> Transiti
 
 
 def conclude_canary(rules: Rules, state: State, at: datetime, why: str) -> Transition:
-    """Promote a mitigation or an operator's change that is not worse; other changes need a measured gain."""
+    """Promote a mitigation, a saving or an operator's change that is not worse; others need a gain."""
     canary = state.canary
     proposal = canary.suggestion.proposal
     gain = rules.judge.gain(
@@ -225,7 +225,8 @@ def conclude_canary(rules: Rules, state: State, at: datetime, why: str) -> Trans
         baseline=canary.baseline,
     )
     state = replace(state, rollout=replace(canary, gain=gain, hold_passed=True))
-    if not gain and not (proposal.mitigation or proposal.rule == PERSON or not canary.plan.gain_needed):
+    needless = proposal.mitigation or proposal.cheaper or proposal.rule == PERSON
+    if not gain and not needless and canary.plan.gain_needed:
         return roll_back(state, at, f"no measurable gain: {why}", result="no_gain")
     why = f"{why}; {gain or 'no measurable gain, and none is required'}"
     return replace_next(state, at, why) or promote(state, at, why)

@@ -79,7 +79,7 @@ class Guard:
             return ProposalRefusal(why=why)
         if not proposal.mitigation and (why := state.budget.alarm(slo, at)):
             return ProposalRefusal(why=f"{why}; only mitigations are suggested meanwhile")
-        optimises = not proposal.mitigation and proposal.saving is None
+        optimises = not proposal.mitigation and not proposal.cheaper and proposal.saving is None
         if optimises and reading is not None and not has_need(reading, slo):
             return ProposalRefusal(why="no objective is missed: an optimisation has nothing to gain")
         suggestion = self._suggestion(state, proposal, policy=policy, at=at, stepwise=True)

@@ -122,8 +122,9 @@ def _note(approved: Suggestion) -> str:
 def gain_needed(proposal: Proposal, plan: Plan) -> GainNeeded:
     """Whether the change must be measurably better; a mitigation only if blue misses its SLO.
 
-    Where blue meets its SLO, a mitigation prevents a harm that has not occurred: it need not be better.
+    Where blue meets its SLO, a mitigation prevents a harm that has not occurred: it need not be better, nor
+    need a change that takes less hardware.
     """
     if proposal.rule == PERSON or not plan.gain_needed:
         return "never"
-    return "if_missed" if proposal.mitigation else "always"
+    return "if_missed" if proposal.mitigation or proposal.cheaper else "always"

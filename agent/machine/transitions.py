@@ -48,7 +48,7 @@ class Rules:
     exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
     windows: Windows = field(default_factory=Windows)  # when rollouts may start
     gpu_hour: float | None = None  # price of a GPU for an hour; None: no money is shown
-    saves: bool = False  # whether fewer servers may be suggested
+    saves: bool = False  # whether fewer servers or GPUs may be suggested
 
     def context(self, state: State, event: Observed) -> Context | None:
         """The policies' input besides the reading; None while no server is known."""
@@ -66,6 +66,7 @@ class Rules:
             strategy=self.strategy,
             headroom=event.headroom if self.saves else None,
             servers=state.fleet.replica_count,
+            saves=self.saves,
         )
 
 

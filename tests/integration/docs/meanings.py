@@ -100,7 +100,8 @@ MEANINGS = {
     "targets.upgrades.revisions": "patterns for `revision`",
     "targets.upgrades.env": "names of environment variables, without patterns; none of secrets",
     "targets.cost.gpu_hour": "price of a GPU for an hour, in any currency: [cost](../cost.md)",
-    "targets.cost.save": "suggest [fewer servers](../cost.md#fewer-servers) where they carry the week's peak",
+    "targets.cost.save": "suggest [fewer servers](../cost.md#fewer-servers) where they carry the week's peak, and "
+    "[fewer GPUs](../cost.md#layout) for a model that is split needlessly",
     "policies": "a policy by name: a table of options, or `false` to turn it off: [rules](rules.md)",
     "notify.kind": "`webhook`, `slack` (and Mattermost), `teams`, `pagerduty`, `alertmanager`",
     "notify.name": "for the log and `flettner notify test`; default: the kind",

@@ -6,12 +6,14 @@ import pytest
 
 from flettner.agent.config.convert import BOUNDS
 from flettner.agent.domain.fleet import Fleet
-from flettner.agent.domain.model import Bound, Proposal
+from flettner.agent.domain.model import Bound, Objective, Proposal, Slo
+from flettner.agent.domain.reading import Latency
 from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine.guard import Guard, ProposalRefusal
+from flettner.agent.machine.starting import gain_needed
 from flettner.vllm_facts.values import Knob, Value
-from tests.support.machine_stories import BLUE, NOON, reading
+from tests.support.machine_stories import BLUE, NOON, PLAN, reading
 
 GUARD = Guard(bounds=BOUNDS)
 STATE = State(target="chat", fleet=Fleet(servers=(BLUE,)))
@@ -212,3 +214,21 @@ def test_a_layout_is_no_step_and_the_gpus_are_the_engines_to_choose() -> None:
     for refusal in admit_both({"gpus": "4"}):
         assert isinstance(refusal, ProposalRefusal)
         assert "a server gets free GPUs where a change needs other ones" in refusal.why
+
+
+def test_what_takes_less_hardware_needs_no_missed_objective() -> None:
+    slo = Slo(ttft=Objective(under_s=1.0, share=0.9))
+    met = replace(SEEN, ttft=Latency(count=100, p50=0.1, p95=0.2, p99=0.3, over_slo=0.0))
+    change = Proposal(
+        rule="X1", to={"max_num_seqs": 8}, why="idle", expects="less", risks="none", source="test"
+    )
+
+    made = [
+        GUARD.admit(STATE, proposal, policy="layout", at=NOON, reading=met, slo=slo)
+        for proposal in (change, replace(change, cheaper=True))
+    ]
+
+    assert isinstance(made[0], ProposalRefusal)
+    assert "nothing to gain" in made[0].why
+    assert isinstance(made[1], Suggestion)
+    assert gain_needed(made[1].proposal, PLAN) == "if_missed"

@@ -1,4 +1,6 @@
-"""D9: a model that is split over more GPUs than its load needs is named with numbers; nothing is changed."""
+"""D9: a model that is split over more GPUs than its load needs is named with numbers; fewer are suggested
+only where savings are wanted.
+"""
 
 from dataclasses import replace
 
@@ -8,7 +10,7 @@ from flettner.agent.domain.model import Objective, Slo
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.performance_model.hardware_prior import prior_law
-from flettner.policies.conformance.readings import a_reading, late
+from flettner.policies.conformance.readings import a_reading, late, steady
 from flettner.policies.layout import LayoutNote
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import ServeConfig
@@ -73,3 +75,72 @@ def test_where_fewer_gpus_are_not_enough_nothing_is_said(
     served: ServeConfig, reading: Reading, slo: Slo
 ) -> None:
     assert LayoutNote().propose(reading, context(served, slo)) == ()
+
+
+LOADED = replace(
+    a_reading(running=6.0, kv=0.016, prompt_tokens=2000.0, answer_tokens=900.0),
+    itl=late(0.0, p50=0.006, p99=0.009),
+)
+
+
+def saving(served: ServeConfig, slo: Slo = SLO) -> Context:
+    return replace(context(served, slo), saves=True)
+
+
+def test_where_savings_are_wanted_fewer_gpus_are_suggested_for_a_person_to_approve() -> None:
+    (change,) = LayoutNote().propose(LOADED, saving(config()))
+
+    assert (change.rule, change.klass, change.mitigation, change.cheaper) == ("D9", "gated", False, True)
+    assert dict(change.to) == {"tensor_parallel_size": 1}
+    assert change.expects.startswith("3 of 4 GPUs to spare: by the data sheet a token takes")
+    assert "beside the measured 6.0 ms" in change.expects
+    idle = replace(LOADED, kv_usage=steady(0.004))
+    (change,) = LayoutNote().propose(idle, saving(config(data_parallel_size=2)))
+    assert dict(change.to) == {"tensor_parallel_size": 1, "data_parallel_size": 1}
+
+
+@pytest.mark.parametrize(("tp", "longer_us"), [(1, 0.0), (2, 0.0), (4, 2 * 28 * 15.0)])
+def test_more_than_two_gpus_on_pcie_exchange_more_slowly_in_each_of_28_layers(
+    tp: int, longer_us: float
+) -> None:
+    on_pcie = config(tensor_parallel_size=tp)
+    assert on_pcie.card is not None
+    linked = replace(on_pcie, card=replace(on_pcie.card, link="nvlink"))
+
+    longer = prior_law(on_pcie).law.step_us - prior_law(linked).law.step_us
+
+    assert longer == pytest.approx(longer_us)
+
+
+@pytest.mark.parametrize(
+    ("reading", "slo", "kind"),
+    [
+        pytest.param(LOADED, Slo(ttft=SLO.ttft), "note", id="no time of tokens is promised"),
+        pytest.param(
+            replace(LOADED, kv_usage=steady(0.004)),
+            Slo(itl=Objective(under_s=0.009, share=0.95)),
+            "note",
+            id="tokens would take too long",
+        ),
+        pytest.param(replace(LOADED, itl=None), SLO, "note", id="tokens are not measured"),
+        pytest.param(
+            a_reading(running=6.0, kv=0.016, prompt_tokens=90_000.0, answer_tokens=900.0, itl=LOADED.itl),
+            SLO,
+            "note",
+            id="prompts fill one GPU",
+        ),
+        pytest.param(
+            a_reading(running=6.0, kv=0.016, prompt_tokens=100.0, answer_tokens=9e5, itl=LOADED.itl),
+            SLO,
+            "note",
+            id="tokens fill one GPU",
+        ),
+        pytest.param(replace(LOADED, ttft=late(0.2)), SLO, None, id="an objective is missed"),
+    ],
+)
+def test_fewer_gpus_that_would_not_keep_the_promise_are_not_suggested(
+    reading: Reading, slo: Slo, kind: str | None
+) -> None:
+    said = [proposal.klass for proposal in LayoutNote().propose(reading, saving(config(), slo))]
+
+    assert said == ([kind] if kind else [])
