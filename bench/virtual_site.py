@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from flettner.agent.domain.ports import Now, View
-from flettner.agent.domain.reading import Request, RequestSample, Sample, SourceState
+from flettner.agent.domain.reading import Gpu, GpuSample, Request, RequestSample, Sample, SourceState
 from flettner.simulator.scheduler import SimulatedRequest
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.virtual_server import VirtualServer
@@ -49,6 +49,7 @@ class VirtualSite(Generic[Server]):
     traffic: FakeTraffic  # bound to the daemon's site
     records: bool = True  # whether records and scrapes reach the daemon
     scrapes: bool = True
+    gpus: tuple[Gpu, ...] = ()  # of the host; empty: nothing is known of them
     _view: View | None = None
     _emit: Callable[[Sample], None] = lambda _: None
     _records_were: bool = True
@@ -84,6 +85,8 @@ class VirtualSite(Generic[Server]):
             self._emit(SourceState(at=now(), source=RECORDS, available=self.records, why=why))
         if self.records and requests:
             self._emit(RequestSample(at=now(), requests=requests))
+        if self.gpus:
+            self._emit(GpuSample(at=now(), gpus=self.gpus))
         clock = asyncio.get_running_loop().time
         for name in [server.name for server in self._view.servers()] if self._view else []:
             if self.scrapes and (server := self.find_server(name)) is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from flettner.simulator.faults import Faults, faults_for
-from flettner.simulator.hardware import GIB, PRESETS, Hardware, scaled
+from flettner.simulator.hardware import GIB, LINKS, PRESETS, Hardware, scaled, split
 from flettner.simulator.memory import Demand
 from flettner.simulator.pace import Hiccups
 from flettner.simulator.release import SimulatedRelease
@@ -38,7 +38,7 @@ _SIMULATED = frozenset(
     max_model_len max_num_active_seqs max_num_batched_tokens max_num_queued_reqs max_num_queued_tokens
     max_num_scheduled_tokens max_num_seqs model num_gpu_blocks_override performance_mode port
     scheduler_reserve_full_isl scheduling_policy seed served_model_name shutdown_timeout stream_interval
-    watermark
+    tensor_parallel_size watermark
     """.split()  # noqa: SIM905 - one a line would be a page
 )
 _CHOICES = {"kv_cache_dtype": sorted(_KV_BYTES), "scheduling_policy": ["fcfs"]}
@@ -92,6 +92,7 @@ class Flags:
     log_stats: bool
     log_iterations: bool
     enforce_eager: bool
+    tensor_parallel_size: int
     enable_prefix_caching: bool
     kv_cache_dtype: str
     max_num_queued_reqs: int | None
@@ -155,6 +156,7 @@ def _parser(release: SimulatedRelease) -> argparse.ArgumentParser:
         )
     own = parser.add_argument_group("simulation")
     own.add_argument("--sim-hardware", choices=sorted(PRESETS), default="t4-8b-awq")
+    own.add_argument("--sim-link", choices=sorted(LINKS), default="nvlink", help="between the GPUs")
     own.add_argument("--sim-speed", type=float, default=1.0, help="engine seconds per second")
     own.add_argument("--sim-start-s", type=float, default=1.0, help="seconds until the port opens")
     own.add_argument("--sim-jitter", type=float, default=0.03, help="sigma of lognormal step noise")
@@ -183,7 +185,8 @@ def _arguments(name: str, flag: ReleaseFlag) -> dict[str, Any]:
 def _resolve(options: argparse.Namespace, given: Mapping[str, object], release: SimulatedRelease) -> Flags:
     """Return the flags with vLLM's defaults for this hardware. Raises InvalidFlagError."""
     try:
-        gpu = scaled(PRESETS[options.sim_hardware], _times(options.sim_times))
+        alone = scaled(PRESETS[options.sim_hardware], _times(options.sim_times))
+        gpu = split(alone, max(1, options.tensor_parallel_size), options.sim_link)
         hiccups = _hiccups(options.sim_hiccups)
     except ValueError as error:
         raise InvalidFlagError("Simulation", str(error)) from error
@@ -280,6 +283,7 @@ def _check(options: argparse.Namespace, batched: int, seqs: int, length: int, bl
         "max_model_len": length,
         "block_size": block_size,
         "stream_interval": options.stream_interval,
+        "tensor_parallel_size": options.tensor_parallel_size,
         "num_gpu_blocks_override": options.num_gpu_blocks_override,
     }
     for name, value in at_least_one.items():

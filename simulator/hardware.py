@@ -32,6 +32,7 @@ class Hardware:
     host_step_us: float = 800.0  # h0: scheduling and sampling, per step [L]
     host_sequence_us: float = 40.0  # h1: per sequence of the batch [L]
     layers: int = 32
+    hidden: int = 4096  # numbers of a token that an all-reduce exchanges
     launch_us: float = (
         260.0  # per layer without CUDA graphs: H100 8B at batch 1, 8.4 ms eager, 5.1 with graphs
     )
@@ -125,8 +126,42 @@ PRESETS: dict[str, Hardware] = {
             memory=int(14.56 * GIB),
             weights=int(5.7 * GIB),
         ),
+        Hardware(  # [P] of a model of Qwen3-1.7B's shape; the host as in [R]
+            name="l40s-2b",
+            gpu="NVIDIA L40S",
+            weights_us=4_690,
+            token_us=18.8,
+            kv_read_us=0.156,
+            prefill_attention_us=0.0025,
+            host_step_us=400.0,
+            host_sequence_us=9.0,
+            layers=28,
+            hidden=2048,
+            memory=int(44.4 * GIB),
+            weights=int(3.2 * GIB),
+            kv_token_bytes=114_688,
+        ),
+        Hardware(  # [P] as above
+            name="h100-2b",
+            gpu="NVIDIA H100 80GB HBM3",
+            weights_us=1_210,
+            token_us=6.9,
+            kv_read_us=0.0403,
+            prefill_attention_us=0.00046,
+            host_step_us=400.0,
+            host_sequence_us=9.0,
+            layers=28,
+            hidden=2048,
+            memory=int(79.11 * GIB),
+            weights=int(3.2 * GIB),
+            kv_token_bytes=114_688,
+        ),
     )
 }
+
+LINKS: Mapping[str, tuple[float, float]] = {"nvlink": (12.0, 250.0), "pcie": (40.0, 15.0)}
+"""Microseconds of an all-reduce of a small batch, and GB/s of a large one, by the link: neither is the
+performance model's number for it."""
 
 SCALED: Mapping[str, tuple[str, ...]] = {
     **{field.name: (field.name,) for field in fields(Hardware) if field.name.endswith("_us")},
@@ -134,6 +169,19 @@ SCALED: Mapping[str, tuple[str, ...]] = {
     "attention": ("kv_read_us", "prefill_attention_us"),
 }
 """The coefficients of the step time that `scaled` multiplies, by the names that it takes."""
+
+
+def split(gpu: Hardware, tp: int, link: str) -> Hardware:
+    """Return one of `tp` GPUs that share every layer, each with two all-reduces over the link."""
+    if tp == 1:
+        return gpu
+    each_us, gb_per_s = LINKS[link]
+    parts = ("weights_us", "tokens_from_us", "token_us", "head_us", "kv_read_us", "prefill_attention_us")
+    shared = {name: getattr(gpu, name) / tp for name in parts}
+    exchanged = 2 * gpu.layers * 2 * gpu.hidden * 2 * (tp - 1) / tp  # bytes of a token
+    shared["head_us"] += 2 * gpu.layers * each_us
+    shared["token_us"] += exchanged / (gb_per_s * 1e3)
+    return replace(gpu, **shared, weights=gpu.weights // tp, kv_token_bytes=gpu.kv_token_bytes // tp)
 
 
 def scaled(gpu: Hardware, times: Mapping[str, float]) -> Hardware:

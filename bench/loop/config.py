@@ -18,6 +18,7 @@ def config_text(
     policies = "\n".join(
         [*(f"{name} = false" for name in others), f"model = {str(world.model != 'off').lower()}"]
     )
+    cost = "[targets.cost]\n        save = true" if world.gpus else ""
     return f"""
         [agent]
         state_dir = "s"
@@ -28,6 +29,7 @@ def config_text(
         name = "{target}"
         [targets.slo]
         {promises}
+        {cost}
         [targets.engine]
         kind = "process"
         command = {json.dumps([python, *world.command])}

@@ -6,10 +6,15 @@ from dataclasses import replace
 from typing import Literal
 
 from bench.loop.world import PROGRAM, World
+from flettner.actuators.host.memory import GpuMemory
 from flettner.actuators.host.origin import Origin
+from flettner.actuators.vllm.gpu_demand import gpus_needed
+from flettner.actuators.vllm.gpu_placement import changes_layout, place
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
+from flettner.agent.domain.reading import Gpu
 from flettner.agent.domain.upgrade import AS_IT_IS
+from flettner.agent.machine.strategy import choose_strategy
 from flettner.simulator.card import Card
 from flettner.simulator.flags import Flags, InvalidFlagError, parse
 from flettner.simulator.live_limits import find_knobs
@@ -17,7 +22,7 @@ from flettner.simulator.memory import StartError
 from flettner.simulator.scheduler import SimulatedRequest
 from flettner.simulator.text import draws
 from flettner.vllm_facts.flag_parser import parse_setting
-from flettner.vllm_facts.values import Setting
+from flettner.vllm_facts.values import GPUS, Setting
 from tests.support.fake_engine import FakeEngine
 from tests.support.virtual_server import VirtualServer
 
@@ -26,6 +31,7 @@ STOP_S = 1.0
 PORT = 8101
 AT_ONCE, TOKENS, WORDS = 8, 16, (8, 64, 256, 1024)  # of warm-up requests; see actuators/vllm/warm_up.py
 POLL_S = 0.05
+GPU_MIB = 40_000.0
 
 
 def flags_of(world: World, setting: Setting) -> Flags:
@@ -66,11 +72,40 @@ class VirtualEngine(FakeEngine):
             flags_of(self._world, setting)
         except InvalidFlagError as error:
             return PreflightResult(problem=str(error), lasting=True)
+        if self._world.gpus is not None and changes_layout(servers[-1].setting, setting):
+            return self._place(servers[-1], setting, self._world.gpus)
         return PreflightResult(
             why=f"{servers[0].name} runs meanwhile",
             start_s=self._start_s,
             shares_card=self.card is not None,
         )
+
+    def _place(self, blue: Server, setting: Setting, host: int) -> PreflightResult:
+        """Choose GPUs as the process engine does. Those of its servers are full, all others free."""
+        taken = {gpu for server in self.servers.values() for gpu in self._gpus_of(server)}
+        free = {True: 0.0, False: GPU_MIB}
+        gpus = [
+            GpuMemory(index=at, uuid=f"GPU-{at}", free_mib=free[str(at) in taken], total_mib=GPU_MIB)
+            for at in range(host)
+        ]
+        placement = place(setting, self._gpus_of(blue), [], gpus)
+        choice = choose_strategy("surge", len(self.servers), placement.capacity)
+        if choice.strategy is None:
+            return PreflightResult(problem=choice.why)
+        return PreflightResult(why=choice.why, start_s=self._start_s, resolved=placement.resolve(beside=True))
+
+    def describe_gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs of the host, as the sensor `nvidia_smi` names them; none where the world has no number."""
+        flags = next((server.flags for server in self.virtual.values()), None)
+        if flags is None or self._world.gpus is None:
+            return ()
+        name = flags.simulation.hardware.gpu
+        return tuple(Gpu(index=at, uuid=f"GPU-{at}", name=name) for at in range(self._world.gpus))
+
+    def _gpus_of(self, server: Server) -> tuple[str, ...]:
+        given = str(server.start.get(GPUS) or "")
+        names = given.split(",") if given else [str(at) for at in range(self._world.gpus or 0)]
+        return tuple(names[: gpus_needed(server.setting)])
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         self.calls.append(("launch", server.name))

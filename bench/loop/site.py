@@ -43,6 +43,7 @@ class LoopSite(VirtualSite[VirtualServer]):
             server.close(at_s)
             records += self._take(server, at_s)
         self._advance_all(at_s)
+        self.gpus = self.engine.describe_gpus()
         for name, server in self.engine.virtual.items():
             server.advance(at_s)
             server.apply_limits()

@@ -65,6 +65,7 @@ def effective(flags: Flags) -> Mapping[Knob, Value]:
     """Return the value of each knob in this server, with vLLM's defaults filled in."""
     limits, memory = flags.limits, flags.memory
     return {
+        "tensor_parallel_size": flags.tensor_parallel_size,
         "max_num_seqs": limits.max_num_seqs,
         "max_num_batched_tokens": limits.max_num_batched_tokens,
         "long_prefill_token_threshold": limits.long_prefill_token_threshold,

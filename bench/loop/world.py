@@ -78,6 +78,7 @@ class World:
     lost_most: int
     wrong_most: int
     shared_card: float | None  # the part of the one card that a start takes; None: each server has its own
+    gpus: int | None = None  # of the host, of one model whose size is known; a saving is wanted
     live_cap: bool = False  # the server takes another cap while it runs, and the daemon's strategy is `hot`
 
     @property
@@ -196,6 +197,7 @@ class _WorldTable(_Table):
     seeds: int = Field(20, ge=0)
     seed: int = Field(0, ge=0)
     rollout: str = ""
+    gpus: Annotated[int, Field(ge=1)] | None = None
     shared_card: Annotated[float, Field(ge=0, lt=1)] | None = None
     real: bool = False
     within_min: float | None = None

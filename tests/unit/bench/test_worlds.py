@@ -40,6 +40,16 @@ def test_the_worlds_of_a_shared_card_promise_little_more_than_the_gap_of_a_lone_
     assert not any(world.shared_card for world in read(OWN))
 
 
+def test_the_worlds_of_layouts_have_a_model_of_known_size_on_four_gpus() -> None:
+    worlds = read(OWN.with_name("layouts.toml"))
+
+    assert [world.right is None for world in worlds] == [False, False]
+    for world in worlds:
+        flags = parse(world.command[2:])
+        assert (flags.model, flags.tensor_parallel_size) == ("Qwen/Qwen3-1.7B", 4)
+        assert (world.gpus or 0) >= 4
+
+
 def test_a_world_has_the_defaults_of_its_file(tmp_path: Path) -> None:
     file = tmp_path / "worlds.toml"
     file.write_text(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flettner.simulator.hardware import PRESETS
+from flettner.simulator.hardware import PRESETS, split
 from flettner.simulator.kv_cache import KvCache
 from flettner.simulator.replay import replay
 from flettner.simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
@@ -64,3 +64,18 @@ def test_a_t4_serves_at_the_measured_speed() -> None:
     tokens_per_s = {n: n / law.seconds(StepWork(tokens=n, sequences=n, kv_read=n * 100)) for n in (1, 4, 16)}
 
     assert tokens_per_s == pytest.approx({1: 42, 4: 158, 16: 476}, rel=0.05)
+
+
+@pytest.mark.parametrize(("link", "each_us", "gb_per_s"), [("nvlink", 12.0, 250.0), ("pcie", 40.0, 15.0)])
+def test_four_gpus_share_a_layer_and_pay_for_two_reductions_of_it(
+    link: str, each_us: float, gb_per_s: float
+) -> None:
+    alone, batch = PRESETS["l40s-2b"], StepWork(tokens=32, sequences=32, kv_read=32_000)
+
+    shared = StepTime(hardware=split(alone, 4, link)).seconds(batch)
+
+    sent_us = 2 * 28 * 32 * 2 * 2048 * 1.5 / (gb_per_s * 1e3)  # of 32 tokens, by a ring of four
+    computed_us = max(4_690 / 4, 32 * 18.8 / 4 + sent_us)
+    by_hand_us = computed_us + 2 * 28 * each_us + 0.156 / 4 * 32_000 + 400 + 9 * 32
+    assert shared == pytest.approx(by_hand_us / 1e6)
+    assert split(alone, 1, link) == alone
