@@ -1,44 +1,176 @@
-"""A channel in Slack or Mattermost, through an incoming webhook.
+"""A channel in Slack or Mattermost, through an incoming webhook; in Slack people can approve and deny there.
 
 https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks and
 https://developers.mattermost.com/integrate/reference/message-attachments/: both take `attachments`.
+Buttons: https://docs.slack.dev/interactivity/handling-user-interaction; how Slack signs what it sends:
+https://docs.slack.dev/authentication/verifying-requests-from-slack.
 """
 
+import hashlib
+import hmac
 import json
+import re
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
+from flettner.agent.api.decision_sources import (
+    DecisionAnswer,
+    DecisionReply,
+    ForgedDecisionError,
+    ReceivedDecision,
+    SignedRequest,
+)
 from flettner.agent.notify.rules import Notice, OutgoingNotice
-from flettner.notifiers.shared.secret_files import UrlReceiver
+from flettner.notifiers.shared.people import People, check_people, find_person
+from flettner.notifiers.shared.secret_files import UrlReceiver, read_secret
+from flettner.primitives.bounded import parse_json
 
 COLOURS = {"info": "#2f81f7", "warning": "#d29922", "critical": "#cf222e"}
 RESOLVED = "#1a7f37"
+WINDOW_S = 300.0  # as Slack recommends: an older request may be a replay
 _ESCAPES = {
     "&": "&amp;",
     "<": "&lt;",
     ">": "&gt;",
     "@": "@\u2060",
 }  # a server's text must not mention @all
+_USER = re.compile(r"[A-Z0-9]{1,30}")
+_VALUE = re.compile(r"(\S+) (sha256:[0-9a-f]{64}) ([0-9a-f]{64})")
+"""Of a button: suggestion, digest, and our own signature over both, which another sender cannot make."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slack(UrlReceiver):
+    signing_secret_file: str = ""  # of the Slack app: suggestions get the buttons Approve and Deny
+    people: People = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        UrlReceiver.__post_init__(self)
+        check_people(self.people)
+        if bool(self.signing_secret_file) != bool(self.people):
+            raise ValueError("signing_secret_file and people need each other: what Slack signs, and who may")
+
+    @property
+    def takes_decisions(self) -> bool:
+        return bool(self.signing_secret_file)
+
     def post(self, notice: Notice, at: datetime) -> OutgoingNotice:
         del at
-        title = escape(notice.title)
-        attachment = {
-            "color": RESOLVED if notice.ends else COLOURS[notice.severity],
-            "fallback": title,
-            "title": title,
-            "text": escape(notice.text),
-            "mrkdwn_in": [],
-            "footer": f"flettner · {socket.gethostname()} · {notice.severity} · {notice.kind}",
-            "ts": int(notice.at.timestamp()),
-            **({"title_link": notice.link} if notice.link else {}),
+        if self.takes_decisions:
+            self._key()  # found unreadable now, not when a button is pressed
+        asks = self.takes_decisions and notice.digest
+        message = self._ask(notice) if asks else {"attachments": [_attachment(notice)]}
+        return OutgoingNotice(url=self.read_url(), body=json.dumps(message).encode())
+
+    def read_decision(self, request: SignedRequest) -> ReceivedDecision:
+        key = self._key()
+        stamp, signature = (
+            request.headers.get(f"X-Slack-{name}", "") for name in ("Request-Timestamp", "Signature")
+        )
+        expected = f"v0={_sign(key, b'v0:' + stamp.encode() + b':' + request.body)}"
+        if not hmac.compare_digest(expected.encode(), signature.encode()):
+            raise ForgedDecisionError("the signature is not Slack's")
+        if not stamp.isdecimal() or abs(request.at.timestamp() - int(stamp)) > WINDOW_S:
+            raise ForgedDecisionError("the signature is older than 5 minutes, or the clock is wrong")
+        try:
+            press = parse_json(parse_qs(request.body.decode())["payload"][0])
+            (action,) = press["actions"]
+            user, value = str(press["user"]["id"]), _VALUE.fullmatch(str(action["value"]))
+            verb = {"flettner_approve": "approve", "flettner_deny": "deny"}[action["action_id"]]
+            reply_to = str(press["response_url"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ForgedDecisionError("it is not the press of one of flettner's buttons") from error
+        if value is None or not hmac.compare_digest(value[3], _sign_button(key, value[1], value[2])):
+            raise ForgedDecisionError("the button is not one of flettner's")
+        return ReceivedDecision(
+            id=signature,
+            verb="approve" if verb == "approve" else "deny",
+            suggestion=value[1],
+            digest=value[2],
+            sender=f"Slack user {user if _USER.fullmatch(user) else 'without an id'}",
+            person=find_person(self.people, user),
+            reply_to=reply_to,
+        )
+
+    def answer(self, decision: ReceivedDecision, reply: DecisionReply) -> DecisionAnswer:
+        """Replace the message by the outcome, or by the present version; else answer its reader alone."""
+        text = {"type": "section", "text": _plain(reply.text)}
+        if reply.notice is not None:
+            asked = self._ask(reply.notice)
+            message: dict[str, Any] = {**asked, "blocks": [text, *asked["blocks"]], "replace_original": True}
+        else:
+            message = {"text": escape(reply.text), "blocks": [text]}
+            message |= {"replace_original": True} if reply.ends else {"response_type": "ephemeral"}
+        if urlsplit(decision.reply_to)[:2] != urlsplit(self.read_url())[:2]:
+            return DecisionAnswer()  # as the webhook: to no other host
+        return DecisionAnswer(post=OutgoingNotice(url=decision.reply_to, body=json.dumps(message).encode()))
+
+    def _ask(self, notice: Notice) -> dict[str, Any]:
+        """The message with its buttons. Texts are plain: a server's text makes neither link nor mention."""
+        value = f"{notice.suggestion} {notice.digest}"
+        value = f"{value} {_sign_button(self._key(), notice.suggestion, notice.digest)}"
+        footer = f"{notice.digest[:23]} · {socket.gethostname()}"
+        link = [{"type": "mrkdwn", "text": f"<{notice.link}|Open in flettner>"}] if notice.link else []
+        return {
+            "text": escape(notice.title),
+            "blocks": [
+                {"type": "section", "text": _plain(notice.title)},
+                {"type": "section", "text": _plain(notice.text or notice.title)},
+                {"type": "context", "elements": [*link, _plain(footer)]},
+                {"type": "actions", "elements": [_button(verb, value) for verb in ("Approve", "Deny")]},
+            ],
         }
-        body = {"attachments": [attachment]}
-        return OutgoingNotice(url=self.read_url(), body=json.dumps(body).encode())
+
+    def _key(self) -> bytes:
+        return read_secret(self.signing_secret_file).encode()
+
+
+def _attachment(notice: Notice) -> Mapping[str, object]:
+    title = escape(notice.title)
+    return {
+        "color": RESOLVED if notice.ends else COLOURS[notice.severity],
+        "fallback": title,
+        "title": title,
+        "text": escape(notice.text),
+        "mrkdwn_in": [],
+        "footer": f"flettner · {socket.gethostname()} · {notice.severity} · {notice.kind}",
+        "ts": int(notice.at.timestamp()),
+        **({"title_link": notice.link} if notice.link else {}),
+    }
+
+
+def _button(verb: str, value: str) -> Mapping[str, object]:
+    return {
+        "type": "button",
+        "action_id": f"flettner_{verb.lower()}",
+        "text": _plain(verb),
+        "style": "primary" if verb == "Approve" else "danger",
+        "value": value,
+        "confirm": {
+            "title": _plain(f"{verb} the change?"),
+            "text": _plain(
+                "It is carried out as this message shows it." if verb == "Approve" else "It ends."
+            ),
+            "confirm": _plain(verb),
+            "deny": _plain("Back"),
+        },
+    }
+
+
+def _plain(text: str) -> Mapping[str, object]:
+    return {"type": "plain_text", "text": text, "emoji": False}
+
+
+def _sign(key: bytes, message: bytes) -> str:
+    return hmac.new(key, message, hashlib.sha256).hexdigest()
+
+
+def _sign_button(key: bytes, suggestion: str, digest: str) -> str:
+    return _sign(key, f"flettner button:{suggestion}:{digest}".encode())
 
 
 def escape(text: str) -> str:

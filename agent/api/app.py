@@ -26,6 +26,7 @@ from flettner.agent.api.routes import (
     audit,
     console,
     daemon,
+    decisions,
     events,
     inputs,
     log,
@@ -40,6 +41,7 @@ from flettner.agent.api.routes import (
 from flettner.agent.api.target_scope import ScopedView
 from flettner.agent.api.tokens import Tokens
 from flettner.agent.domain.state import State
+from flettner.primitives.wall_clock import utc_now
 
 OPERATIONS: tuple[Operation, ...] = (
     *daemon.OPERATIONS,
@@ -50,6 +52,7 @@ OPERATIONS: tuple[Operation, ...] = (
     *predictions.OPERATIONS,
     *series.OPERATIONS,
     *suggestions.OPERATIONS,
+    *decisions.OPERATIONS,
     *rollouts.OPERATIONS,
     *log.OPERATIONS,
     *audit.OPERATIONS,
@@ -100,6 +103,7 @@ def build_app(
     app[audit.READING] = asyncio.Lock()
     app[events.HEARTBEAT] = heartbeat_s
     app[events.OPEN] = set()
+    app[decisions.RECEIVED] = decisions.ReceivedDecisions(utc_now)
     app[daemon.DESCRIPTION] = _description()
     app.on_response_prepare.append(stamp)
     app.on_startup.append(_open)
@@ -123,6 +127,7 @@ async def _open(app: web.Application) -> None:
 async def _close(app: web.Application) -> None:
     app[events.CLOSING].set()
     app[FAILED_AUTH].close()
+    await app[decisions.RECEIVED].close()
 
 
 def _endpoint(operation: Operation, daemon_view: DaemonView, idempotency: IdempotencyKeys) -> AppEndpoint:

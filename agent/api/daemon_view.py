@@ -14,7 +14,7 @@ from flettner.agent.domain.reading import Reading, SourceState
 from flettner.agent.domain.rollout import Rollout
 from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
-from flettner.agent.notify.delivery import DeliveryCounts
+from flettner.agent.notify.delivery import DeliveryCounts, NoticeDelivery
 from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.agent.observe.spending import Spending
 from flettner.agent.prediction.capacity import CapacityAnswer
@@ -184,6 +184,10 @@ class DaemonView(Protocol):
 
     def delivery_counts(self) -> Mapping[str, DeliveryCounts]:
         """Delivery counts of notifications, by receiver."""
+        ...
+
+    def receivers(self) -> Mapping[str, NoticeDelivery]:
+        """The receivers of notices, some of which send decisions back, by name."""
         ...
 
 

@@ -36,6 +36,8 @@ SAFE_HEADERS = {
 }
 SERVER = "flettner"  # without the versions of its libraries
 HEALTH = "/healthz"
+DECISIONS = "/v1/decisions/"
+"""Requests below it are signed by the service that sends them, which their handler verifies."""
 SEND_TIMEOUT_S = 30.0
 
 HttpHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -103,6 +105,10 @@ class AccessControl:
         """Charge the caller for bytes, negative to pay back; returns the seconds to wait for more."""
         return self._limits.charge(request[HOLDER].id, size)
 
+    def report_failure(self, request: web.Request, why: str) -> None:
+        """Log and audit a failed authentication. `why` is our own text."""
+        self._failed_auth.record(_address(request), why)
+
     async def _served(self, request: web.Request, handler: HttpHandler) -> web.StreamResponse:
         holder = request.get(HOLDER)
         if holder is None:
@@ -135,6 +141,9 @@ class AccessControl:
             raise RequestRefusedError(403, detail, kind="cross-site")
 
     async def _authenticate(self, request: web.Request) -> None:
+        if request.path.startswith(DECISIONS):
+            self._limits.spend(_address(request))
+            return
         try:
             holder = await self.holder(request)
         except ReviewError as error:
@@ -150,12 +159,9 @@ class AccessControl:
             return
         if request.path in self._pages or (request.path == HEALTH and is_local(request)):
             return
-        address = f"from {request.remote or 'the unix socket'}"
         sent = "Authorization" in request.headers
-        self._failed_auth.record(
-            address, self._tokens.describe_fault(_bearer(request)) if sent else "no token"
-        )
-        self._limits.spend(address)
+        self.report_failure(request, self._tokens.describe_fault(_bearer(request)) if sent else "no token")
+        self._limits.spend(_address(request))
         detail = (
             "The token is unknown, revoked or expired; ask an admin for a new one (`flettner token new`)."
             if sent
@@ -167,6 +173,10 @@ class AccessControl:
 
 
 ACCESS_CONTROL: web.AppKey[AccessControl] = web.AppKey("access_control", AccessControl)
+
+
+def _address(request: web.Request) -> str:
+    return f"from {request.remote or 'the unix socket'}"
 
 
 def _bearer(request: web.Request) -> str:

@@ -11,7 +11,7 @@ from flettner.agent.audit.history import Accepted, Point
 from flettner.agent.config.changes import ReloadReport
 from flettner.agent.domain.rollout import Rollout
 from flettner.agent.domain.suggestion import Suggestion
-from flettner.agent.notify.delivery import DeliveryCounts
+from flettner.agent.notify.delivery import DeliveryCounts, NoticeDelivery
 
 ScopedRecord = Mapping[str, object]
 
@@ -81,6 +81,9 @@ class ScopedView:
 
     def delivery_counts(self) -> Mapping[str, DeliveryCounts]:
         return self.whole.delivery_counts()
+
+    def receivers(self) -> Mapping[str, NoticeDelivery]:
+        return self.whole.receivers()
 
     def _shown(self, record: ScopedRecord) -> ScopedRecord:
         mine = self.holder.sees(str(record.get("target") or ""))

@@ -119,7 +119,7 @@ class NoticeDelivery:
 
     async def test(self) -> None:
         """Send a test message, or a test incident to receivers of incidents only. Raises NoticeError."""
-        notice = self._finalize(build_test_notice(self.now()))
+        notice = self.finalize(build_test_notice(self.now()))
         async with self._session() as session:
             if not await self._send_once(session, notice):
                 await self._send_once(session, replace(notice, key="test"))
@@ -170,11 +170,11 @@ class NoticeDelivery:
         async with self._lock:
             if not should_send(notice, self.min_severity, self._sent):
                 return
-            await self._send_with_retries(session, self._finalize(notice))
+            await self._send_with_retries(session, self.finalize(notice))
             self._mark_sent(notice)
             await asyncio.to_thread(self._save_progress)
 
-    def _finalize(self, notice: Notice) -> Notice:
+    def finalize(self, notice: Notice) -> Notice:
         """Add the link, mask secrets, and limit the length."""
         return replace(
             notice,

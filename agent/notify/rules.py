@@ -80,6 +80,8 @@ class Notice:
     link: str = ""  # the same as a URL, if the console's URL is known
     key: str = ""  # its incident: "chat/rollout"; empty: no incident
     ends: bool = False  # the incident is resolved
+    suggestion: str = ""  # its id, where a person can decide about it now
+    digest: str = ""  # of that suggestion as it is shown
 
     @property
     def severity(self) -> NoticeSeverity:
@@ -119,11 +121,11 @@ def notices_of_record(action: str, state: State, at: datetime) -> Iterator[Notic
             place="/",
         )
     for suggestion in state.suggestions.ended:
-        yield _decided(suggestion, at)
+        yield decided_notice(suggestion, at)
     if rollout is not None and action == "suggestion.approved":
-        yield _decided(rollout.suggestion, at)
+        yield decided_notice(rollout.suggestion, at)
     for suggestion in state.suggestions.open:
-        yield _waiting(suggestion, at, "suggestion.waiting")
+        yield waiting_notice(state, suggestion, at)
     if rollout is not None:
         yield from _rollout_notices(action, state, rollout, at)
     yield _server_notice(state, at)
@@ -137,7 +139,7 @@ def notices_of_states(
         for suggestion in state.suggestions.open:
             lifetime = suggestion.expires_at - suggestion.made_at
             if at - suggestion.made_at >= EXPIRING_SHARE * lifetime:
-                yield _waiting(suggestion, at, "suggestion.expiring")
+                yield waiting_notice(state, suggestion, at, "suggestion.expiring")
     yield Notice(
         id="audit.writable" if writable else "audit.unwritable",
         kind="audit.writable" if writable else "audit.unwritable",
@@ -173,7 +175,9 @@ def should_send(notice: Notice, min_severity: NoticeSeverity, sent: Mapping[str,
     return urgent or (notice.ends and incident_sent)
 
 
-def _waiting(suggestion: Suggestion, at: datetime, kind: str) -> Notice:
+def waiting_notice(
+    state: State, suggestion: Suggestion, at: datetime, kind: str = "suggestion.waiting"
+) -> Notice:
     proposal = suggestion.proposal
     change = ", ".join(
         f"{knob} {_value(suggestion.before.get(knob))} → {_value(value)}"
@@ -183,19 +187,23 @@ def _waiting(suggestion: Suggestion, at: datetime, kind: str) -> Notice:
     owner = suggestion.preflight.owner
     act = f"for a commit, as {owner} writes the manifest," if owner else "for approval"
     waits = f"waits {act} {until}" if kind == "suggestion.waiting" else f"expires soon: still waits {until}"
+    rollout = f" Rollout: {'; '.join(suggestion.notes)}." if suggestion.notes else ""
+    is_open = state.mode != "advise" and not suggestion.held and not suggestion.approved_by
     return Notice(
         id=f"{kind}/{suggestion.id}",
         kind=kind,
         at=at,
         title=f"{suggestion.target}: {change} {waits}",
-        text=f"{proposal.why}. Expected: {proposal.expects}. Risk: {proposal.risks}.",
+        text=f"{proposal.why}. Expected: {proposal.expects}. Risk: {proposal.risks}.{rollout}",
         target=suggestion.target,
         place=f"/suggestions/{suggestion.id}",
         key=f"{suggestion.target}/suggestion/{suggestion.id}",
+        suggestion=suggestion.id if is_open else "",
+        digest=suggestion.digest if is_open else "",
     )
 
 
-def _decided(suggestion: Suggestion, at: datetime) -> Notice:
+def decided_notice(suggestion: Suggestion, at: datetime) -> Notice:
     by = f" by {suggestion.decided_by}" if suggestion.decided_by else ""
     return Notice(
         id=f"suggestion.decided/{suggestion.id}",

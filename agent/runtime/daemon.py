@@ -191,6 +191,9 @@ class Daemon:
     def delivery_counts(self) -> Mapping[str, DeliveryCounts]:
         return {delivery.name: delivery.counts for delivery in self.deliveries}
 
+    def receivers(self) -> Mapping[str, NoticeDelivery]:
+        return {delivery.name: delivery for delivery in self.deliveries}
+
     def counters(self) -> Mapping[str, float]:
         return {
             "events_total": sum(loop.events for loop in self.loops.values()),

@@ -40,7 +40,7 @@ from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion, Suggestions
 from flettner.agent.machine.guard import PERSON
 from flettner.agent.machine.open_suggestions import end_suggestion, enter_fitting_phase
-from flettner.agent.notify.delivery import DeliveryCounts
+from flettner.agent.notify.delivery import DeliveryCounts, NoticeDelivery
 from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.agent.observe.spending import Spending
 from flettner.agent.prediction.capacity import CapacityAnswer, CapacityRequest, predict_capacity
@@ -129,6 +129,7 @@ class FakeDaemonView:
     full: bool = False  # the journal
     at: datetime = NOON
     reloaded: ReloadReport = field(default_factory=ReloadReport)
+    listed_receivers: Mapping[str, NoticeDelivery] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         blue = Server(name="chat-r0", address="127.0.0.1:8101", setting={"max_num_seqs": 64})
@@ -224,6 +225,9 @@ class FakeDaemonView:
 
     def delivery_counts(self) -> Mapping[str, DeliveryCounts]:
         return {"ops": DeliveryCounts(sent=3, failed=1)}
+
+    def receivers(self) -> Mapping[str, NoticeDelivery]:
+        return self.listed_receivers
 
     def decide(self, before: State, event: Event) -> State:
         self.fail_once()

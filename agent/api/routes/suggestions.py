@@ -45,9 +45,8 @@ class SuggestionsDocument(BaseModel):
     suggestions: list[SuggestionDocument]
 
 
-def _suggestion(call: Call) -> Suggestion:
+def find_suggestion(call: Call, name: str) -> Suggestion:
     """Raises RequestRefusedError (404)."""
-    name = call.part("id")
     for suggestion in call.daemon.suggestions():
         if suggestion.id == name:
             return suggestion
@@ -70,7 +69,9 @@ def _latest(call: Call, state: State, suggestion: Suggestion) -> Suggestion:
     """The suggestion in the state that a decision led to."""
     carried_out = (state.rollout.suggestion,) if state.rollout is not None else ()
     listed = (*state.suggestions.pending, *state.suggestions.ended, *carried_out)
-    return next((other for other in listed if other.id == suggestion.id), None) or _suggestion(call)
+    return next((other for other in listed if other.id == suggestion.id), None) or find_suggestion(
+        call, suggestion.id
+    )
 
 
 async def _list(call: Call) -> SuggestionsDocument:
@@ -91,7 +92,7 @@ def _order(document: SuggestionDocument) -> tuple[bool, str, int]:
 
 
 async def _show(call: Call) -> OperationResult:
-    return _shown(call, _suggestion(call))
+    return _shown(call, find_suggestion(call, call.part("id")))
 
 
 def _refuse_ended(call: Call, suggestion: Suggestion) -> None:
@@ -111,13 +112,18 @@ def _refuse_ended(call: Call, suggestion: Suggestion) -> None:
 
 
 async def _approve(call: Call) -> OperationResult:
+    body = call.parsed_as(ApprovalBody)
+    return _shown(call, await approve_suggestion(call, call.part("id"), body.digest, body.comment))
+
+
+async def approve_suggestion(call: Call, name: str, digest: str, comment: str) -> Suggestion:
     """Approve the version that the digest names. A refusal never contains the current digest: a client could
     send it back without anyone reviewing the change."""
-    body, suggestion = call.parsed_as(ApprovalBody), _suggestion(call)
+    suggestion = find_suggestion(call, name)
     refuse_upgrade(call, suggestion.proposal.to)
-    same = hmac.compare_digest(body.digest, suggestion.digest)
+    same = hmac.compare_digest(digest, suggestion.digest)
     if same and (suggestion.status == "approved" or suggestion.approved_by):
-        return _shown(call, suggestion)
+        return suggestion
     _refuse_ended(call, suggestion)
     if suggestion.status == "checking":
         raise RequestRefusedError(
@@ -157,32 +163,37 @@ async def _approve(call: Call) -> OperationResult:
         at=call.daemon.now(),
         actor=call.actor,
         suggestion=suggestion.id,
-        digest=body.digest,
-        comment=body.comment,
+        digest=digest,
+        comment=comment,
     )
     state = await call.submit(target, event)
     now = _latest(call, state, suggestion)
     waits = now.status == "open" and bool(now.approved_by)
-    if not (now.status == "approved" or waits) or now.digest != body.digest:
+    if not (now.status == "approved" or waits) or now.digest != digest:
         raise RequestRefusedError(
             409, f"The approval was not accepted: {state.note or now.status}", kind="not-taken"
         )
-    return _shown(call, now)
+    return now
 
 
 async def _deny(call: Call) -> OperationResult:
-    body, suggestion = call.parsed_as(DenialBody), _suggestion(call)
+    reason = call.parsed_as(DenialBody).reason
+    return _shown(call, await deny_suggestion(call, call.part("id"), reason))
+
+
+async def deny_suggestion(call: Call, name: str, reason: str) -> Suggestion:
+    suggestion = find_suggestion(call, name)
     if suggestion.status == "denied":
-        return _shown(call, suggestion)
+        return suggestion
     _refuse_ended(call, suggestion)
-    event = Denied(at=call.daemon.now(), actor=call.actor, suggestion=suggestion.id, reason=body.reason)
+    event = Denied(at=call.daemon.now(), actor=call.actor, suggestion=suggestion.id, reason=reason)
     state = await call.submit(find_target(call, suggestion.target), event)
     now = _latest(call, state, suggestion)
     if now.status != "denied":
         raise RequestRefusedError(
             409, f"The denial was not accepted: {state.note or now.status}", kind="not-taken"
         )
-    return _shown(call, now)
+    return now
 
 
 UNKNOWN = {404: "No such suggestion."}

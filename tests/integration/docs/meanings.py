@@ -136,6 +136,7 @@ OPTIONS = {
     "unstreamed_stalled_after_s": "the same for an answer that is not streamed; default: the same, at "
     "least 120",
     "url": "the address",
+    "people": "who may decide, by their id at the service: name in the audit, and role",
     "url_file": "a file with the URL, if the URL is a secret",
 }
 """The meaning of plugin options without a comment, by name."""

@@ -35,7 +35,7 @@ BOUNDED = [operation.name for operation in OPERATIONS if operation.media != "tex
 WITH_TEXT = {"askForChange", "predictChange", "approveSuggestion", "denySuggestion", "abortRollout"}
 ROLES: tuple[Role | None, ...] = (None, "viewer", "operator", "admin")
 PLANTED = "PLANTED-abcdef0123456789"
-THERE = {"name": ["chat"], "id": ["chat-s1", "chat-s2", "chat-o1"]}
+THERE = {"name": ["chat"], "id": ["chat-s1", "chat-s2", "chat-o1"], "receiver": ["ops"]}
 
 
 @dataclass(frozen=True)

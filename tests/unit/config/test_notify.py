@@ -88,7 +88,7 @@ def test_systemd_credentials_take_precedence(tmp_path: Path, monkeypatch: pytest
         ),
         (
             'kind = "slack"\nurl = "https://a"\nchannel = "x"',
-            "[notify slack] channel: unknown key (there are: url, url_file)",
+            "[notify slack] channel: unknown key (there are: people, signing_secret_file, url, url_file)",
         ),
         ('url = "https://a"', "[[notify]] kind: missing; it is required"),
         (

@@ -86,6 +86,8 @@ def test_a_webhook_can_verify_sender_and_time(files: Path) -> None:
         "link": "https://t.example.org/#/targets/chat",
         "key": "chat/servers",
         "ends": False,
+        "suggestion": "",
+        "digest": "",
     }
 
 

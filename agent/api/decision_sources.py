@@ -1,0 +1,67 @@
+"""Decisions that a receiver of notices sends back, such as a button: the port of such notifiers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol, runtime_checkable
+
+from flettner.agent.api.tokens import Holder
+from flettner.agent.domain.errors import FlettnerError
+from flettner.agent.notify.rules import Notice, OutgoingNotice
+
+SHORT_DIGEST = len("sha256:") + 16
+"""Characters of a digest that a person types: they tell versions of one suggestion apart."""
+
+
+class ForgedDecisionError(FlettnerError):
+    """The request is not the service's, or comes too late. The message never repeats its content."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedRequest:
+    headers: Mapping[str, str]  # by any spelling of their names
+    body: bytes
+    at: datetime  # of its arrival, by the wall clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedDecision:
+    id: str  # of what the person did: a second request with it is refused; empty: nothing is decided
+    verb: Literal["approve", "deny", "show"]
+    suggestion: str
+    digest: str  # of the version that the person saw; of a typed one the first SHORT_DIGEST characters
+    sender: str  # for the audit: "Slack user U012AB3CD"
+    person: Holder | None  # None: the config names no such person
+    reply_to: str = ""  # a URL of the service
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionReply:
+    text: str
+    ends: bool = False  # nothing can be decided with the message any more
+    notice: Notice | None = None  # the suggestion as it is now, to be looked at again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionAnswer:
+    """The response to the service, and a request to it, by which it changes its message."""
+
+    body: bytes = b""
+    media: str = "text/plain"
+    post: OutgoingNotice | None = None
+
+
+@runtime_checkable
+class DecisionSource(Protocol):
+    """A notifier whose receivers can decide."""
+
+    @property
+    def takes_decisions(self) -> bool:
+        """Whether the config has what that needs."""
+        ...
+
+    def read_decision(self, request: SignedRequest) -> ReceivedDecision:
+        """Raises ForgedDecisionError, and NoticeError if a secret cannot be read."""
+        ...
+
+    def answer(self, decision: ReceivedDecision, reply: DecisionReply) -> DecisionAnswer: ...

@@ -1,0 +1,127 @@
+"""Stand-ins of the services that send decisions to flettner, signed as their documentation describes it."""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlencode
+
+from flettner.agent.config.listen import Role
+from flettner.agent.notify.rules import Notice, Notifier
+from flettner.notifiers.slack import Slack
+from flettner.notifiers.teams import Teams
+from tests.support.fake_daemon_view import NOON
+
+KEY = "8f742231b10e8888abcd99yyyzzz85a5"
+PEOPLE: Mapping[str, tuple[str, Role]] = {
+    "U0ALICE": ("operator alice", "operator"),
+    "U0BOB": ("operator bob", "operator"),
+    "U0VERA": ("viewer vera", "viewer"),
+    "U0ADA": ("admin ada", "admin"),
+}
+SignedCall = tuple[Mapping[str, str], bytes]
+
+
+class DecisionService(Protocol):
+    """`user`: an id of PEOPLE, or another one; `key`: with which the request is signed."""
+
+    def notifier(self, here: Path) -> Notifier: ...
+
+    def call(
+        self, verb: str, notice: Notice, *, user: str = "U0ALICE", at: datetime = NOON, key: str = KEY
+    ) -> SignedCall: ...
+
+
+@dataclass
+class SlackService:
+    """A button of the message for the notice is pressed."""
+
+    button_key: str = KEY
+    reply_to: str = "http://127.0.0.1:1/actions/T0/1/x"
+
+    def notifier(self, here: Path, url: str = "http://127.0.0.1:1/services/T0/B0/x") -> Slack:
+        (here / "slack.secret").write_text(self.button_key)
+        return Slack(url=url, signing_secret_file=str(here / "slack.secret"), people=PEOPLE)
+
+    def call(
+        self, verb: str, notice: Notice, *, user: str = "U0ALICE", at: datetime = NOON, key: str = KEY
+    ) -> SignedCall:
+        named = f"flettner button:{notice.suggestion}:{notice.digest}".encode()
+        signed = hmac.new(self.button_key.encode(), named, hashlib.sha256).hexdigest()
+        button = {
+            "type": "button",
+            "action_id": f"flettner_{verb}",
+            "block_id": "x1",
+            "value": f"{notice.suggestion} {notice.digest} {signed}",
+            "action_ts": f"{at.timestamp():f}",
+        }
+        payload = {
+            "type": "block_actions",
+            "user": {"id": user, "username": "someone", "team_id": "T0"},
+            "team": {"id": "T0", "domain": "example"},
+            "container": {"type": "message", "message_ts": "1.2", "channel_id": "C0"},
+            "trigger_id": "1.2.3",
+            "response_url": self.reply_to,
+            "actions": [button],
+        }
+        return self.sign(urlencode({"payload": json.dumps(payload)}).encode(), at, key)
+
+    @staticmethod
+    def sign(body: bytes, at: datetime, key: str = KEY) -> SignedCall:
+        stamp = str(int(at.timestamp()))
+        base = b"v0:" + stamp.encode() + b":" + body
+        signature = "v0=" + hmac.new(key.encode(), base, hashlib.sha256).hexdigest()
+        headers = {
+            "Content-Type": "application/x-www-form-urlencoded",
+            "X-Slack-Request-Timestamp": stamp,
+            "X-Slack-Signature": signature,
+        }
+        return headers, body
+
+
+@dataclass
+class TeamsService:
+    """A message that mentions the outgoing webhook is written in the channel."""
+
+    def notifier(self, here: Path) -> Teams:
+        (here / "teams.token").write_text(KEY)
+        url = "http://127.0.0.1:1/workflows/x"
+        return Teams(url=url, security_token_file=str(here / "teams.token"), people=PEOPLE)
+
+    def call(
+        self, verb: str, notice: Notice, *, user: str = "U0ALICE", at: datetime = NOON, key: str = KEY
+    ) -> SignedCall:
+        words = f"{verb} {notice.suggestion} {notice.digest.removeprefix('sha256:')[:16]}"
+        return self.say(f"<at>flettner</at>&nbsp;{words}\n", user, at, key)
+
+    @staticmethod
+    def say(text: str, user: str = "U0ALICE", at: datetime = NOON, key: str = KEY) -> SignedCall:
+        message = {
+            "type": "message",
+            "id": "1485983408511",
+            "timestamp": at.isoformat().replace("+00:00", "Z"),
+            "serviceUrl": "https://smba.example/emea/",
+            "channelId": "msteams",
+            "from": {
+                "id": "29:1XJKJMvc5GBtc2JwZq0oj8tHZmzrQgFmB25ATiQWA",
+                "name": "A. L.",
+                "aadObjectId": user,
+            },
+            "conversation": {
+                "id": "19:253b1f341670408fb6fe51050b6e5ceb@thread.skype;messageid=1485983194839"
+            },
+            "text": text,
+            "textFormat": "plain",
+        }
+        body = json.dumps(message).encode()
+        mac = hmac.new(base64.b64decode(key), body, hashlib.sha256).digest()
+        headers = {
+            "Content-Type": "application/json; charset=utf-8",
+            "Authorization": f"HMAC {base64.b64encode(mac).decode()}",
+        }
+        return headers, body
