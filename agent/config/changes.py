@@ -12,7 +12,7 @@ _RELOADED = re.compile(
     r"(agent\.(mode|approval)|api\.public_url|windows|policies|notify|"
     r"targets\.[^.]+\.(profile|slo|bounds|windows|rollout|quality|cost|engine\.(strategy|restart_after)))(\..*|$)"
 )
-_KEPT_OUT = re.compile(r"api\.|notify\.|targets\.[^.]+\.(engine|traffic|sensors|quality)\.|agent\.audit")
+_KEPT_OUT = re.compile(r"api\.|notify\.|targets\.[^.]+\.(engine|traffic|sensors|quality|git)\.|agent\.audit")
 """Keys of programs and services, whose values may be secrets: only that they differ is said."""
 
 

@@ -22,6 +22,7 @@ from flettner.agent.config.cross_checks import (
     find_unknown_bounds,
     target_suffix,
 )
+from flettner.agent.config.git import GitOptions, build_git
 from flettner.agent.config.listen import Certificate, ListenOptions
 from flettner.agent.config.notify import Receiver, build_receivers
 from flettner.agent.config.plugin_tables import POLICIES, BuildPlugin, ConfiguredPlugin, PluginBuilder
@@ -64,6 +65,7 @@ class Target:
     upgrades: UpgradeLimits = field(default_factory=UpgradeLimits)
     gpu_hour: float | None = None  # price of a GPU for an hour
     saves: bool = False  # whether fewer servers or GPUs may be suggested
+    git: GitOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +148,7 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
     keys = {problem.split(": ")[0] for problem in problems}
     problems += (problem for problem in builder.problems if problem.split(": ")[0] not in keys)
     qualities = list(_quality_options(tables.targets if tables else (), document, here, problems))
+    gits = list(_git_options(tables.targets if tables else (), document, here, build, problems))
     receivers: tuple[Receiver, ...] = ()
     try:
         receivers = build_receivers(tables.notify if tables else (), here, build)
@@ -168,8 +171,10 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
         approval=tables.agent.approval,
         api=_listen_options(tables.api, here),
         targets=tuple(
-            _build_target(target, options, build_windows(tables.windows, target.windows), *built)
-            for target, options, built in zip(tables.targets, qualities, plugins, strict=True)
+            replace(
+                _build_target(target, options, build_windows(tables.windows, target.windows), *built), git=git
+            )
+            for target, options, built, git in zip(tables.targets, qualities, plugins, gits, strict=True)
         ),
         policies=policies,
         audit=limits(tables.agent.audit),
@@ -259,6 +264,21 @@ def _quality_options(
             yield quality(target.quality, _resolve_path(here, prompts) if prompts else None)
         except ConfigError as error:
             problems.append(f"[targets.quality{target_suffix(document, index)}] prompts: {error}")
+
+
+def _git_options(
+    targets: tuple[TargetTable, ...],
+    document: Mapping[str, Any],
+    here: Path,
+    build: BuildPlugin,
+    problems: list[str],
+) -> Iterator[GitOptions | None]:
+    for index, target in enumerate(targets):
+        where = f"targets.git{target_suffix(document, index)}"
+        try:
+            yield build_git(target.git, here, build, where) if target.git else None
+        except ConfigError as error:
+            problems += str(error).splitlines()
 
 
 def _find_window_problems(tables: FileTable, document: Mapping[str, Any]) -> Iterator[str]:

@@ -35,7 +35,7 @@ def build_receivers(
     ]
     for table, name in zip(tables, names, strict=True):
         options = {
-            key: _resolve_secret_file(key, value, here) for key, value in (table.model_extra or {}).items()
+            key: resolve_secret_file(key, value, here) for key, value in (table.model_extra or {}).items()
         }
         try:
             plugin: Any = build("notifiers", table.kind, options, table=f"notify {name}")
@@ -48,7 +48,7 @@ def build_receivers(
     return tuple(built)
 
 
-def _resolve_secret_file(
+def resolve_secret_file(
     key: str, value: object, here: Path, environment: Mapping[str, str] = os.environ
 ) -> object:
     """Resolve a `..._file`: a systemd credential (LoadCredential=NAME:...), else relative to the config."""

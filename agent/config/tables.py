@@ -281,6 +281,24 @@ class UpgradesTable(ConfigTable):
     env: tuple[EnvName, ...] = ()
 
 
+def _check_path_in_repository(path: str) -> str:
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ValueError("must be a path inside the repository")
+    return path
+
+
+class GitTable(PluginTable):
+    """Where the command of the target lives in git; other keys are options of the forge."""
+
+    repository: Annotated[str, Field(min_length=1, pattern=r"^[^-]")]  # a URL, or a path of this host
+    branch: Annotated[str, Field(min_length=1, pattern=r"^[^-]")] = "main"
+    path: Annotated[str, Field(min_length=1), AfterValidator(_check_path_in_repository)]
+    server: str = ""
+    forge: str = "none"
+    token_file: PathText | None = None
+    people: dict[str, tuple[Annotated[str, Field(min_length=1, max_length=100)], Role]] = {}
+
+
 class TargetTable(ConfigTable):
     name: TargetName
     profile: Annotated[str, Field(min_length=1)] = "chat"
@@ -294,6 +312,7 @@ class TargetTable(ConfigTable):
     quality: QualityTable = QualityTable()
     upgrades: UpgradesTable = UpgradesTable()
     cost: CostTable = CostTable()
+    git: GitTable | None = None
 
 
 def _check_targets(targets: tuple[TargetTable, ...]) -> tuple[TargetTable, ...]:

@@ -8,6 +8,7 @@ FlettnerError
 │   └── DriftError   a third party has changed the server since
 ├── LockLostError    another daemon may act now: this one must not
 ├── JournalError     the audit journal cannot be read or written
+├── ForgeError       git or a service with pull requests did not do what was asked
 ├── NoticeError      a notification could not be delivered
 ├── SensorError      a source's answer cannot be parsed
 └── WorkerError      a computation in the worker process gave no result
@@ -58,6 +59,10 @@ class JournalError(FlettnerError):
 
 class SensorError(FlettnerError):
     """A source's answer cannot be parsed."""
+
+
+class ForgeError(FlettnerError):
+    """Git or a service with pull requests did not do what was asked. The message contains no secret."""
 
 
 class NoticeError(FlettnerError):

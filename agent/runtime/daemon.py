@@ -205,3 +205,10 @@ class Daemon:
             "audit_full": self.journal.full,
             "config_last_reload_successful": self.config is None or not self.config.failure,
         }
+
+
+def end_on_signals() -> None:
+    """Until the daemon runs; the main process of a container would ignore them."""
+    starting = asyncio.current_task()
+    for stop in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(stop, lambda: starting and starting.cancel())

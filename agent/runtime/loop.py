@@ -101,6 +101,7 @@ class TargetLoop:
     check: CommandCheck | None = None  # None: the flags in force are not linted
     learner: Learner | None = None  # None: the performance model learns nothing
     model_search: ModelSearch | None = None  # None: the performance model is not asked
+    git: Companion | None = None  # None: the command does not live in git
     find_state: Callable[[str], State | None] = lambda _: None  # of another target
     offset_s: float = 0.0  # by which its ticks differ from other targets', below 1
     reading: Reading | None = None
@@ -234,7 +235,7 @@ class TargetLoop:
                 loading = self.series.load_history(self.history, self.servers(), self.now())
                 tasks.create_task(loading, name=f"{self.target} history")
             learns: tuple[Companion | None, ...] = (self.learner, self.model_search, self._headroom_note)
-            for companion in filter(None, (self.check, *learns)):
+            for companion in filter(None, (self.check, self.git, *learns)):
                 tasks.create_task(companion.run(self), name=f"{self.target} {type(companion).__name__}")
             while True:
                 for effect in effects:

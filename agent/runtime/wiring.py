@@ -1,8 +1,6 @@
 """Builds the daemon from a config: the only place that passes actuators, sensors and policies to the core."""
 
-import asyncio
 import gc
-import signal
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
@@ -31,6 +29,7 @@ from flettner.agent.domain.model import Approvers, Mode
 from flettner.agent.domain.ports import Engine, Now, Sensor, Site, Traffic
 from flettner.agent.domain.request_counts import RequestSource
 from flettner.agent.domain.state import State
+from flettner.agent.gitops.pull_requests import PullRequests
 from flettner.agent.judge.canary.admissibility import UNEVEN, UNEVEN_UNSEEN
 from flettner.agent.judge.canary.verdict import AnytimeJudge
 from flettner.agent.machine.guard import Guard
@@ -44,7 +43,7 @@ from flettner.agent.retrying import ReasonLog, retry, stop_before
 from flettner.agent.runtime.anchor_schedule import AnchorSchedule
 from flettner.agent.runtime.command_check import CommandCheck
 from flettner.agent.runtime.config_reload import ConfigReload
-from flettner.agent.runtime.daemon import Daemon
+from flettner.agent.runtime.daemon import Daemon, end_on_signals
 from flettner.agent.runtime.learner import Learner
 from flettner.agent.runtime.lock import hold_engine_locks, hold_lock
 from flettner.agent.runtime.loop import NextRules, TargetLoop
@@ -124,6 +123,7 @@ def build_loop(
     check: CommandCheck | None = None,
     learner: Learner | None = None,
     model_search: ModelSearch | None = None,
+    git: PullRequests | None = None,
     find_state: Callable[[str], State | None] = lambda _: None,
     offset_s: float = 0.0,
 ) -> TargetLoop:
@@ -148,6 +148,7 @@ def build_loop(
         check=check,
         learner=learner,
         model_search=model_search,
+        git=git,
         find_state=find_state,
         offset_s=offset_s,
     )
@@ -191,6 +192,9 @@ def build_target_loop(
         check=CommandCheck(),
         learner=learner,
         model_search=build_model_search(rules, learner) if learner is not None else None,
+        git=PullRequests(options=target.git, file=directory / "pull_requests.json", now=now)
+        if target.git
+        else None,
         find_state=find_state,
         offset_s=offset_s,
     )
@@ -405,13 +409,6 @@ async def run(
             api = [str(listener) for listener in config.api.listen]
             log.info("daemon.starting", mode=mode, epoch=epoch, targets=len(daemon.loops), api=api)
             await _serve(daemon, epoch, config, entry)
-
-
-def end_on_signals() -> None:
-    """Until the daemon runs; the main process of a container would ignore them."""
-    starting = asyncio.current_task()
-    for stop in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(stop, lambda: starting and starting.cancel())
 
 
 async def _serve(daemon: Daemon, epoch: int, config: Config, entry: ApiCredentials) -> None:

@@ -8,7 +8,7 @@ from flettner.tools.terminal.values import escape_text
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.launch_files.edits import Edit, apply_edits, edit_words
 from flettner.vllm_facts.launch_files.launch import Word
-from flettner.vllm_facts.launch_files.recognise import read_launches
+from flettner.vllm_facts.launch_files.verified_edits import verify_edit
 from flettner.vllm_facts.shell_command.serve_command import edit_command
 from flettner.vllm_facts.values import Value, describe_changes
 
@@ -108,7 +108,7 @@ def _edit_launch(server: LaunchReport, changes: Mapping[str, Value]) -> list[Edi
     wanted = [*_edit_assignments(_lead(server), own), *better.words]
     edits = edit_words(server.text, words, wanted)
     edits += [_remove_variable(server, name, env[name]) for name in sorted(outside)]
-    _verify(server, apply_edits(server.text, edits), wanted)
+    verify_edit(server.file, server.text, apply_edits(server.text, edits), server.launch, wanted)
     return edits
 
 
@@ -134,15 +134,3 @@ def _remove_variable(server: LaunchReport, name: str, new: str | None) -> Edit:
     if new is not None or given is None or given.whole is None:
         raise FlagError(f"the variable {name} cannot be changed in this file")
     return Edit(*given.whole, "")
-
-
-def _verify(server: LaunchReport, text: str, wanted: Sequence[str]) -> None:
-    """Read the edited text again: this server has the wanted words, and every other server is unchanged."""
-    before, after = read_launches(server.file, server.text), read_launches(server.file, text)
-    place = before.index(server.launch)
-    expected = [list(wanted) if at == place else _texts(old.words) for at, old in enumerate(before)]
-    read = [_texts(new.words) for new in after]
-    if any(word.form == "key" for word in server.launch.words):  # in a mapping the order says nothing
-        expected, read = [sorted(words) for words in expected], [sorted(words) for words in read]
-    if read != expected:
-        raise FlagError("the file's form does not allow the change")

@@ -52,6 +52,7 @@ PLUGINS = (
     ("actuators", "targets.traffic", ("envoy", "envoy_deployment", "gateway")),
     ("sensors", "targets.sensors", ()),
     ("notifiers", "notify", ()),
+    ("forges", "targets.git", ()),
     ("authenticators", "api.authenticators", ()),
 )
 Row = tuple[str, str, str, str]
@@ -187,7 +188,7 @@ def _plugin(kind: str, path: str, name: str) -> str:
     head = (
         f"`[{path}.{name}]`"
         if kind in {"sensors", "authenticators"}
-        else f'`{table_name}`, `kind = "{name}"`'
+        else f'`{table_name}`, `{"forge" if kind == "forges" else "kind"} = "{name}"`'
     )
     hints = get_type_hints(plugin)
     does = (inspect.getdoc(sys.modules[plugin.__module__]) or "").split("\n\n")[0]
@@ -203,4 +204,5 @@ def _plugin(kind: str, path: str, name: str) -> str:
         )
         for option_row in options
     ]
-    return f"## {head}\n\n{does}\n\n{table(('key', 'type', 'default', ''), given)}"
+    keys = table(("key", "type", "default", ""), given) if given else "No keys of its own.\n"
+    return f"## {head}\n\n{does}\n\n{keys}"

@@ -102,6 +102,13 @@ MEANINGS = {
     "targets.cost.gpu_hour": "price of a GPU for an hour, in any currency: [cost](../cost.md)",
     "targets.cost.save": "suggest [fewer servers](../cost.md#fewer-servers) where they carry the week's peak, and "
     "[fewer GPUs](../cost.md#layout) for a model that is split needlessly",
+    "targets.git.repository": "where the command lives, as for `git clone`: [GitOps](../how-to/gitops.md)",
+    "targets.git.branch": "the branch that pull requests are for",
+    "targets.git.path": "the file in the repository: manifest, compose file, values, unit or script",
+    "targets.git.server": "the name of the server in that file; empty: its only one",
+    "targets.git.forge": "`github`, `gitlab`, `gitea`, or `none`: a branch is pushed, without a pull request",
+    "targets.git.token_file": "a file with the token of the forge, for its API and for git over HTTPS",
+    "targets.git.people": "who approves by merging, by their login: name in the audit, and role",
     "policies": "a policy by name: a table of options, or `false` to turn it off: [rules](rules.md)",
     "notify.kind": "`webhook`, `slack` (and Mattermost), `teams`, `pagerduty`, `alertmanager`",
     "notify.name": "for the log and `flettner notify test`; default: the kind",
@@ -136,6 +143,8 @@ OPTIONS = {
     "unstreamed_stalled_after_s": "the same for an answer that is not streamed; default: the same, at "
     "least 120",
     "url": "the address",
+    "project": "OWNER/NAME",
+    "api": "address of the API",
     "people": "who may decide, by their id at the service: name in the audit, and role",
     "url_file": "a file with the URL, if the URL is a secret",
 }

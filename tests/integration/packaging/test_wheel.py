@@ -87,7 +87,7 @@ def test_the_wheel_contains_every_command_and_every_plugin(
     assert run(commands / "flettner", "--version", cwd=foreign, path=foreign).startswith("flettner ")
     proxy_help = run(commands / "flettner-docker-proxy", "--help", cwd=foreign, path=foreign)
     assert "flettner-docker-proxy" in proxy_help
-    for kind in ("policies", "sensors", "actuators", "notifiers", "authenticators"):
+    for kind in ("policies", "sensors", "actuators", "notifiers", "forges", "authenticators"):
         ask = f"from flettner.agent.plugins import loader; print(*loader.list_plugins({kind!r}))"
         here = subprocess.run(
             [sys.executable, "-c", ask], cwd=REPOSITORY, capture_output=True, text=True, check=True

@@ -1,0 +1,214 @@
+"""Keeps a pull request for each open suggestion of a target whose command lives in git.
+
+Merging it approves the suggestion, in the name of the person who merged. One that ended without a rollout is
+closed; a change that was merged and then rolled back gets a pull request that takes it back.
+"""
+
+import asyncio
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from flettner.agent.api.tokens import RANKS
+from flettner.agent.config.git import GitOptions
+from flettner.agent.config.listen import Role
+from flettner.agent.domain.errors import ForgeError
+from flettner.agent.domain.events import Approved, Event
+from flettner.agent.domain.ports import Now
+from flettner.agent.domain.rollout import Rollout
+from flettner.agent.domain.state import State
+from flettner.agent.domain.suggestion import Suggestion
+from flettner.agent.domain.upgrade import upgrades_in
+from flettner.agent.gitops.forge import PullRequest, PullRequestText
+from flettner.agent.gitops.repository import GitRepository
+from flettner.agent.gitops.texts import describe_reversal, describe_suggestion
+from flettner.primitives.files import replace_file
+from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.launch_files.verified_edits import change_flags
+from flettner.vllm_facts.values import Setting
+
+LOOK_EVERY_S = 20.0
+TRIED_EVERY_S = 600.0  # where it failed: each attempt is a clone
+MOST_KEPT = 50  # of those that are settled
+log = structlog.get_logger(__name__)
+
+
+class DecidedTarget(Protocol):
+    @property
+    def state(self) -> State: ...
+    def emit(self, event: Event) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class TrackedRequest:
+    """A pull request of ours, as the state directory has it."""
+
+    suggestion: str
+    number: int
+    url: str
+    commit: str  # that was pushed
+    digest: str  # that its text shows
+    merged: bool = False
+    settled: bool = False  # nothing is left to do
+    refused: str = ""  # why its merge was no approval
+
+
+@dataclass(slots=True, kw_only=True)
+class PullRequests:
+    options: GitOptions
+    file: Path
+    now: Now
+    tracked: dict[str, TrackedRequest] = field(default_factory=dict)  # by suggestion
+    _failed_at: dict[str, float] = field(default_factory=dict)  # by suggestion: loop time
+
+    def __post_init__(self) -> None:
+        with suppress(OSError, ValueError, TypeError):
+            rows = json.loads(self.file.read_text(encoding="utf-8"))
+            self.tracked = {row["suggestion"]: TrackedRequest(**row) for row in rows}
+
+    async def run(self, target: DecidedTarget) -> None:
+        """Run until cancelled. What fails is logged, and tried again."""
+        while True:
+            await self.update(target)
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def update(self, target: DecidedTarget) -> None:
+        state = target.state
+        for suggestion in state.suggestions.open:
+            if suggestion.id not in self.tracked:
+                await self._attempt(suggestion.id, self._open(state, suggestion))
+        for tracked in [each for each in self.tracked.values() if not each.settled]:
+            await self._attempt(tracked.suggestion, self._follow(tracked, target))
+
+    async def _attempt(self, suggestion: str, work: Any) -> None:  # noqa: ANN401 - a coroutine
+        """Do the work unless it failed some minutes ago."""
+        clock = asyncio.get_running_loop().time
+        if clock() - self._failed_at.get(suggestion, float("-inf")) < TRIED_EVERY_S:
+            work.close()
+            return
+        try:
+            await work
+        except (ForgeError, FlagError) as error:
+            self._failed_at[suggestion] = clock()
+            log.warning("pull_request.failed", suggestion=suggestion, why=str(error))
+        else:
+            self._failed_at.pop(suggestion, None)
+
+    async def _open(self, state: State, suggestion: Suggestion) -> None:
+        text = describe_suggestion(state, suggestion, self.options.branch)
+        commit = await self._push(text, suggestion.proposal.to)
+        made = await self.options.forge.open(text, self.options.read_token())
+        self.tracked[suggestion.id] = TrackedRequest(
+            suggestion=suggestion.id,
+            number=made.number,
+            url=made.url,
+            commit=commit,
+            digest=suggestion.digest,
+        )
+        self._save()
+        log.info("pull_request.opened", suggestion=suggestion.id, url=made.url, branch=text.branch)
+
+    async def _push(self, text: PullRequestText, to: Setting) -> str:
+        git = self.options
+        repository = GitRepository(url=git.repository, branch=git.branch, path=git.path)
+        return await repository.push(
+            text.branch,
+            lambda content: change_flags(Path(git.path).name, content, git.server, to),
+            f"{text.title}\n\n{text.body}",
+            git.read_token(),
+        )
+
+    async def _follow(self, tracked: TrackedRequest, target: DecidedTarget) -> None:
+        request = await self.options.forge.read(tracked.number, self.options.read_token())
+        state = target.state
+        pending = state.suggestions.find_pending(tracked.suggestion)
+        rollout = state.rollout
+        if rollout is not None and rollout.suggestion.id != tracked.suggestion:
+            rollout = None
+        if request.state == "merged":
+            await self._follow_merged(tracked, request, target, pending, rollout)
+        elif request.state == "closed":
+            tracked.settled = True
+        elif pending is not None:
+            await self._rewrite(tracked, state, pending)
+        elif rollout is None or rollout.outcome == "rolled_back":
+            await self.options.forge.close(tracked.number, self.options.read_token())
+            tracked.settled = True
+            log.info("pull_request.closed", suggestion=tracked.suggestion, url=tracked.url)
+        self._save()
+
+    async def _rewrite(self, tracked: TrackedRequest, state: State, pending: Suggestion) -> None:
+        """Show the present version, so that merging approves that one."""
+        if pending.status != "open" or pending.digest == tracked.digest:
+            return
+        text = describe_suggestion(state, pending, self.options.branch)
+        await self.options.forge.rewrite(tracked.number, text, self.options.read_token())
+        tracked.digest = pending.digest
+
+    async def _follow_merged(
+        self,
+        tracked: TrackedRequest,
+        request: PullRequest,
+        target: DecidedTarget,
+        pending: Suggestion | None,
+        rollout: Rollout | None,
+    ) -> None:
+        tracked.merged = True
+        if pending is not None:
+            self._approve(tracked, request, target, pending)
+        elif rollout is not None and rollout.outcome == "rolled_back":
+            await self._take_back(rollout)
+            tracked.settled = True
+        elif rollout is None or rollout.outcome == "promoted":
+            tracked.settled = True
+
+    def _approve(
+        self, tracked: TrackedRequest, request: PullRequest, target: DecidedTarget, pending: Suggestion
+    ) -> None:
+        """Approve what the pull request showed, if the one who merged may and the branch was not changed."""
+        state = target.state
+        if pending.held or state.mode == "advise" or pending.approved_by or pending.status != "open":
+            return  # what was merged is applied by another tool, or by a person
+        if why := self._why_no_approval(tracked, request, pending):
+            if why != tracked.refused:
+                tracked.refused = why
+                log.warning("pull_request.not_approved", suggestion=pending.id, url=tracked.url, why=why)
+            return
+        name, _ = self.options.people[request.merged_by]
+        comment = f"by merging {tracked.url} as {request.merged_by}"
+        target.emit(
+            Approved(at=self.now(), actor=name, suggestion=pending.id, digest=tracked.digest, comment=comment)
+        )
+
+    def _why_no_approval(self, tracked: TrackedRequest, request: PullRequest, pending: Suggestion) -> str:
+        if request.head != tracked.commit:
+            return "its branch was changed: the commit that was merged is not flettner's"
+        if request.merged_by not in self.options.people:
+            return f"[targets.git] people does not name {request.merged_by or 'who merged it'}"
+        _, role = self.options.people[request.merged_by]
+        needed: Role = "admin" if upgrades_in(pending.proposal.to) else "operator"
+        if RANKS[role] < RANKS[needed]:
+            return f"{request.merged_by} has the role {role}, and this takes {needed}"
+        if pending.digest != tracked.digest:
+            return "the suggestion has changed since the pull request showed it: approve it in the console"
+        return ""
+
+    async def _take_back(self, rollout: Rollout) -> None:
+        text = describe_reversal(rollout, self.options.branch)
+        await self._push(text, rollout.suggestion.before)
+        made = await self.options.forge.open(text, self.options.read_token())
+        log.info("pull_request.reversal_opened", rollout=rollout.id, url=made.url, branch=text.branch)
+
+    def _save(self) -> None:
+        settled = [name for name, tracked in self.tracked.items() if tracked.settled]
+        for name in settled[:-MOST_KEPT]:
+            del self.tracked[name]
+        rows = [asdict(tracked) for tracked in self.tracked.values()]
+        try:
+            replace_file(self.file, json.dumps(rows).encode(), mode=0o600)
+        except OSError as error:
+            log.warning("pull_request.unwritable", why=error.strerror)

@@ -1,0 +1,82 @@
+"""Titles and texts of pull requests, in Markdown. Pure."""
+
+from collections.abc import Iterator
+
+from flettner.agent.domain.rollout import Rollout
+from flettner.agent.domain.state import State
+from flettner.agent.domain.suggestion import Suggestion
+from flettner.agent.gitops.forge import PullRequestText
+from flettner.redaction import mask
+from flettner.rules.table import name_of
+from flettner.vllm_facts.values import Setting
+
+LONGEST_TITLE, LONGEST_BODY = 200, 20_000
+
+
+def describe_suggestion(state: State, suggestion: Suggestion, base: str) -> PullRequestText:
+    """The text shows all that an approval names by the digest."""
+    proposal = suggestion.proposal
+    changes = _changes(suggestion.before, proposal.to)
+    if owner := suggestion.preflight.owner:
+        merging = f"{owner} applies it once it is merged; flettner changes nothing itself."
+    elif state.mode == "advise":
+        merging = "The mode is advise: who starts the servers applies it; flettner changes nothing itself."
+    else:
+        merging = (
+            "**Merging this approves the suggestion**, if flettner's config names you: the change is rolled "
+            "out beside the servers in force, and rolled back if it is worse. Then another pull request "
+            "takes it back here."
+        )
+    rows = [
+        f"| {_plain(row.metric)} | {row.value:.4g} {_plain(row.unit)} | {row.window_s:g} s |"
+        for row in proposal.evidence
+    ]
+    body = [
+        f"{_plain(proposal.why)}.",
+        f"- Expected: {_plain(proposal.expects)}",
+        f"- Risk: {_plain(proposal.risks)}",
+        *(f"- Rollout: {_plain(note)}" for note in suggestion.notes),
+        f"- Rule: {name_of(proposal.rule)}; open until {suggestion.expires_at:%Y-%m-%d %H:%M} UTC",
+        *(("", "| evidence | value | window |", "|---|---|---|", *rows) if rows else ()),
+        "",
+        merging,
+        "",
+        f"Suggestion `{suggestion.id}`, digest `{suggestion.digest}`",
+    ]
+    return _text(suggestion.id, base, f"{suggestion.target}: {changes}", body)
+
+
+def describe_reversal(rollout: Rollout, base: str) -> PullRequestText:
+    suggestion = rollout.suggestion
+    changes = _changes(suggestion.proposal.to, suggestion.before)
+    body = [
+        f"The rollout `{rollout.id}` of `{suggestion.id}` was rolled back: {_plain(rollout.why)}.",
+        "",
+        "The servers run with the earlier values; this takes the merged change back.",
+    ]
+    return _text(f"revert-{suggestion.id}", base, f"{suggestion.target}: take back {changes}", body)
+
+
+def _text(name: str, base: str, title: str, body: list[str]) -> PullRequestText:
+    return PullRequestText(
+        branch=f"flettner/{name}",
+        base=base,
+        title=mask(title)[:LONGEST_TITLE],
+        body=mask("\n".join(body))[:LONGEST_BODY],
+    )
+
+
+def _changes(before: Setting, to: Setting) -> str:
+    return ", ".join(_pairs(before, to))
+
+
+def _pairs(before: Setting, to: Setting) -> Iterator[str]:
+    for knob, value in to.items():
+        was, new = ("default" if each is None else str(each) for each in (before.get(knob), value))
+        yield f"{knob} {was} → {new}"
+
+
+def _plain(text: str) -> str:
+    """One line that makes no mention, link, image or HTML."""
+    line = " ".join(text.split()).replace("@", "@\u2060").replace("<", "&lt;").replace("|", "\\|")
+    return line.replace("[", "\\[").replace("`", "'")

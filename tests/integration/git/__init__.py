@@ -1,0 +1,1 @@
+"""Pull requests, with real git repositories."""
