@@ -31,21 +31,13 @@ from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Setting
 from tests.support.fast_time import NOON
 from tests.support.learned import LAW
-from tests.unit.prediction.virtual_target import LOG, SETTING, VirtualTarget
+from tests.unit.prediction.virtual_target import LOG, SETTING, VirtualTarget, teach
 
 pytestmark = pytest.mark.anyio
 
 
 def trace(*arrivals_s: float) -> PackedTrace:
     return pack(TraceRequest(arrival_s=at_s, prompt_tokens=9, output_tokens=3) for at_s in arrivals_s)
-
-
-async def taught(folder: Path, setting: Setting = SETTING) -> VirtualTarget:
-    """With an accepted law."""
-    target = VirtualTarget(setting=setting, file=folder / "model.json")
-    await target.live(9)
-    assert target.model.law is not None
-    return target
 
 
 CASE = ServeConfig(setting=SETTING, card=find_gpu("RTX 4090"), version="0.32.0")
@@ -74,7 +66,7 @@ SAVED = SavedModel(
 async def test_after_a_restart_law_and_load_are_there_at_once_and_stay(
     tmp_path: Path, setting: Setting
 ) -> None:
-    target = await taught(tmp_path, setting)
+    target = await teach(setting, folder=tmp_path)
     before = target.model
 
     target.start_daemon()
@@ -93,7 +85,7 @@ async def test_after_a_restart_law_and_load_are_there_at_once_and_stay(
 
 
 async def test_without_the_file_the_law_is_lost(tmp_path: Path) -> None:
-    target = await taught(tmp_path)
+    target = await teach(folder=tmp_path)
 
     target.file = None
     target.start_daemon()
@@ -103,7 +95,7 @@ async def test_without_the_file_the_law_is_lost(tmp_path: Path) -> None:
 
 
 async def test_other_kernels_mean_another_law(tmp_path: Path) -> None:
-    target = await taught(tmp_path)
+    target = await teach(folder=tmp_path)
 
     target.replace_server({**SETTING, "enforce_eager": True}, target.gpu)
     target.start_daemon()
@@ -115,7 +107,7 @@ async def test_other_kernels_mean_another_law(tmp_path: Path) -> None:
 
 
 async def test_a_law_that_was_dropped_after_the_last_writing_stays_dropped(tmp_path: Path) -> None:
-    target = await taught(tmp_path)
+    target = await teach(folder=tmp_path)
 
     target.law_drop = LawDrop(at=target.now(), why="3 of the last 5 predictions missed their bands")
     target.start_daemon()
