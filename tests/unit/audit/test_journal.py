@@ -33,6 +33,7 @@ from flettner.agent.domain.request_counts import RequestCounts, count_requests
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion
+from tests.support.sampling import examples
 
 NOON = datetime(2026, 3, 4, 12, 0, 0, 123456, tzinfo=UTC)
 ANN = Actor(kind="person", id="ann", role="operator")
@@ -181,7 +182,9 @@ scalars: st.SearchStrategy[Any] = (
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=examples(160), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(
     setting=st.dictionaries(
         st.from_regex(r"[a-df-z_]{1,9}", fullmatch=True),
@@ -220,7 +223,9 @@ def test_any_state_round_trips(
     again.close()
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=examples(160), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(
     after=st.dictionaries(
         st.text(max_size=5),
@@ -572,7 +577,9 @@ def test_a_change_of_any_single_byte_is_found(path: Path) -> None:
         assert (report.ok, report.first_bad) == (False, 1), f"byte {place}"
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(garbage=st.binary(max_size=300))
 def test_verifies_any_garbage_without_an_exception(path: Path, garbage: bytes) -> None:
     path.write_bytes(garbage + b"\n")

@@ -17,7 +17,7 @@ from tests.support.lint_cases import A10, H100, LLAMA_8B, MAMBA_9B, QWEN_14B, ca
 from tests.support.random_commands import describe, random_cases
 from tests.support.sampling import FULL
 
-SEED, COUNT = 20261127, 10_000 if FULL else 400
+SEED, COUNT = 20261127, 10_000 if FULL else 200
 SHARE, LENGTH, SEQS = "gpu_memory_utilization", "max_model_len", "max_num_seqs"
 
 

@@ -31,6 +31,7 @@ from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import NOON, in_no_time, in_virtual_time, loop_now
 from tests.support.machine_stories import BLUE, PLAN, rules
 from tests.support.running_loop import start_loop
+from tests.support.sampling import examples
 from tests.support.suggestions import approved
 from tests.unit.scenarios.test_loop import Clients, approve, reach
 
@@ -250,7 +251,7 @@ def forward(record: JournalRecord) -> set[str]:
 
 
 @pytest.mark.timeout(600)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     fails=st.frozensets(st.integers(2, 40), max_size=25),
     outage=st.tuples(st.integers(0, 90), st.integers(0, 60)),

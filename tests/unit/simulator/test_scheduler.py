@@ -10,6 +10,7 @@ from flettner.simulator.replay import Run, replay
 from flettner.simulator.scheduler import Scheduler, SchedulerLimits, SimulatedRequest
 from flettner.simulator.step_time import StepTime
 from flettner.simulator.text import draws
+from tests.support.sampling import examples
 
 LAW = StepTime(hardware=PRESETS["4090-8b"])
 
@@ -54,7 +55,7 @@ LIMITS = st.builds(
 
 
 @given(limits=LIMITS, blocks=st.integers(18, 60), seed=st.integers(0, 10_000), caching=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(160), deadline=None)
 def test_all_requests_are_served_within_the_limits(
     limits: SchedulerLimits, blocks: int, seed: int, caching: bool
 ) -> None:
@@ -84,7 +85,7 @@ def test_all_requests_are_served_within_the_limits(
 
 
 @given(limits=LIMITS, seed=st.integers(0, 1000))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_the_simulation_is_deterministic(limits: SchedulerLimits, seed: int) -> None:
     first, _ = run(limits, 40, requests(seed, 12))
     again, _ = run(limits, 40, requests(seed, 12))
@@ -94,7 +95,7 @@ def test_the_simulation_is_deterministic(limits: SchedulerLimits, seed: int) -> 
 
 
 @given(seed=st.integers(0, 1000), every=st.integers(1, 5))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(64), deadline=None)
 def test_an_abort_at_any_moment_frees_the_blocks(seed: int, every: int) -> None:
     cache = KvCache(30)
     scheduler = Scheduler(SchedulerLimits(max_num_seqs=5, max_num_batched_tokens=64), cache)
