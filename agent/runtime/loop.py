@@ -1,12 +1,11 @@
 """The loop of one target, the only place that waits: take an event, step, record it, perform the effects."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from math import ceil
 from pathlib import Path
 
 import structlog
@@ -41,6 +40,7 @@ from flettner.agent.runtime.effect_runner import EffectRunner
 from flettner.agent.runtime.headroom_note import HeadroomNote
 from flettner.agent.runtime.learner import Learner
 from flettner.agent.runtime.model_search import ModelSearch
+from flettner.agent.runtime.process_clock import each_second
 from flettner.agent.runtime.server_logs import ServerLogs
 from flettner.agent.runtime.time_series import HistorySource, TimeSeries
 from flettner.agent.telemetry.self_metrics import SelfMetrics
@@ -54,19 +54,6 @@ COUNTS_EVERY = timedelta(seconds=10)  # how much of a canary's counts a crash ma
 log = structlog.get_logger()
 
 Inbox = asyncio.Queue[tuple[Event, asyncio.Future[State] | None]]
-
-
-async def each_second(offset_s: float = 0.0) -> AsyncIterator[float]:
-    """Yield once a second how late it is, s; the first time after a second less `offset_s`.
-
-    Work and delays do not shift later seconds; seconds that pass meanwhile are left out.
-    """
-    clock = asyncio.get_running_loop().time
-    due_s = clock() - offset_s
-    while True:
-        due_s += max(1, ceil(clock() - due_s))
-        await asyncio.sleep(due_s - clock())
-        yield clock() - due_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

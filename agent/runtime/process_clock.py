@@ -1,7 +1,9 @@
-"""The time of one process: wall time that goes on by the monotonic clock while a rollout runs."""
+"""The time of one process: its seconds, and wall time that is monotonic while a rollout runs."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
+from math import ceil
 from time import monotonic
 
 import structlog
@@ -16,6 +18,19 @@ STEP = timedelta(seconds=1)
 AT_REST = (Phase.OBSERVING, Phase.PROPOSED, Phase.HALTED)
 SOURCE = "clock"
 log = structlog.get_logger()
+
+
+async def each_second(offset_s: float = 0.0) -> AsyncIterator[float]:
+    """Yield once a second how late it is, s; the first time after a second less `offset_s`.
+
+    Work and delays do not shift later seconds; seconds that pass meanwhile are left out.
+    """
+    clock = asyncio.get_running_loop().time
+    due_s = clock() - offset_s
+    while True:
+        due_s += max(1, ceil(clock() - due_s))
+        await asyncio.sleep(due_s - clock())
+        yield clock() - due_s
 
 
 class ProcessClock:

@@ -45,7 +45,9 @@ def test_its_chain_is_verified_and_each_state_is_recovered(path: Path, states: d
 
     assert (report.ok, report.entries) == (True, len(GOES_ON))
     assert states.keys() == GOES_ON.keys()
-    assert {state.phase for state in states.values()} == {*Phase}
+    assert {state.phase for state in states.values()} == {*Phase} - {
+        Phase.SAVING
+    }  # it was recorded before that phase
     assert all(name.startswith(state.phase.value) for name, state in states.items() if name in [*Phase])
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from flettner.agent.runtime.loop import each_second
+from flettner.agent.runtime.process_clock import each_second
 from tests.support.fast_time import in_no_time
 
 
