@@ -30,6 +30,8 @@ from flettner.agent.judge.failure_modes import LEAST_CONTROL
 from flettner.agent.judge.wording import describe_counts, describe_duration, describe_odds
 
 LOOKS_WORSE = log(10.0)
+TOO_FEW, MOSTLY = 10, 0.5
+"""So few requests are no evidence. Where this share of them is bad, beyond blue's, they do not pass."""
 FEW, SOON_S = 10, 15.0  # requests and seconds of a step while blue fails badly
 FUTILE_FOR_S = 30.0  # one pause of a server looks futile too, and its evidence is gone seconds later
 LOOK_S, LOOK_LEAST_S, LOOK_LEAST, LOOK_REQUESTS = 600.0, 300.0, 200, 500
@@ -194,8 +196,14 @@ def _least(now: Situation) -> list[str]:
         lacks.append(f"blue has answered {now.blue.total} of {control} requests meanwhile")
     if evidence.valid_s < least_s:
         lacks.append(f"{describe_duration(evidence.valid_s)} of {describe_duration(least_s)} have passed")
-    worse = (stream.name for stream in evidence.streams if log_worse(stream) > LOOKS_WORSE)
+    worse = (stream.name for stream in evidence.streams if _looks_worse(stream))
     return [*lacks, *(f"{name} looks worse, which is not proved yet" for name in worse)]
+
+
+def _looks_worse(stream: EvidenceStream) -> bool:
+    control, control_bad, green, green_bad = stream.counted
+    mostly = 0 < green < TOO_FEW and green_bad / green >= MOSTLY + (control_bad / control if control else 0.0)
+    return mostly or log_worse(stream) > LOOKS_WORSE
 
 
 def _unproven(now: Situation) -> list[EvidenceStream]:

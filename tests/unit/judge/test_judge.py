@@ -168,6 +168,15 @@ def test_below_parity_ten_bad_of_twenty_requests_fail() -> None:
     assert "at least 50%" in verdict.why
 
 
+def test_a_step_of_two_requests_is_not_passed_by_a_green_that_failed_both() -> None:
+    canary = Canary(replace(SMOKE, requests=2))
+    canary.run(served(0), served(1), seconds=40)
+
+    verdict = canary.update(served(2, errors=2), served(1))
+
+    assert (verdict.kind, verdict.waits) == ("wait", "errors looks worse, which is not proved yet")
+
+
 def test_an_incident_on_both_sides_at_the_step_start_does_not_fail_green() -> None:
     verdict = Canary(PARITY).update(served(25, errors=14), served(26, errors=5))
     assert verdict.kind != "fail"
