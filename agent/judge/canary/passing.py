@@ -20,7 +20,7 @@ from flettner.agent.domain.canary_evidence import CanaryEvidence, Counts, Eviden
 from flettner.agent.domain.model import Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.verdict import Verdict
-from flettner.agent.judge import attainment
+from flettner.agent.judge import attainment, hard_limits
 from flettner.agent.judge.canary import goodput as gp
 from flettner.agent.judge.canary.admissibility import Inadmissible
 from flettner.agent.judge.canary.clients import log_not_worse, log_worse
@@ -30,8 +30,6 @@ from flettner.agent.judge.failure_modes import LEAST_CONTROL
 from flettner.agent.judge.wording import describe_counts, describe_duration, describe_odds
 
 LOOKS_WORSE = log(10.0)
-TOO_FEW, MOSTLY = 10, 0.5
-"""So few requests are no evidence. Where this share of them is bad, beyond blue's, they do not pass."""
 FEW, SOON_S = 10, 15.0  # requests and seconds of a step while blue fails badly
 FUTILE_FOR_S = 30.0  # one pause of a server looks futile too, and its evidence is gone seconds later
 LOOK_S, LOOK_LEAST_S, LOOK_LEAST, LOOK_REQUESTS = 600.0, 300.0, 200, 500
@@ -201,8 +199,10 @@ def _least(now: Situation) -> list[str]:
 
 
 def _looks_worse(stream: EvidenceStream) -> bool:
+    """By its evidence, or by its counts while they are too few for the hard limits."""
     control, control_bad, green, green_bad = stream.counted
-    mostly = 0 < green < TOO_FEW and green_bad / green >= MOSTLY + (control_bad / control if control else 0.0)
+    usual = control_bad / control if control else 0.0
+    mostly = 0 < green < hard_limits.REQUESTS and green_bad / green >= hard_limits.BAD + usual
     return mostly or log_worse(stream) > LOOKS_WORSE
 
 
