@@ -214,13 +214,18 @@ class EffectRunner:
     async def follow_adapters(self, servers: Callable[[], Sequence[Server]]) -> None:
         """Report a server's adapters when they change: clients load and unload them. Run until cancelled."""
         while True:
-            async with self._adapters_lock:
-                asked = servers()
-                answers = await asyncio.gather(*map(self.engine.adapters, asked))
-                for server, adapters in zip(asked, answers, strict=True):
-                    if adapters is not None and adapters != server.adapters:
-                        self.emit(AdaptersRead(at=self.now(), server=server.name, adapters=adapters))
-            await asyncio.sleep(READ_ADAPTERS_EVERY_S)
+            await asyncio.gather(self._read_adapters(servers()), asyncio.sleep(READ_ADAPTERS_EVERY_S))
+
+    async def _read_adapters(self, servers: Sequence[Server]) -> None:
+        """One that hangs delays no other's report."""
+
+        async def read(server: Server) -> None:
+            adapters = await self.engine.adapters(server)
+            if adapters is not None and adapters != server.adapters:
+                self.emit(AdaptersRead(at=self.now(), server=server.name, adapters=adapters))
+
+        async with self._adapters_lock:
+            await asyncio.gather(*map(read, servers))
 
     async def _load_adapters(
         self, server: Server, wanted: Sequence[Adapter]
