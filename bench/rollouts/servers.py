@@ -92,9 +92,10 @@ class FaultyServer(VirtualServer):
             metrics.generation_tokens,
             scheduler.prefix_queries,
             scheduler.prefix_hits,
+            metrics.finished["length"],
         )
         before, self._scraped = self._scraped, counts
-        prompts, answers, queries, hits = (
+        prompts, answers, queries, hits, finished = (
             now - then for now, then in zip(counts, before or counts, strict=True)
         )
         return EngineSample(
@@ -108,6 +109,7 @@ class FaultyServer(VirtualServer):
             generation_tokens=answers,
             prefix_queries=queries,
             prefix_hits=hits,
+            finished={"length": finished},
         )
 
     def forget_scrapes(self) -> None:
