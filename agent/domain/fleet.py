@@ -1,6 +1,6 @@
 """The servers of a target and the split of its traffic, as far as they outlast a rollout."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -61,6 +61,14 @@ class Fleet:
             return self
         return replace(self, servers=(running[0], *(s for s in self.servers if s.name != running[0].name)))
 
+    def with_stopped(self, name: str) -> "Fleet":
+        """Flettner has stopped the server, which can be started again."""
+        exited = tuple(other for other in self.exited if other != name)
+        return replace(self, stopped=(*self.stopped, name), exited=exited)
+
+    def with_replicas(self, name: str, replicas: int) -> "Fleet":
+        return replace(self, servers=resize_server(self.servers, name, replicas))
+
     def with_exited(self, name: str) -> "Fleet":
         return self if name in self.exited else replace(self, exited=(*self.exited, name))
 
@@ -70,6 +78,10 @@ class Fleet:
             servers=tuple(server for server in self.servers if server.name != name),
             stopped=tuple(other for other in self.stopped if other != name),
         )
+
+
+def resize_server(servers: Iterable[Server], name: str, replicas: int) -> tuple[Server, ...]:
+    return tuple(replace(server, replicas=replicas) if server.name == name else server for server in servers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

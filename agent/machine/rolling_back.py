@@ -4,7 +4,7 @@ The modules of the earlier phases decide on a rollback; canary_decision does so 
 A new server that has taken several replicas of an old one gives them back one at a time, while it answers.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -18,6 +18,7 @@ from flettner.agent.domain.events import (
     ServerLost,
     Stopped,
 )
+from flettner.agent.domain.fleet import resize_server
 from flettner.agent.domain.model import OutcomeResult, Server
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.server_health import Failure
@@ -105,23 +106,16 @@ def order_exited_first(canary: Canary, exited: Collection[str]) -> Canary:
 
 def mark_stopped(state: State, effect: Stop) -> State:
     """Record that flettner stopped the server, or some replicas, which can be started again."""
-    name, fleet = effect.server.name, state.fleet
+    name = effect.server.name
     if effect.keep:
         return resize(state, name, effect.keep)
-    exited = tuple(other for other in fleet.exited if other != name)
     whole = state.canary.replicas.get(name, effect.server.replicas)
-    fleet = replace(fleet, stopped=(*fleet.stopped, name), exited=exited)
-    return resize(replace(state, fleet=fleet), name, whole)
+    return resize(replace(state, fleet=state.fleet.with_stopped(name)), name, whole)
 
 
 def resize(state: State, name: str, replicas: int) -> State:
-    def resized(servers: Iterable[Server]) -> tuple[Server, ...]:
-        return tuple(
-            replace(server, replicas=replicas) if server.name == name else server for server in servers
-        )
-
-    canary = replace(state.canary, greens=resized(state.greens))
-    return replace(state, fleet=replace(state.fleet, servers=resized(state.fleet.servers)), rollout=canary)
+    canary = replace(state.canary, greens=resize_server(state.greens, name, replicas))
+    return replace(state, fleet=state.fleet.with_replicas(name, replicas), rollout=canary)
 
 
 def gives_back(state: State) -> bool:

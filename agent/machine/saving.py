@@ -254,12 +254,9 @@ def on_stopped(_: Rules, state: State, event: Stopped) -> Transition:
 def mark_stopped(state: State, effect: Stop) -> State:
     fleet, name = state.fleet, effect.server.name
     if effect.keep:
-        servers = tuple(replace(s, replicas=effect.keep) if s.name == name else s for s in fleet.servers)
-        return replace(state, fleet=replace(fleet, servers=servers))
-    exited = tuple(other for other in fleet.exited if other != name)
+        return replace(state, fleet=fleet.with_replicas(name, effect.keep))
     servers = tuple(replace(s, adapters=()) if s.name == name else s for s in fleet.servers)
-    fleet = replace(fleet, servers=servers, stopped=(*fleet.stopped, name), exited=exited)
-    return replace(state, fleet=fleet)
+    return replace(state, fleet=replace(fleet, servers=servers).with_stopped(name))
 
 
 def _finish(state: State, at: datetime) -> Transition:
