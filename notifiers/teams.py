@@ -26,9 +26,9 @@ from flettner.agent.api.decision_sources import (
     ReceivedDecision,
     SignedRequest,
 )
+from flettner.agent.api.people import People, check_people, find_person
 from flettner.agent.domain.errors import NoticeError
 from flettner.agent.notify.rules import Notice, OutgoingNotice
-from flettner.notifiers.shared.people import People, check_people, find_person
 from flettner.notifiers.shared.secret_files import UrlReceiver, read_secret
 from flettner.primitives.bounded import parse_json
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from flettner.agent.api.tokens import LONGEST_NAME, RANKS, SHAPE, Holder
-from flettner.agent.config.listen import Role
+from flettner.agent.api.tokens import RANKS, SHAPE, Holder
+from flettner.agent.config.listen import LONGEST_NAME, Role
 from flettner.agent.domain.errors import FlettnerError
 
 FRESH_S: Final = 30.0  # how long a revoked token is still accepted at most, while reviews are possible

@@ -13,24 +13,16 @@ from typing import Annotated
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from flettner.agent.config.listen import Role
+from flettner.agent.config.listen import Role, check_principal
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.ports import Now
 from flettner.primitives.files import read_bounded, replacing
 
 RANKS: dict[Role, int] = {"viewer": 0, "operator": 1, "admin": 2}
-LONGEST_NAME = 100  # bytes of UTF-8
 MAX_FILE = 2**20  # bytes: some four thousand tokens
 
 SHAPE = re.compile(r"fl_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
 DUMMY_HASH = hashlib.sha256(b"").hexdigest()  # compared for an unknown token, for constant time
-
-
-def check_principal(name: str) -> str:
-    """Return the name, which journal entries and terminals show. Raises ValueError."""
-    if not name.strip() or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
-        raise ValueError(f"must be 1 to {LONGEST_NAME} bytes of printable characters")
-    return name
 
 
 class Holder(BaseModel):

@@ -8,9 +8,17 @@ from typing import Literal
 from flettner.primitives.address import Address, Listener, UnixSocket
 
 Role = Literal["viewer", "operator", "admin"]
+LONGEST_NAME = 100  # bytes of UTF-8
 
 SOCKET = UnixSocket(Path("/run/flettner/api.sock"))
 """Default address of the API, also for the commands."""
+
+
+def check_principal(name: str) -> str:
+    """Return the name, which journal entries and terminals show. Raises ValueError."""
+    if not name.strip() or not name.isprintable() or len(name.encode()) > LONGEST_NAME:
+        raise ValueError(f"must be 1 to {LONGEST_NAME} bytes of printable characters")
+    return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from flettner.agent.config.listen import SOCKET, Role
+from flettner.agent.config.listen import SOCKET, Role, check_principal
 from flettner.agent.config.types import (
     Account,
     CertificateName,
@@ -296,7 +296,7 @@ class GitTable(PluginTable):
     server: str = ""
     forge: str = "none"
     token_file: PathText | None = None
-    people: dict[str, tuple[Annotated[str, Field(min_length=1, max_length=100)], Role]] = {}
+    people: dict[str, tuple[Annotated[str, AfterValidator(check_principal)], Role]] = {}
 
 
 class TargetTable(ConfigTable):

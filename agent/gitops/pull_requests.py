@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 import structlog
 
-from flettner.agent.api.tokens import RANKS
+from flettner.agent.api.people import find_person
+from flettner.agent.api.tokens import Holder
 from flettner.agent.config.git import GitOptions
 from flettner.agent.config.listen import Role
 from flettner.agent.domain.errors import ForgeError
@@ -173,29 +174,22 @@ class PullRequests:
         state = target.state
         if pending.held or state.mode == "advise" or pending.approved_by or pending.status != "open":
             return  # what was merged is applied by another tool, or by a person
-        if why := self._why_no_approval(tracked, request, pending):
+        person = find_person(self.options.people, request.merged_by)
+        why = _why_no_approval(tracked, request, pending, person)
+        if why or person is None:
             if why != tracked.refused:
                 tracked.refused = why
                 log.warning("pull_request.not_approved", suggestion=pending.id, url=tracked.url, why=why)
             return
-        name, _ = self.options.people[request.merged_by]
-        comment = f"by merging {tracked.url} as {request.merged_by}"
         target.emit(
-            Approved(at=self.now(), actor=name, suggestion=pending.id, digest=tracked.digest, comment=comment)
+            Approved(
+                at=self.now(),
+                actor=person.principal,
+                suggestion=pending.id,
+                digest=tracked.digest,
+                comment=f"by merging {tracked.url} as {request.merged_by}",
+            )
         )
-
-    def _why_no_approval(self, tracked: TrackedRequest, request: PullRequest, pending: Suggestion) -> str:
-        if request.head != tracked.commit:
-            return "its branch was changed: the commit that was merged is not flettner's"
-        if request.merged_by not in self.options.people:
-            return f"[targets.git] people does not name {request.merged_by or 'who merged it'}"
-        _, role = self.options.people[request.merged_by]
-        needed: Role = "admin" if upgrades_in(pending.proposal.to) else "operator"
-        if RANKS[role] < RANKS[needed]:
-            return f"{request.merged_by} has the role {role}, and this takes {needed}"
-        if pending.digest != tracked.digest:
-            return "the suggestion has changed since the pull request showed it: approve it in the console"
-        return ""
 
     async def _take_back(self, rollout: Rollout) -> None:
         text = describe_reversal(rollout, self.options.branch)
@@ -212,3 +206,18 @@ class PullRequests:
             replace_file(self.file, json.dumps(rows).encode(), mode=0o600)
         except OSError as error:
             log.warning("pull_request.unwritable", why=error.strerror)
+
+
+def _why_no_approval(
+    tracked: TrackedRequest, request: PullRequest, pending: Suggestion, person: Holder | None
+) -> str:
+    if request.head != tracked.commit:
+        return "its branch was changed: the commit that was merged is not flettner's"
+    if person is None:
+        return f"[targets.git] people does not name {request.merged_by or 'who merged it'}"
+    needed: Role = "admin" if upgrades_in(pending.proposal.to) else "operator"
+    if not person.allows(needed):
+        return f"{request.merged_by} has the role {person.role}, and this takes {needed}"
+    if pending.digest != tracked.digest:
+        return "the suggestion has changed since the pull request showed it: approve it in the console"
+    return ""

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from flettner.agent.api.tokens import SHAPE, Token, check_principal, load_tokens, mint_token, store_tokens
-from flettner.agent.config.listen import Role
+from flettner.agent.api.tokens import SHAPE, Token, load_tokens, mint_token, store_tokens
+from flettner.agent.config.listen import Role, check_principal
 from flettner.agent.config.types import target_name
 from flettner.agent.domain.errors import ConfigError
 from flettner.primitives.wall_clock import utc_now

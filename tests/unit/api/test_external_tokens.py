@@ -13,8 +13,8 @@ from flettner.agent.api.external_tokens import (
     IdentifiedCaller,
     ReviewError,
 )
-from flettner.agent.api.tokens import LONGEST_NAME, Tokens
-from flettner.agent.config.listen import Role
+from flettner.agent.api.tokens import Tokens
+from flettner.agent.config.listen import LONGEST_NAME, Role
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import with_key
 

@@ -71,6 +71,7 @@ def test_a_token_that_cannot_be_read_is_an_error() -> None:
         ('branch = "--upload-pack=x"\n', "branch"),
         ('people = { alice = ["ann", "root"] }\n', "people"),
         ('people = { alice = ["", "operator"] }\n', "people"),
+        ('people = { alice = ["a\\u202eb", "operator"] }\n', "printable"),
     ],
     ids=str,
 )

@@ -1,9 +1,9 @@
-"""The people who may decide in a service: by their id there, their name in the audit and their role."""
+"""The people who may decide in another service: by their id there, their name in the audit and their role."""
 
 from collections.abc import Mapping
 
-from flettner.agent.api.tokens import Holder, check_principal
-from flettner.agent.config.listen import Role
+from flettner.agent.api.tokens import Holder
+from flettner.agent.config.listen import Role, check_principal
 
 People = Mapping[str, tuple[str, Role]]
 """By their id at the service."""
