@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
 
-from flettner.agent.domain.lateness import misses_objective
+from flettner.agent.domain.lateness import misses_any
 from flettner.agent.domain.model import SERVERS, Proposal, SavingLimits
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
@@ -30,7 +30,7 @@ class SpareServers:
         check_options(self)
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        headroom, slo = context.headroom, context.slo
+        headroom = context.headroom
         if headroom is None or has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
         if (
@@ -39,8 +39,7 @@ class SpareServers:
             or _ended_lately(context, reading.at)
         ):
             return ()
-        pairs = ((reading.ttft, slo.ttft), (reading.itl, slo.itl), (reading.e2e, slo.e2e))
-        if any(misses_objective(latency, objective, 1) for latency, objective in pairs):
+        if misses_any(reading, context.slo, 1):
             return ()
         server_rps = headroom.capacity_rps.low / headroom.servers
         enough = max(1, ceil(headroom.peak_rps / (self.load_at_most_ratio * server_rps)))

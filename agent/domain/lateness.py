@@ -54,8 +54,13 @@ def exceeds_share(share: float, allowed: float, of: float) -> bool:
     return of * distance > -log(UNLIKELY)
 
 
+def misses_any(reading: Reading, slo: Slo, requests: float = LEAST_REQUESTS) -> bool:
+    """True if one of the objectives is missed."""
+    pairs = ((reading.ttft, slo.ttft), (reading.itl, slo.itl), (reading.e2e, slo.e2e))
+    return any(misses_objective(latency, objective, requests) for latency, objective in pairs)
+
+
 def has_need(reading: Reading, slo: Slo, requests: float = LEAST_REQUESTS) -> bool:
     """True if an objective is missed, or none is set: an optimisation has something to gain."""
-    pairs = ((reading.ttft, slo.ttft), (reading.itl, slo.itl), (reading.e2e, slo.e2e))
-    unset = all(objective is None for _, objective in pairs)
-    return unset or any(misses_objective(latency, objective, requests) for latency, objective in pairs)
+    unset = all(objective is None for objective in (slo.ttft, slo.itl, slo.e2e))
+    return unset or misses_any(reading, slo, requests)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flettner.agent.domain.errors import ConfigError
-from flettner.agent.domain.lateness import misses_objective
+from flettner.agent.domain.lateness import misses_any, misses_objective
 from flettner.agent.domain.model import Objective, Slo
 from flettner.agent.domain.reading import Gpu, Latency, Reading
 from flettner.lint.fixes import Fixes, find_errors, find_fixes
@@ -146,8 +146,7 @@ def _find_command(args: argparse.Namespace, model: str) -> tuple[ServeCommand | 
 
 def _has_load_problem(reading: Reading, slo: Slo) -> bool:
     """Return whether requests wait or are late: only then a limit on the batch can be too low."""
-    late = ((reading.ttft, slo.ttft), (reading.itl, slo.itl), (reading.e2e, slo.e2e))
-    return reading.waiting.high > 0 or any(misses_objective(latency, promise) for latency, promise in late)
+    return reading.waiting.high > 0 or misses_any(reading, slo)
 
 
 def _observe(args: argparse.Namespace, slo: Slo) -> "Window":
