@@ -1,14 +1,12 @@
 """Titles and texts of pull requests, in Markdown. Pure."""
 
-from collections.abc import Iterator
-
 from flettner.agent.domain.rollout import Rollout
 from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.gitops.forge import PullRequestText
+from flettner.agent.notify.rules import describe_changes
 from flettner.redaction import mask
 from flettner.rules.table import name_of
-from flettner.vllm_facts.values import Setting
 
 LONGEST_TITLE, LONGEST_BODY = 200, 20_000
 
@@ -16,7 +14,7 @@ LONGEST_TITLE, LONGEST_BODY = 200, 20_000
 def describe_suggestion(state: State, suggestion: Suggestion, base: str) -> PullRequestText:
     """The text shows all that an approval names by the digest."""
     proposal = suggestion.proposal
-    changes = _changes(suggestion.before, proposal.to)
+    changes = describe_changes(suggestion.before, proposal.to)
     if owner := suggestion.preflight.owner:
         merging = f"{owner} applies it once it is merged; flettner changes nothing itself."
     elif state.mode == "advise":
@@ -48,7 +46,7 @@ def describe_suggestion(state: State, suggestion: Suggestion, base: str) -> Pull
 
 def describe_reversal(rollout: Rollout, base: str) -> PullRequestText:
     suggestion = rollout.suggestion
-    changes = _changes(suggestion.proposal.to, suggestion.before)
+    changes = describe_changes(suggestion.proposal.to, suggestion.before)
     body = [
         f"The rollout `{rollout.id}` of `{suggestion.id}` was rolled back: {_plain(rollout.why)}.",
         "",
@@ -64,16 +62,6 @@ def _text(name: str, base: str, title: str, body: list[str]) -> PullRequestText:
         title=mask(title)[:LONGEST_TITLE],
         body=mask("\n".join(body))[:LONGEST_BODY],
     )
-
-
-def _changes(before: Setting, to: Setting) -> str:
-    return ", ".join(_pairs(before, to))
-
-
-def _pairs(before: Setting, to: Setting) -> Iterator[str]:
-    for knob, value in to.items():
-        was, new = ("default" if each is None else str(each) for each in (before.get(knob), value))
-        yield f"{knob} {was} → {new}"
 
 
 def _plain(text: str) -> str:

@@ -14,6 +14,7 @@ from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.machine.failing import describe_failures
 from flettner.agent.machine.failover import describe_failover
+from flettner.vllm_facts.values import Setting
 
 NoticeSeverity = Literal["info", "warning", "critical"]
 """`info`: for information, or a decision without urgency. `warning`: act today. `critical`: act now."""
@@ -179,10 +180,7 @@ def waiting_notice(
     state: State, suggestion: Suggestion, at: datetime, kind: str = "suggestion.waiting"
 ) -> Notice:
     proposal = suggestion.proposal
-    change = ", ".join(
-        f"{knob} {_value(suggestion.before.get(knob))} → {_value(value)}"
-        for knob, value in proposal.to.items()
-    )
+    change = describe_changes(suggestion.before, proposal.to)
     until = f"until {suggestion.expires_at:%Y-%m-%d %H:%M} UTC"
     owner = suggestion.preflight.owner
     act = f"for a commit, as {owner} writes the manifest," if owner else "for approval"
@@ -297,6 +295,11 @@ def _server_notice(state: State, at: datetime) -> Notice:
         key=f"{state.target}/servers",
         ends=kind == "target.restored",
     )
+
+
+def describe_changes(before: Setting, to: Setting) -> str:
+    """As `max_num_seqs 8 → 32, enforce_eager True → default`."""
+    return ", ".join(f"{knob} {_value(before.get(knob))} → {_value(value)}" for knob, value in to.items())
 
 
 def _value(value: object) -> str:
