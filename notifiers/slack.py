@@ -14,7 +14,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
 
 from flettner.agent.api.decision_sources import (
@@ -31,13 +31,13 @@ from flettner.primitives.bounded import parse_json
 
 COLOURS = {"info": "#2f81f7", "warning": "#d29922", "critical": "#cf222e"}
 RESOLVED = "#1a7f37"
-WINDOW_S = 300.0  # as Slack recommends: an older request may be a replay
 _ESCAPES = {
     "&": "&amp;",
     "<": "&lt;",
     ">": "&gt;",
     "@": "@\u2060",
 }  # a server's text must not mention @all
+_VERBS: Mapping[str, Literal["approve", "deny"]] = {"flettner_approve": "approve", "flettner_deny": "deny"}
 _USER = re.compile(r"[A-Z0-9]{1,30}")
 _VALUE = re.compile(r"(\S+) (sha256:[0-9a-f]{64}) ([0-9a-f]{64})")
 """Of a button: suggestion, digest, and our own signature over both, which another sender cannot make."""
@@ -74,13 +74,12 @@ class Slack(UrlReceiver):
         expected = f"v0={_sign(key, b'v0:' + stamp.encode() + b':' + request.body)}"
         if not hmac.compare_digest(expected.encode(), signature.encode()):
             raise ForgedDecisionError("the signature is not Slack's")
-        if not stamp.isdecimal() or abs(request.at.timestamp() - int(stamp)) > WINDOW_S:
-            raise ForgedDecisionError("the signature is older than 5 minutes, or the clock is wrong")
+        request.check_age(int(stamp) if stamp.isdecimal() else 0, "signature")
         try:
             press = parse_json(parse_qs(request.body.decode())["payload"][0])
             (action,) = press["actions"]
             user, value = str(press["user"]["id"]), _VALUE.fullmatch(str(action["value"]))
-            verb = {"flettner_approve": "approve", "flettner_deny": "deny"}[action["action_id"]]
+            verb = _VERBS[action["action_id"]]
             reply_to = str(press["response_url"])
         except (ValueError, KeyError, TypeError) as error:
             raise ForgedDecisionError("it is not the press of one of flettner's buttons") from error
@@ -88,7 +87,7 @@ class Slack(UrlReceiver):
             raise ForgedDecisionError("the button is not one of flettner's")
         return ReceivedDecision(
             id=signature,
-            verb="approve" if verb == "approve" else "deny",
+            verb=verb,
             suggestion=value[1],
             digest=value[2],
             sender=f"Slack user {user if _USER.fullmatch(user) else 'without an id'}",

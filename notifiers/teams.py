@@ -34,7 +34,6 @@ from flettner.primitives.bounded import parse_json
 
 COLOURS = {"info": "accent", "warning": "warning", "critical": "attention"}
 RESOLVED = "good"
-WINDOW_S = 300.0  # an older request may be a replay
 _USER = re.compile(r"[0-9A-Za-z-]{1,40}")
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{16,64})")
 
@@ -94,8 +93,7 @@ class Teams(UrlReceiver):
             user, words = str(message["from"]["aadObjectId"]), _words(str(message["text"]))
         except (ValueError, KeyError, TypeError) as error:
             raise ForgedDecisionError("it is not a message of a person in Teams") from error
-        if abs(request.at.timestamp() - sent) > WINDOW_S:
-            raise ForgedDecisionError("the message is older than 5 minutes, or the clock is wrong")
+        request.check_age(sent, "message")
         verb, suggestion, digest = _read_command(words)
         return ReceivedDecision(
             id="" if verb == "show" else signature,

@@ -17,11 +17,20 @@ class ForgedDecisionError(FlettnerError):
     """The request is not the service's, or comes too late. The message never repeats its content."""
 
 
+WINDOW_S = 300.0
+"""An older request may be a replay; the value is Slack's recommendation."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedRequest:
     headers: Mapping[str, str]  # by any spelling of their names
     body: bytes
     at: datetime  # of its arrival, by the wall clock
+
+    def check_age(self, sent_s: float, what: str) -> None:
+        """`sent_s`: Unix time at which `what` was signed. Raises ForgedDecisionError."""
+        if abs(self.at.timestamp() - sent_s) > WINDOW_S:
+            raise ForgedDecisionError(f"the {what} is older than 5 minutes, or the clock is wrong")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.notify.delivery import NoticeDelivery, deliver
 from flettner.agent.notify.rules import OutgoingNotice, decided_notice, waiting_notice
 
-REMEMBERED = timedelta(days=2)  # longer than a service's window, and than the signed links of a mail
+REMEMBERED = timedelta(days=2)  # longer than a signature may be old
 POST_WITHIN_S = 10.0
 OVER = ("expired", "not-open", "no-such-suggestion")  # kinds of refusals after which nothing can be decided
 log = structlog.get_logger(__name__)
