@@ -141,8 +141,8 @@ class DockerClient:
     async def pull(self, ref: str, report: Callable[[str], None] = lambda _: None) -> None:
         """Pull the image of this tag or digest, with the user's own credentials. Raises ActError.
 
-        A cancelled pull ends at its next line of progress. `report` is told how much is here, in a sentence,
-        by another thread.
+        A cancelled pull ends at its next line of progress. `report` is called from another thread
+        with a sentence that says how much is here.
         """
         ended = Event()
         pulling = asyncio.ensure_future(
@@ -336,7 +336,7 @@ def _pull(api: docker.APIClient, ref: str, ended: Event, report: Callable[[str],
 
 
 def _note_layer(layers: dict[str, tuple[int, int]], line: Json) -> None:
-    """Note the bytes of a layer that were loaded, and all of them. Unpacking counts anew, and is left out."""
+    """Note the loaded bytes of a layer, and all of them. Unpacking starts at zero again: it is left out."""
     layer, detail = str(line.get("id", "")), line.get("progressDetail") or {}
     if line.get("status") == "Downloading" and detail.get("total"):
         layers[layer] = (int(detail["current"]), int(detail["total"]))

@@ -40,7 +40,7 @@ async def pin(
 ) -> PinnedStart:
     """Pull the image and name it by its digest. Raises ActError with the fix; nothing was started then.
 
-    `report` is told how the pull goes on.
+    `report` is called with a sentence on the progress of the pull.
     """
     if COMMAND in start:
         raise ActError("command= is of processes: a container is upgraded by image=")

@@ -30,7 +30,6 @@ RELEASES = ("0.30.0", "0.31.0", "0.32.0")
 START_S = 900.0  # a start needs a minute of CPU time, of a machine that is busy
 SHAPE = Shape(prompt=lengths("uniform:8:64"), output=lengths("uniform:8:24"))
 STREAMS = 8  # one of them asks for the adapter `sql`
-RARE = 0.002  # of the requests ask for `legal`
 
 
 @dataclass(frozen=True, kw_only=True)
