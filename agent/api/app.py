@@ -35,9 +35,11 @@ from flettner.agent.api.routes import (
     rollouts,
     scrape_targets,
     series,
+    sign_in,
     suggestions,
     targets,
 )
+from flettner.agent.api.sign_in import SIGNING_IN, find_sign_in
 from flettner.agent.api.target_scope import ScopedView
 from flettner.agent.api.tokens import Tokens
 from flettner.agent.domain.state import State
@@ -46,6 +48,7 @@ from flettner.primitives.wall_clock import utc_now
 OPERATIONS: tuple[Operation, ...] = (
     *daemon.OPERATIONS,
     *console.OPERATIONS,
+    *sign_in.OPERATIONS,
     *targets.OPERATIONS,
     *model.OPERATIONS,
     *inputs.OPERATIONS,
@@ -77,28 +80,34 @@ def build_app(
     *,
     peers: PeerIdentities | None = None,
     authenticators: Mapping[str, Authenticator] | None = None,
+    public_url: str = "",
     limits: RateLimits | None = None,
     heartbeat_s: float = events.HEARTBEAT_S,
 ) -> web.Application:
     """The API of one daemon. `peers` None: callers on a unix socket need a token, too.
 
     `hosts`: names that the Host header may have besides those of loopback (no ports; IPv6 in brackets).
-    `pages`: GET routes of the console's files, which need no token and hold no data.
+    `pages`: GET routes of the console's files, which need no token and hold no data. `public_url`: of the
+    console, to which a provider sends people back.
     """
     limits = limits or RateLimits(now=time.monotonic)
     failed_auth = FailedAuthLog(daemon_view.report_failed_auth)
+    authenticators = authenticators or {}
+    signing_in = find_sign_in(authenticators.items(), public_url, time.monotonic)
     access_control = AccessControl(
         tokens,
         peers,
         limits,
         failed_auth,
-        external=ExternalTokens(authenticators or {}, time.monotonic),
+        external=ExternalTokens(authenticators, time.monotonic),
+        sign_in=signing_in,
         hosts=hosts,
         pages=[page.path for page in pages],
     )
     idempotency = IdempotencyKeys(daemon_view.accepted)
     app = web.Application(middlewares=[access_control.middleware], client_max_size=BODY_LIMIT)
     app[ACCESS_CONTROL] = access_control
+    app[SIGNING_IN] = signing_in
     app[FAILED_AUTH] = failed_auth
     app[audit.READING] = asyncio.Lock()
     app[events.HEARTBEAT] = heartbeat_s

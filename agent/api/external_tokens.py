@@ -83,9 +83,15 @@ class ExternalTokens:
     async def _identify(self, text: str) -> Holder | None:
         for source, authenticator in self.authenticators.items():
             caller = await authenticator.identify(text)
-            if caller is not None and (name := _principal(f"{source} {caller.name}")):
-                return Holder(id=f"{source}-{_digest(caller.name)}", role=caller.role, principal=name)
+            if caller is not None and (holder := holder_of(source, caller)):
+                return holder
         return None
+
+
+def holder_of(source: str, caller: IdentifiedCaller) -> Holder | None:
+    """The same for a token and a session of a person; None if the name cannot be shown."""
+    name = _principal(f"{source} {caller.name}")
+    return Holder(id=f"{source}-{_digest(caller.name)}", role=caller.role, principal=name) if name else None
 
 
 def _may_be_external(text: str) -> bool:

@@ -14,6 +14,7 @@ from flettner.agent.api.failed_auth import FailedAuthLog
 from flettner.agent.api.peer_identity import PeerIdentities
 from flettner.agent.api.problems import RequestRefusedError, of_exception
 from flettner.agent.api.rate_limits import RateLimits
+from flettner.agent.api.sign_in import CALLBACK, CONSOLE, OFFER, PATHS, SignIn
 from flettner.agent.api.tokens import Holder, Tokens
 from flettner.agent.domain.errors import JournalError
 from flettner.primitives.address import parse_ip
@@ -55,12 +56,14 @@ class AccessControl:
         failed_auth: FailedAuthLog,
         *,
         external: ExternalTokens,
+        sign_in: SignIn | None,
         hosts: Collection[str],
         pages: Collection[str],
     ) -> None:
         self._tokens = tokens
         self._peers = peers
         self._external = external
+        self._sign_in = sign_in
         self._limits = limits
         self._failed_auth = failed_auth
         self._hosts = LOOPBACK_NAMES | {host.lower() for host in hosts}
@@ -92,12 +95,13 @@ class AccessControl:
             ).response()
 
     async def holder(self, request: web.Request) -> Holder | None:
-        """Identify the caller by token, else by socket peer; re-checked while a stream is open.
+        """Identify the caller by token, else session, else socket peer; re-checked while a stream is open.
 
         Raises ReviewError if another service decides about the token and does not answer.
         """
         if "Authorization" not in request.headers:
-            return self._peers.holder(request) if self._peers else None
+            signed_in = self._sign_in.holder(request) if self._sign_in else None
+            return signed_in or (self._peers.holder(request) if self._peers else None)
         text = _bearer(request)
         return self._tokens.holder(text) or await self._external.holder(text)
 
@@ -133,7 +137,8 @@ class AccessControl:
 
     def _refuse_cross_site(self, request: web.Request) -> None:
         site = request.headers.get("Sec-Fetch-Site", "none").lower()
-        link = request.headers.get("Sec-Fetch-Mode") == "navigate" and request.path in self._pages
+        linked = request.path in self._pages or request.path == CALLBACK
+        link = request.headers.get("Sec-Fetch-Mode") == "navigate" and linked
         foreign = site not in {"none", "same-origin"} and not (link and request.method == "GET")
         host = request.headers.get("Host", "")
         if foreign or not all(is_own(origin, host) for origin in request.headers.getall("Origin", [])):
@@ -141,7 +146,7 @@ class AccessControl:
             raise RequestRefusedError(403, detail, kind="cross-site")
 
     async def _authenticate(self, request: web.Request) -> None:
-        if request.path.startswith(DECISIONS):
+        if request.path.startswith(DECISIONS) or (self._sign_in and request.path in PATHS):
             self._limits.spend(_address(request))
             return
         try:
@@ -160,6 +165,13 @@ class AccessControl:
         if request.path in self._pages or (request.path == HEALTH and is_local(request)):
             return
         sent = "Authorization" in request.headers
+        if not sent and self._sign_in and self._sign_in.left_s(request) and CONSOLE not in request.headers:
+            raise RequestRefusedError(
+                403,
+                f"The session of a browser counts only with the header {CONSOLE}, which the console sends and"
+                " a page of another site cannot.",
+                kind="no-console-header",
+            )
         self.report_failure(request, self._tokens.describe_fault(_bearer(request)) if sent else "no token")
         self._limits.spend(_address(request))
         detail = (
@@ -168,8 +180,11 @@ class AccessControl:
             else "Send a token as a bearer in the Authorization header (`flettner token new` makes one); over"
             " the unix socket accounts with a role in [api] users or groups need none."
         )
+        if not sent and self._sign_in and self._sign_in.has_cookie(request):
+            detail = "Your session has ended; sign in again."
         challenge = 'Bearer realm="flettner"' + (', error="invalid_token"' if sent else "")
-        raise RequestRefusedError(401, detail, headers={"WWW-Authenticate": challenge})
+        offer = {OFFER: self._sign_in.host} if self._sign_in else {}
+        raise RequestRefusedError(401, detail, headers={"WWW-Authenticate": challenge, **offer})
 
 
 ACCESS_CONTROL: web.AppKey[AccessControl] = web.AppKey("access_control", AccessControl)

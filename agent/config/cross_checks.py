@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
-from typing import Any, get_args
+from typing import Any, Final, get_args
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -11,7 +12,7 @@ from pydantic_core import ErrorDetails
 from flettner.agent.audit.anchors import LOG, SYSLOG
 from flettner.agent.config.listen import SOCKET
 from flettner.agent.config.plugin_tables import ConfiguredPlugin
-from flettner.agent.config.tables import DEFAULT_LISTEN, DEFAULT_TRAFFIC, FileTable
+from flettner.agent.config.tables import DEFAULT_LISTEN, DEFAULT_TRAFFIC, ApiTable, FileTable
 from flettner.agent.config.types import address, listeners
 from flettner.agent.domain.model import SERVERS
 from flettner.agent.domain.upgrade import MODEL_KNOBS
@@ -19,6 +20,7 @@ from flettner.agent.plugins.option_errors import describe_problem, quote, sugges
 from flettner.primitives.address import Address
 from flettner.vllm_facts.knobs import FLAGS, KNOBS, tunable
 
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _DEPTHS = {
     "agent": 1,
     "api": 1,
@@ -238,3 +240,26 @@ def _format_target_path(path: Sequence[str | int], document: Mapping[str, object
 
 def _format_keys(keys: Sequence[str | int]) -> str:
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
+
+
+def find_sign_in_problems(authenticators: Sequence[ConfiguredPlugin], api: ApiTable) -> Iterator[str]:
+    """Find why a provider could not send people back to the console."""
+    offers = [each.name for each in authenticators if getattr(each.plugin, "offers_sign_in", False)]
+    if not offers:
+        return
+    why = f"[api.authenticators.{offers[0]}] client_secret_file"
+    if api.public_url is None:
+        yield f"[api] public_url: is required with {why}: the provider sends people back there"
+        return
+    url = urlsplit(api.public_url)
+    host = str(url.hostname)
+    if url.path:
+        yield f"[api] public_url: must have no path with {why}: the console's cookie is for the whole host"
+    if url.scheme != "https" and host not in LOOPBACK:
+        yield f"[api] public_url: must begin with https:// with {why}: a session's cookie is a secret"
+    if not {host, f"[{host}]"} & {*api.hosts, *LOOPBACK, *_listening_hosts(api)}:
+        yield f"[api] hosts: {host} is missing, where public_url sends people after {why}"
+
+
+def _listening_hosts(api: ApiTable) -> Iterator[str]:
+    return (listener.url_host for listener in api.listen if isinstance(listener, Address))

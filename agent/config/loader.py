@@ -18,13 +18,14 @@ from flettner.agent.config.cross_checks import (
     find_clashes,
     find_disagreements,
     find_shared_servers,
+    find_sign_in_problems,
     find_unknown_anchors,
     find_unknown_bounds,
     target_suffix,
 )
 from flettner.agent.config.git import GitOptions, build_git
 from flettner.agent.config.listen import Certificate, ListenOptions
-from flettner.agent.config.notify import Receiver, build_receivers
+from flettner.agent.config.notify import Receiver, build_receivers, resolve_secret_files
 from flettner.agent.config.plugin_tables import POLICIES, BuildPlugin, ConfiguredPlugin, PluginBuilder
 from flettner.agent.config.tables import DEFAULT_TRAFFIC, ApiTable, FileTable, TargetTable
 from flettner.agent.config.windows import build_schedule, build_windows
@@ -135,10 +136,7 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
     problems += find_unknown_bounds(document)
     builder = PluginBuilder(build)
     policies = _build_policies(document, here, builder)
-    api = document.get("api")
-    by_token = api.get("authenticators") if isinstance(api, dict) else None
-    builder.refuse_unknown_switches(by_token, "api.authenticators", loader.list_plugins("authenticators"))
-    authenticators = builder.build_all("authenticators", by_token, "api.authenticators", ())
+    authenticators = _build_authenticators(document, here, builder)
     raw_targets = document.get("targets")
     plugins = [
         _build_parts(builder, target, target_suffix(document, index))
@@ -161,6 +159,7 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
     proxies = [(table.name, traffic) for table, (_, traffic, _) in zip(tables.targets, plugins, strict=True)]
     engines = [(table.name, engine) for table, (engine, _, _) in zip(tables.targets, plugins, strict=True)]
     disagreements = [*find_disagreements(proxies, document), *find_shared_servers(engines, document)]
+    disagreements += find_sign_in_problems(authenticators, tables.api)
     if contradictions := [*_find_contradictions(tables.targets, document, plugins), *disagreements]:
         raise ConfigError("\n".join(contradictions))
     return Config(
@@ -223,6 +222,21 @@ def _build_policies(
         builder = replace(builder, build=partial(builder.build, folder=folder))
     builder.refuse_unknown_switches(table, "policies", loader.list_plugins("policies", folder=folder))
     return builder.build_all("policies", table, "policies", (*POLICIES, *own))
+
+
+def _build_authenticators(
+    document: Mapping[str, Any], here: Path, builder: PluginBuilder
+) -> tuple[ConfiguredPlugin, ...]:
+    api = document.get("api")
+    tables = api.get("authenticators") if isinstance(api, dict) else None
+    builder.refuse_unknown_switches(tables, "api.authenticators", loader.list_plugins("authenticators"))
+    resolved: dict[str, object] = {}
+    for name, options in (tables if isinstance(tables, dict) else {}).items():
+        try:
+            resolved[name] = resolve_secret_files(options, here)
+        except ConfigError as error:
+            builder.problems.append(f"[api.authenticators.{name}] {error}")
+    return builder.build_all("authenticators", resolved, "api.authenticators", ())
 
 
 def _find_policies_dir(document: Mapping[str, Any], here: Path) -> Path | None:

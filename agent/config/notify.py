@@ -34,10 +34,8 @@ def build_receivers(
         for name in sorted({name for name in names if names.count(name) > 1})
     ]
     for table, name in zip(tables, names, strict=True):
-        options = {
-            key: resolve_secret_file(key, value, here) for key, value in (table.model_extra or {}).items()
-        }
         try:
+            options = resolve_secret_files(table.model_extra or {}, here)
             plugin: Any = build("notifiers", table.kind, options, table=f"notify {name}")
         except ConfigError as error:
             problems.extend(str(error).splitlines())
@@ -46,6 +44,13 @@ def build_receivers(
     if problems:
         raise ConfigError("\n".join(problems))
     return tuple(built)
+
+
+def resolve_secret_files(options: object, here: Path) -> Any:  # noqa: ANN401 - as the file has them
+    """Resolve every `..._file` of a plugin's table. Raises ConfigError."""
+    if not isinstance(options, Mapping):
+        return options
+    return {key: resolve_secret_file(key, value, here) for key, value in options.items()}
 
 
 def resolve_secret_file(

@@ -265,10 +265,8 @@ def assemble(
 
 def build_traces(config: Config, journal: Journal) -> TraceExport | None:
     """Raises ConfigError without the packages."""
-    if not config.otlp_endpoint:
-        return None
-    send = build_sender(config.otlp_endpoint)
-    return TraceExport(follow=journal.subscribe, head=journal.head.seq, send=send)
+    send = build_sender(config.otlp_endpoint) if config.otlp_endpoint else None
+    return TraceExport(follow=journal.subscribe, head=journal.head.seq, send=send) if send else None
 
 
 def build_reload(
@@ -412,9 +410,14 @@ async def run(
 
 
 async def _serve(daemon: Daemon, epoch: int, config: Config, entry: ApiCredentials) -> None:
-    authenticators = {authenticator.name: authenticator.plugin for authenticator in config.authenticators}
     app = build_app(
-        daemon, entry.tokens, entry.hosts, pages(), peers=entry.peers, authenticators=authenticators
+        daemon,
+        entry.tokens,
+        entry.hosts,
+        pages(),
+        peers=entry.peers,
+        authenticators={each.name: each.plugin for each in config.authenticators},
+        public_url=config.public_url,
     )
     daemon.reload_credentials = entry.reload
     runner = await serve(app, *config.api.listen, tls=entry.tls, socket_mode=entry.socket_mode)
@@ -467,8 +470,8 @@ async def read_newest_epoch(config: Config) -> int:
     for target in config.targets:
         engine, traffic = bind_actuators(config, target, epoch=0)
         epochs.append(await _wait_for(target.name, engine.newest_epoch))
-        seen = await _wait_for(target.name, traffic.observe)
-        epochs.append(seen.epoch if seen is not None else 0)
+        if (seen := await _wait_for(target.name, traffic.observe)) is not None:
+            epochs.append(seen.epoch)
     return max(epochs)
 
 

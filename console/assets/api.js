@@ -1,12 +1,14 @@
-// Requests to the daemon. The token is stored in this tab only and sent only in the Authorization header.
+// Requests to the daemon. The token is stored in this tab only and sent only in the Authorization header; without one the
+// cookie of a sign-in counts, with a header that no page of another site can send.
 
 const KEY = "flettner.token";
 const PATIENCE_MS = 15000;
 
 /** A refusal, or no answer at all (status 0). */
 export class Problem extends Error {
-  constructor(status, detail, kind = "", retry_s = 0) {
+  constructor(status, detail, kind = "", retry_s = 0, provider = "") {
     super(detail);
+    this.provider = provider;  // by which people can sign in
     this.status = status;
     this.kind = kind;
     this.retry_s = retry_s;
@@ -21,7 +23,7 @@ export const token = {
 
 export function headers(more = {}) {
   const text = token.get();
-  return text ? { ...more, Authorization: `Bearer ${text}` } : more;
+  return text ? { ...more, Authorization: `Bearer ${text}` } : { ...more, "Flettner-Console": "1" };
 }
 
 export async function problemOf(response) {
@@ -33,7 +35,7 @@ export async function problemOf(response) {
   }
   const kind = String(body.type || "").split(":").pop();
   const retry_s = Number(response.headers.get("Retry-After")) || 0;
-  return new Problem(response.status, body.detail || `The daemon answered ${response.status}.`, kind, retry_s);
+  return new Problem(response.status, body.detail || `The daemon answered ${response.status}.`, kind, retry_s, response.headers.get("Flettner-Sign-In") || "");
 }
 
 async function ask(method, path, { body, key, patience_ms = PATIENCE_MS } = {}) {
@@ -47,7 +49,7 @@ async function ask(method, path, { body, key, patience_ms = PATIENCE_MS } = {}) 
       headers: sent,
       body: body === undefined ? undefined : JSON.stringify(body),
       cache: "no-store",
-      credentials: "omit",
+      credentials: "same-origin",
       redirect: "error",
       signal: AbortSignal.timeout(patience_ms),
     });

@@ -1,6 +1,6 @@
 // Sign-in, navigation, and the state of the live connection.
 
-import { get, Problem, token } from "./api.js";
+import { get, post, Problem, token } from "./api.js";
 import { auditPage } from "./audit.js";
 import { el, fill, say } from "./dom.js";
 import { moment } from "./format.js";
@@ -41,7 +41,7 @@ async function start(tried = "") {
     me = await get("/v1/me");
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
-    if (error.status === 401) return signIn(tried || token.get() ? error.message : "");
+    if (error.status === 401) return signIn(error, tried || token.get() ? error.message : "");
     return unreachable(error);
   }
   context.me = me;
@@ -57,7 +57,8 @@ function unreachable(error) {
   timers.push(setTimeout(() => start(), 3000));
 }
 
-function signIn(why = "") {
+/** `refusal`: the daemon's answer to a request without a valid sign-in. */
+function signIn(refusal, why = refusal.message) {
   leave();
   live.stop();
   token.clear();
@@ -69,6 +70,7 @@ function signIn(why = "") {
   const problem = el("p", { class: "problem", id: "token-why", role: "alert" }, why);
   const form = el("form", { class: "signin" },
     el("h1", { tabindex: "-1" }, "Sign in"),
+    refusal.provider && el("p", el("a", { class: "button primary", id: "provider", href: `/v1/sign-in?to=${encodeURIComponent(location.hash.slice(1) || "/")}` }, `Sign in with ${refusal.provider}`)),
     el("label", { for: "token" }, "Token"), field, problem,
     el("button", { type: "submit", class: "primary" }, "Sign in"),
     el("p", { class: "muted" }, "An admin creates one on the daemon's host: ", el("code", "flettner token new --tokens-file FILE --role operator --name YOU"),
@@ -82,12 +84,19 @@ function signIn(why = "") {
   field.focus();
 }
 
+async function signOut() {
+  live.stop();
+  if (!token.get()) await post("/v1/sign-out").catch((error) => error);  // ended already, or with the daemon
+  token.clear();
+  await start();
+}
+
 function drawWho() {
   const { me } = context;
   fill(document.getElementById("who"), me && [
     el("span", { class: `live ${context.connection.state}` }, { live: "live", lost: "no connection", polling: "not live" }[context.connection.state] ?? "connecting"),
     el("span", { class: "me" }, me.principal, el("span", { class: "muted" }, ` ${me.role}`)),
-    token.get() ? el("button", { type: "button", class: "quiet", id: "sign-out", onclick: () => signIn() }, "Sign out") : null,
+    token.get() || me.session_ends ? el("button", { type: "button", class: "quiet", id: "sign-out", onclick: signOut }, "Sign out") : null,
   ]);
 }
 
@@ -143,7 +152,7 @@ async function ask(opened, what = "refresh") {
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
     if (page !== opened) return;
-    if (error.status === 401) signIn(error.message);
+    if (error.status === 401) signIn(error);
     else if (error.status === 0) connected({ state: "lost", why: error.message, retry_at: context.connection.retry_at });
     else failed(opened, error);
   }
@@ -169,7 +178,7 @@ function receive(record) {
 
 function connected(connection) {
   const before = context.connection.state;
-  if (connection.state === "out") return signIn(connection.why);
+  if (connection.state === "out") return signIn(connection.why);  // the refusal
   context.connection = connection;
   drawWho();
   if (connection.state !== "lost") {

@@ -44,7 +44,7 @@ export class Live {
         why = error.message;
         state = "polling";  // it answers, but gives no stream: the pages ask again and again
         if (error.status === 401) {
-          if (asking === this.asking && !this.stopped) this.tell("out", why);
+          if (asking === this.asking && !this.stopped) this.tell("out", error);
           return;
         }
       }
@@ -63,7 +63,7 @@ export class Live {
       const response = await fetch("/v1/events", {
         headers: headers({ Accept: "text/event-stream" }),
         cache: "no-store",
-        credentials: "omit",
+        credentials: "same-origin",
         signal: asking.signal,
       });
       if (!response.ok) throw await problemOf(response);

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +11,7 @@ from typing import TypeVar
 from aiohttp import web
 
 from flettner.agent.api.app import build_app
+from flettner.agent.api.external_tokens import Authenticator
 from flettner.agent.api.rate_limits import RateLimits
 from flettner.agent.api.routes.console import pages
 from flettner.agent.api.server import serve
@@ -19,6 +20,7 @@ from flettner.agent.config.listen import Role
 from flettner.primitives.address import Address
 from tests.support.api_tokens import store_roles
 from tests.support.fake_daemon_view import FakeDaemonView
+from tests.support.identity_provider import IdentityProvider
 from tests.support.loop_thread import LoopThread, loop_thread
 
 Result = TypeVar("Result")
@@ -34,6 +36,8 @@ class Site:
     file: Path  # of the tokens
     thread: LoopThread
     port: int = 0
+    authenticators: Mapping[str, Authenticator] = field(default_factory=dict)
+    provider: IdentityProvider | None = None  # at which people can sign in
     _runner: web.AppRunner | None = None
 
     @property
@@ -42,7 +46,16 @@ class Site:
 
     def start(self) -> None:
         limits = RateLimits(now=lambda: 0.0, burst=inf)
-        app = build_app(self.daemon, self.tokens, (), pages(), limits=limits, heartbeat_s=0.2)
+        app = build_app(
+            self.daemon,
+            self.tokens,
+            (),
+            pages(),
+            authenticators=self.authenticators,
+            public_url=self.url,
+            limits=limits,
+            heartbeat_s=0.2,
+        )
         self._runner = self.thread.run(serve(app, Address("127.0.0.1", self.port)))
         self.port = self._runner.addresses[0][1]
 

@@ -4,7 +4,7 @@ import gzip
 import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -13,6 +13,7 @@ from aiohttp import web
 from pydantic import BaseModel, Field
 
 from flettner.agent.api.operations import Call, Operation
+from flettner.agent.api.sign_in import SIGNING_IN
 from flettner.agent.config.listen import Role
 
 MEDIA = {
@@ -32,12 +33,15 @@ class MeDocument(BaseModel):
     now: datetime = Field(description="the daemon's clock")
     version: str
     head: int = Field(description="number of the audit's latest record")
+    session_ends: datetime | None = Field(description="of the browser's sign-in; null: another credential")
 
 
 async def _me(call: Call) -> MeDocument:
     holder = call.holder
     if holder is None:
         raise TypeError("whoAmI has a role, so there is a holder")
+    sign_in = None if "Authorization" in call.request.headers else call.request.app[SIGNING_IN]
+    left_s = sign_in.left_s(call.request) if sign_in else None
     return MeDocument(
         principal=holder.principal,
         role=holder.role,
@@ -45,6 +49,7 @@ async def _me(call: Call) -> MeDocument:
         now=call.daemon.now(),
         version=version("flettner"),
         head=int(call.daemon.counters().get("audit_head_seq", 0)),
+        session_ends=call.daemon.now() + timedelta(seconds=left_s) if left_s is not None else None,
     )
 
 
