@@ -21,7 +21,7 @@ class Webhook(UrlReceiver):
         message = {
             "version": VERSION,
             "host": socket.gethostname(),
-            **asdict(notice),
+            **{name: value for name, value in asdict(notice).items() if name != "decisions"},
             "severity": notice.severity,
             "at": notice.at.isoformat(),
         }

@@ -1,7 +1,7 @@
 """Decisions that a receiver of notices sends back, such as a button: the port of such notifiers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol, runtime_checkable
 
@@ -42,6 +42,7 @@ class ReceivedDecision:
     sender: str  # for the audit: "Slack user U012AB3CD"
     person: Holder | None  # None: the config names no such person
     reply_to: str = ""  # a URL of the service
+    link: str = ""  # by which a person came, where that is how they decide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,7 @@ class DecisionAnswer:
 
     body: bytes = b""
     media: str = "text/plain"
+    headers: Mapping[str, str] = field(default_factory=dict)
     post: OutgoingNotice | None = None
 
 
@@ -74,3 +76,12 @@ class DecisionSource(Protocol):
         ...
 
     def answer(self, decision: ReceivedDecision, reply: DecisionReply) -> DecisionAnswer: ...
+
+
+@runtime_checkable
+class LinkedDecisionSource(DecisionSource, Protocol):
+    """One whose people decide on a page of the API, to which a signed link leads."""
+
+    def read_link(self, link: str, at: datetime) -> ReceivedDecision:
+        """What the link is for, as `show`. Raises as `read_decision`."""
+        ...

@@ -137,7 +137,7 @@ class AccessControl:
 
     def _refuse_cross_site(self, request: web.Request) -> None:
         site = request.headers.get("Sec-Fetch-Site", "none").lower()
-        linked = request.path in self._pages or request.path == CALLBACK
+        linked = request.path in self._pages or request.path == CALLBACK or request.path.startswith(DECISIONS)
         link = request.headers.get("Sec-Fetch-Mode") == "navigate" and linked
         foreign = site not in {"none", "same-origin"} and not (link and request.method == "GET")
         host = request.headers.get("Host", "")

@@ -242,23 +242,22 @@ def _format_keys(keys: Sequence[str | int]) -> str:
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
 
 
-def find_sign_in_problems(authenticators: Sequence[ConfiguredPlugin], api: ApiTable) -> Iterator[str]:
-    """Find why a provider could not send people back to the console."""
-    offers = [each.name for each in authenticators if getattr(each.plugin, "offers_sign_in", False)]
-    if not offers:
+def find_public_url_problems(needed_by: Sequence[str], api: ApiTable) -> Iterator[str]:
+    """Find why people could not come to the console's URL. `needed_by`: the options that send them there."""
+    if not needed_by:
         return
-    why = f"[api.authenticators.{offers[0]}] client_secret_file"
+    why = needed_by[0]
     if api.public_url is None:
-        yield f"[api] public_url: is required with {why}: the provider sends people back there"
+        yield f"[api] public_url: is required with {why}, which sends people there"
         return
     url = urlsplit(api.public_url)
     host = str(url.hostname)
     if url.path:
-        yield f"[api] public_url: must have no path with {why}: the console's cookie is for the whole host"
+        yield f"[api] public_url: must have no path with {why}: the API is at the root of its host"
     if url.scheme != "https" and host not in LOOPBACK:
-        yield f"[api] public_url: must begin with https:// with {why}: a session's cookie is a secret"
+        yield f"[api] public_url: must begin with https:// with {why}: what it sends is a secret"
     if not {host, f"[{host}]"} & {*api.hosts, *LOOPBACK, *_listening_hosts(api)}:
-        yield f"[api] hosts: {host} is missing, where public_url sends people after {why}"
+        yield f"[api] hosts: {host} is missing, where public_url sends people with {why}"
 
 
 def _listening_hosts(api: ApiTable) -> Iterator[str]:

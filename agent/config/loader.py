@@ -17,8 +17,8 @@ from flettner.agent.config.cross_checks import (
     describe_errors,
     find_clashes,
     find_disagreements,
+    find_public_url_problems,
     find_shared_servers,
-    find_sign_in_problems,
     find_unknown_anchors,
     find_unknown_bounds,
     target_suffix,
@@ -159,7 +159,7 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
     proxies = [(table.name, traffic) for table, (_, traffic, _) in zip(tables.targets, plugins, strict=True)]
     engines = [(table.name, engine) for table, (engine, _, _) in zip(tables.targets, plugins, strict=True)]
     disagreements = [*find_disagreements(proxies, document), *find_shared_servers(engines, document)]
-    disagreements += find_sign_in_problems(authenticators, tables.api)
+    disagreements += find_public_url_problems(_need_public_url(authenticators, receivers), tables.api)
     if contradictions := [*_find_contradictions(tables.targets, document, plugins), *disagreements]:
         raise ConfigError("\n".join(contradictions))
     return Config(
@@ -256,6 +256,16 @@ def _build_parts(builder: PluginBuilder, target: dict[str, Any], of: str) -> Tar
     known = (*loader.list_plugins("sensors"), *getattr(engine.plugin if engine else None, "sensors", ()))
     builder.refuse_unknown_switches(sensors, f"targets.sensors{of}", known)
     return engine, proxy, builder.build_sensors(sensors, f"targets.sensors{of}", engine, proxy)
+
+
+def _need_public_url(authenticators: Sequence[ConfiguredPlugin], receivers: Sequence[Receiver]) -> list[str]:
+    """The options by which people are sent to the console's URL."""
+    signing_in = [each.name for each in authenticators if getattr(each.plugin, "offers_sign_in", False)]
+    linking = [each.name for each in receivers if getattr(each.plugin, "needs_public_url", False)]
+    return [
+        *(f"[api.authenticators.{name}] client_secret_file" for name in signing_in),
+        *(f"[[notify]] {name}: people" for name in linking),
+    ]
 
 
 def _find_contradictions(

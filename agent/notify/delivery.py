@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 import aiohttp
 import structlog
@@ -30,11 +31,13 @@ from flettner.agent.audit.records import BrokenLineError, JournalRecord, parse_s
 from flettner.agent.domain.errors import JournalError, NoticeError
 from flettner.agent.domain.ports import Now
 from flettner.agent.domain.state import State
+from flettner.agent.notify.mail import send_mail
 from flettner.agent.notify.rules import (
     RECOVERIES,
     Notice,
     NoticeSeverity,
     Notifier,
+    OutgoingMail,
     OutgoingNotice,
     anchor_notice,
     notices_of_record,
@@ -181,6 +184,7 @@ class NoticeDelivery:
             title=mask(" ".join(notice.title.split()))[:LONGEST_TITLE],
             text=mask(notice.text)[:LONGEST_TEXT],
             link=f"{self.console}/#{notice.place}" if self.console else "",
+            decisions=f"{self.console}/v1/decisions/{quote(self.name)}" if self.console else "",
         )
 
     async def _send_with_retries(self, session: aiohttp.ClientSession, notice: Notice) -> None:
@@ -209,7 +213,9 @@ class NoticeDelivery:
     async def _send_once(self, session: aiohttp.ClientSession, notice: Notice) -> bool:
         """Send the notice; False if the receiver cannot use it. Raises NoticeError."""
         post = self.notifier.post(notice, self.now())
-        if post is not None:
+        if isinstance(post, OutgoingMail):
+            await asyncio.to_thread(send_mail, post, self.retry.timeout_s)
+        elif post is not None:
             await deliver(session, post)
         return post is not None
 

@@ -7,6 +7,7 @@ an on-call service opens and closes its own incident. See docs/notifications.md.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from email.message import EmailMessage
 from typing import Literal, Protocol, get_args
 
 from flettner.agent.domain.rollout import Canary, Rollout
@@ -83,6 +84,7 @@ class Notice:
     ends: bool = False  # the incident is resolved
     suggestion: str = ""  # its id, where a person can decide about it now
     digest: str = ""  # of that suggestion as it is shown
+    decisions: str = ""  # the URL of the receiver's decisions, if the console's is known
 
     @property
     def severity(self) -> NoticeSeverity:
@@ -98,10 +100,24 @@ class OutgoingNotice:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
+MailSecurity = Literal["starttls", "tls", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutgoingMail:
+    """Messages, each to one address, for an SMTP server. Neither login nor messages are ever logged."""
+
+    host: str
+    port: int
+    security: MailSecurity
+    login: tuple[str, str] | None = field(repr=False)
+    messages: tuple[EmailMessage, ...] = field(repr=False)
+
+
 class Notifier(Protocol):
     """A module `notifiers/NAME.py`: the request format of one kind of receiver."""
 
-    def post(self, notice: Notice, at: datetime) -> OutgoingNotice | None:
+    def post(self, notice: Notice, at: datetime) -> OutgoingNotice | OutgoingMail | None:
         """Build the request; None if this kind of receiver cannot use the notice.
 
         Secrets are read from their files each time. Raises NoticeError with the file that cannot be read.

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from flettner.agent.config.listen import Role
 from flettner.agent.notify.rules import Notice, Notifier
+from flettner.notifiers.mail import Mail
 from flettner.notifiers.slack import Slack
 from flettner.notifiers.teams import Teams
 from tests.support.fake_daemon_view import NOON
@@ -125,3 +126,39 @@ class TeamsService:
             "Authorization": f"HMAC {base64.b64encode(mac).decode()}",
         }
         return headers, body
+
+
+@dataclass
+class MailService:
+    """A button is pressed on the page to which a person's link leads."""
+
+    def notifier(self, here: Path, server: str = "127.0.0.1", **options: Any) -> Mail:  # noqa: ANN401
+        (here / "link.key").write_text(KEY)
+        return Mail(
+            **{
+                "server": server,
+                "sender": "flettner@example.org",
+                "tls": "none",
+                "people": {self.address(user): person for user, person in PEOPLE.items()},
+                "link_key_file": str(here / "link.key"),
+            }
+            | options
+        )
+
+    @staticmethod
+    def address(user: str) -> str:
+        return f"{user}@example.org"
+
+    def call(
+        self, verb: str, notice: Notice, *, user: str = "U0ALICE", at: datetime = NOON, key: str = KEY
+    ) -> SignedCall:
+        body = urlencode({"link": self.link(verb, notice, user=user, at=at, key=key)}).encode()
+        return {"Content-Type": "application/x-www-form-urlencoded"}, body
+
+    def link(
+        self, verb: str, notice: Notice, *, user: str = "U0ALICE", at: datetime = NOON, key: str = KEY
+    ) -> str:
+        sent_s = str(int(at.timestamp()))
+        signed = f"{verb} {self.address(user)} {notice.suggestion} {notice.digest} {sent_s}"
+        named = f"flettner mail link:{signed}".encode()
+        return f"{signed} {hmac.new(key.encode(), named, hashlib.sha256).hexdigest()}"

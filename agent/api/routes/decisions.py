@@ -1,21 +1,25 @@
 """Decisions that come from receivers of notices, such as a button in Slack, signed by the service."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import aiohttp
 import structlog
 from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field
 
 from flettner.agent.api.decision_sources import (
     SHORT_DIGEST,
     DecisionReply,
     DecisionSource,
     ForgedDecisionError,
+    LinkedDecisionSource,
     ReceivedDecision,
     SignedRequest,
 )
+from flettner.agent.api.html_pages import answer_page
 from flettner.agent.api.middleware import ACCESS_CONTROL, DECISIONS
 from flettner.agent.api.operations import Call, Operation
 from flettner.agent.api.problems import RequestRefusedError
@@ -30,6 +34,8 @@ from flettner.agent.notify.rules import OutgoingNotice, decided_notice, waiting_
 REMEMBERED = timedelta(days=2)  # longer than a signature may be old
 POST_WITHIN_S = 10.0
 OVER = ("expired", "not-open", "no-such-suggestion")  # kinds of refusals after which nothing can be decided
+ReadDecision = Callable[[datetime], ReceivedDecision]
+"""Raises as DecisionSource.read_decision."""
 log = structlog.get_logger(__name__)
 
 
@@ -72,17 +78,57 @@ async def _post(post: OutgoingNotice, receiver: str) -> None:
         log.warning("decision.message_not_changed", notifier=receiver, why=str(error))
 
 
+class LinkQuery(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    link: str = Field(default="", max_length=2000, description="as it was sent to a person")
+
+
+async def _show(call: Call) -> web.Response:
+    """The page of a link, which decides nothing and uses up nothing: programs that scan mails open links."""
+    delivery, source = _find_source(call)
+    if not isinstance(source, LinkedDecisionSource):
+        raise _forged(call, "a link of a receiver that sends none")
+    link = call.parsed_as(LinkQuery).link
+    return await _answer(call, delivery, source, lambda at: source.read_link(link, at))
+
+
 async def _receive(call: Call) -> web.Response:
+    headers, body = call.request.headers, await read_body(call.request)
+    delivery, source = _find_source(call)
+    return await _answer(
+        call,
+        delivery,
+        source,
+        lambda at: source.read_decision(SignedRequest(headers=headers, body=body, at=at)),
+    )
+
+
+def _find_source(call: Call) -> tuple[NoticeDelivery, DecisionSource]:
     delivery = call.daemon.receivers().get(call.part("receiver"))
     source: object = delivery.notifier if delivery is not None else None
-    received = call.request.app[RECEIVED]
-    request = SignedRequest(
-        headers=call.request.headers, body=await read_body(call.request), at=received.now()
-    )
     if delivery is None or not isinstance(source, DecisionSource) or not source.takes_decisions:
         raise _forged(call, "a decision for a receiver that takes none")
+    return delivery, source
+
+
+async def _answer(
+    call: Call, delivery: NoticeDelivery, source: DecisionSource, read: ReadDecision
+) -> web.Response:
     try:
-        decision = source.read_decision(request)
+        return await _take(call, delivery, source, read)
+    except RequestRefusedError as refusal:
+        if not isinstance(source, LinkedDecisionSource):
+            raise
+        return answer_page("Not decided", refusal.problem.detail, status=refusal.problem.status)
+
+
+async def _take(
+    call: Call, delivery: NoticeDelivery, source: DecisionSource, read: ReadDecision
+) -> web.Response:
+    received = call.request.app[RECEIVED]
+    try:
+        decision = read(received.now())
     except ForgedDecisionError as error:
         raise _forged(call, f"a decision by {delivery.name}: {error}") from None
     except NoticeError as error:
@@ -93,7 +139,7 @@ async def _receive(call: Call) -> web.Response:
     answer = source.answer(decision, await _decide(call, delivery, decision))
     if answer.post is not None:
         received.post(answer.post, delivery.name)
-    return web.Response(body=answer.body, content_type=answer.media)
+    return web.Response(body=answer.body, content_type=answer.media, headers=answer.headers)
 
 
 def _forged(call: Call, why: str) -> RequestRefusedError:
@@ -161,6 +207,22 @@ def _outcome(call: Call, delivery: NoticeDelivery, suggestion: Suggestion) -> st
 
 
 OPERATIONS = (
+    Operation(
+        name="showDecision",
+        method="GET",
+        path=f"{DECISIONS}{{receiver}}",
+        role=None,
+        summary="The page on which a person decides, to whom a receiver of notices sent a link",
+        handler=_show,
+        response=str,
+        media="text/html",
+        query=LinkQuery,
+        errors={
+            400: "The address is longer than 8 KiB.",
+            401: "The link is not signed by flettner, or is too old.",
+            503: "It cannot be checked now.",
+        },
+    ),
     Operation(
         name="receiveDecision",
         method="POST",

@@ -110,7 +110,7 @@ MEANINGS = {
     "targets.git.token_file": "a file with the token of the forge, for its API and for git over HTTPS",
     "targets.git.people": "who approves by merging, by their login: name in the audit, and role",
     "policies": "a policy by name: a table of options, or `false` to turn it off: [rules](rules.md)",
-    "notify.kind": "`webhook`, `slack` (and Mattermost), `teams`, `pagerduty`, `alertmanager`",
+    "notify.kind": "`webhook`, `slack` (and Mattermost), `teams`, `mail`, `pagerduty`, `alertmanager`",
     "notify.name": "for the log and `flettner notify test`; default: the kind",
     "notify.severity": "the lowest severity to send",
 }

@@ -46,6 +46,7 @@ LET_IN: Mapping[str, int] = {
     "showSuggestion": 404,
     "approveSuggestion": 404,
     "denySuggestion": 404,
+    "showDecision": 401,
     "receiveDecision": 401,
     "listRollouts": 200,
     "showRollout": 404,

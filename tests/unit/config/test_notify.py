@@ -123,3 +123,22 @@ def test_rejects_a_public_url_that_cannot_start_links(url: str) -> None:
     (message,) = errors(f'[api]\npublic_url = "{url}"')
 
     assert message.startswith("[api] public_url: ")
+
+
+MAIL = """
+[[notify]]
+kind = "mail"
+server = "smtp.example.org"
+sender = "flettner@example.org"
+to = ["ops@example.org"]
+"""
+LINKS = 'people = { "ann@example.org" = ["ann", "operator"] }\nlink_key_file = "link.key"\n'
+
+
+def test_links_in_mails_need_an_address_of_the_console() -> None:
+    assert parsed(MAIL).notify[0].name == "mail"
+    assert errors(MAIL + LINKS) == [
+        "[api] public_url: is required with [[notify]] mail: people, which sends people there"
+    ]
+    api = '[api]\npublic_url = "https://flettner.example.org"\nhosts = ["flettner.example.org"]\n'
+    assert parsed(f"{MAIL}{LINKS}{api}").notify[0].plugin.takes_decisions  # type: ignore[attr-defined]

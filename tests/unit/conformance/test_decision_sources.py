@@ -17,10 +17,20 @@ from flettner.agent.domain.suggestion import Suggestion, Suggestions
 from flettner.agent.machine.guard import PERSON
 from flettner.agent.notify.delivery import NoticeDelivery
 from flettner.agent.notify.rules import Notice, Notifier, waiting_notice
-from tests.support.decision_services import DecisionService, SignedCall, SlackService, TeamsService
+from tests.support.decision_services import (
+    DecisionService,
+    MailService,
+    SignedCall,
+    SlackService,
+    TeamsService,
+)
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 
-SERVICES: dict[str, DecisionService] = {"slack": SlackService(), "teams": TeamsService()}
+SERVICES: dict[str, DecisionService] = {
+    "slack": SlackService(),
+    "teams": TeamsService(),
+    "mail": MailService(),
+}
 
 
 def deliver_by(notifier: Notifier, home: Path) -> NoticeDelivery:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flettner.agent.domain.errors import ConfigError, NoticeError
-from flettner.agent.notify.rules import Notice, Notifier
+from flettner.agent.notify.rules import Notice, Notifier, OutgoingNotice
 from flettner.agent.plugins.loader import build_plugin, list_plugins
 from flettner.notifiers.webhook import sign
 
@@ -51,9 +51,15 @@ def files(tmp_path: Path) -> Path:
 
 
 def made(kind: str, files: Path) -> Notifier:
-    given = {
+    given: Any = {
         "webhook": {"secret_file": str(files / "secret"), "url_file": str(files / "url")},
         "pagerduty": {"key_file": str(files / "secret")},
+        "mail": {
+            "server": "smtp.example.org",
+            "sender": "flettner@example.org",
+            "people": {"ann@example.org": ("ann", "operator")},
+            "link_key_file": str(files / "secret"),
+        },
     }.get(kind, {"url_file": str(files / "url")})
     notifier: Any = build_plugin("notifiers", kind, given)
     return notifier  # type: ignore[no-any-return]
@@ -61,13 +67,13 @@ def made(kind: str, files: Path) -> Notifier:
 
 def sent(kind: str, notice: Notice, files: Path) -> Any:  # noqa: ANN401 - any JSON
     post = made(kind, files).post(notice, AT)
-    return None if post is None else json.loads(post.body)
+    return json.loads(post.body) if isinstance(post, OutgoingNotice) else post
 
 
 def test_a_webhook_can_verify_sender_and_time(files: Path) -> None:
     post = made("webhook", files).post(LOST, AT)
 
-    assert post is not None
+    assert isinstance(post, OutgoingNotice)
     assert post.url == "https://hooks.example.org/PLANTED"
     stamp = post.headers["Flettner-Timestamp"]
     assert post.headers["Flettner-Signature"] == f"v1={sign('PLANTED', stamp, post.body)}"
@@ -95,7 +101,7 @@ def test_the_documented_signature_check_works(files: Path) -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
     at = datetime.now(UTC)  # noqa: TID251 - the documented check compares with the clock
     post = made("webhook", files).post(LOST, at)
-    assert post is not None
+    assert isinstance(post, OutgoingNotice)
     had: dict[str, Any] = {
         "hmac": hmac,
         "hashlib": hashlib,
