@@ -54,11 +54,17 @@ class SlackService:
     ) -> SignedCall:
         named = f"flettner button:{notice.suggestion}:{notice.digest}".encode()
         signed = hmac.new(self.button_key.encode(), named, hashlib.sha256).hexdigest()
+        return self.press(verb, f"{notice.suggestion} {notice.digest} {signed}", user, at, key)
+
+    def press(
+        self, verb: str, value: str, user: str = "U0ALICE", at: datetime = NOON, key: str = KEY
+    ) -> SignedCall:
+        """`value`: of the button in the message."""
         button = {
             "type": "button",
             "action_id": f"flettner_{verb}",
             "block_id": "x1",
-            "value": f"{notice.suggestion} {notice.digest} {signed}",
+            "value": value,
             "action_ts": f"{at.timestamp():f}",
         }
         payload = {
