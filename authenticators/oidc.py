@@ -9,6 +9,7 @@ that flow for requests and httpx only, a second HTTP client for one POST; PyJWT 
 import asyncio
 import base64
 import hmac
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,7 @@ KEYS_LAST_S: Final = 3600.0  # after which they are read again: a withdrawn key 
 ASKS_AGAIN_S: Final = 30.0  # at most, for a key that nobody published
 LONGEST_SECRET: Final = 4096
 LONGEST_SESSION_H: Final = 24
+_ERROR: Final = re.compile(r"[a-z_]{1,60}")  # RFC 6749 (5.2)
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -194,7 +196,8 @@ class _Provider:
             raise ReviewError(f"{self._issuer} gives no tokens: {type(error).__name__}") from error
         token = document.get("id_token") if isinstance(document, dict) else None
         if status in {400, 401, 403}:
-            raise SignInError("the provider refused the code")
+            code = str(document.get("error")) if isinstance(document, dict) else ""
+            raise SignInError(f"the provider refused the code ({code if _ERROR.fullmatch(code) else status})")
         if status != 200 or not isinstance(token, str) or len(token) > LONGEST_TOKEN:  # noqa: PLR2004 - OK
             raise ReviewError(f"{self._issuer} answered {status} without an ID token")
         return token

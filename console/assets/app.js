@@ -70,7 +70,7 @@ function signIn(refusal, why = refusal.message) {
   const problem = el("p", { class: "problem", id: "token-why", role: "alert" }, why);
   const form = el("form", { class: "signin" },
     el("h1", { tabindex: "-1" }, "Sign in"),
-    refusal.provider && el("p", el("a", { class: "button primary", id: "provider", href: `/v1/sign-in?to=${encodeURIComponent(location.hash.slice(1) || "/")}` }, `Sign in with ${refusal.provider}`)),
+    refusal.provider && el("p", el("a", { class: "button primary", id: "provider", href: `/v1/sign-in?to=${encodeURIComponent(location.hash.slice(1, 301) || "/")}` }, `Sign in with ${refusal.provider}`)),
     el("label", { for: "token" }, "Token"), field, problem,
     el("button", { type: "submit", class: "primary" }, "Sign in"),
     el("p", { class: "muted" }, "An admin creates one on the daemon's host: ", el("code", "flettner token new --tokens-file FILE --role operator --name YOU"),

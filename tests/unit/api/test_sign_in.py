@@ -399,6 +399,12 @@ async def test_a_client_that_sends_its_secret_in_the_body_is_accepted(site: Site
     assert (await browser.sign_in()).status == 303
 
 
+async def test_a_wrong_secret_is_named(site: Site, browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "client.secret").write_text("wrong")
+
+    await refused(site, await browser.sign_in(), "the provider refused the code (invalid_client)", browser)
+
+
 async def test_attempts_and_sessions_take_bounded_memory(
     site: Site, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
