@@ -29,7 +29,7 @@ def release(checkout: Path) -> "subprocess.CompletedProcess[str]":
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "DPKG_DEB_COMPRESSOR_TYPE": "none"},
+        env={**os.environ, "DPKG_DEB_COMPRESSOR_TYPE": "none", "RPM_PAYLOAD": "w.ufdio"},
     )
 
 
@@ -58,6 +58,9 @@ def test_a_release_has_packages_sums_and_the_contents(checkout: Path) -> None:
     assert sums == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
     assert {name.rsplit("_", 1)[0] for name in files if name.endswith(".deb")} == {
         f"flettner_0.1.0+python{python}" for python in ("3.11", "3.12", "3.13")
+    }
+    assert {name.rsplit("-", 1)[0] for name in files if name.endswith(".rpm")} == {
+        f"flettner-0.1.0+python{python}" for python in ("3.12", "3.13")
     }
     assert {"flettner-0.1.0.tar.gz", "flettner-0.1.0-py3-none-any.whl"} < set(files)
     contents = json.loads(files["flettner-0.1.0.cdx.json"].read_text())
