@@ -27,6 +27,7 @@ from flettner.vllm_facts.sizing.parallel_layouts import (
     WIDEST,
     describe_idle_gpus,
     exceeds_host,
+    fills_pipeline,
     is_pcie_only,
     is_single_host,
     is_small,
@@ -208,6 +209,12 @@ def _check_pipeline(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+_PIPELINE = (
+    "a pipeline (--pipeline-parallel-size) if many requests run at once, which --concurrency or --profile "
+    "batch says; for few, tensor parallelism is faster. Else GPUs with NVLink, or quantised weights on fewer"
+)
+
+
 def _check_links(config: ServeConfig) -> Iterable[Finding]:
     now, plan = layout(config), plan_layout(config)
     if not _is_slow_link(config, now) or why_indivisible(config.model, now.tp) or exceeds_host(config):
@@ -220,8 +227,8 @@ def _check_links(config: ServeConfig) -> Iterable[Finding]:
     if plan and fewer:
         free = describe_idle_gpus(config, plan.layout)
         expects = f"less exchange between GPUs, or none: {_describe_engines(plan.layout)}{free}"
-    elif to and is_sparse(config):
-        to, expects = {}, "a pipeline if many requests run at once; for few, tensor parallelism is faster"
+    elif is_sparse(config) or not fills_pipeline(config, now.tp):
+        to, expects = {}, _PIPELINE
     elif to and plan:
         expects = "higher throughput: stages of a pipeline exchange far less than tensor parallel GPUs"
         expects += describe_idle_gpus(config, plan.layout)

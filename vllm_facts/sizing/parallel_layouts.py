@@ -288,14 +288,14 @@ def _narrow_layout(config: ServeConfig, start: Layout) -> ParallelPlan | None:
         return shorter
     pipeline = replace(start, tp=1, pp=engine)
     wide = slow and start.tp > PAIR and is_single_host(config)
-    if wide and not _is_latency_bound(config, engine) and _holds_pipeline(config, pipeline):
+    if wide and fills_pipeline(config, engine) and _holds_pipeline(config, pipeline):
         return ParallelPlan(layout=pipeline)
     return None
 
 
-def _is_latency_bound(config: ServeConfig, stages: int) -> bool:
-    """Whether latency matters more than throughput, or too few requests keep all stages busy."""
-    return config.profile == "chat" or (config.concurrency is not None and config.concurrency <= stages)
+def fills_pipeline(config: ServeConfig, stages: int) -> bool:
+    """Whether the known load keeps all stages busy: a single request takes longer with a pipeline."""
+    return is_busy(config) or (config.profile != "chat" and (config.concurrency or 0) > stages)
 
 
 def _plan_single_gpu(config: ServeConfig, start: Layout) -> ParallelPlan | None:
