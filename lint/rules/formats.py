@@ -12,6 +12,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     has_any,
     invalid_flags_finding,
     is_at_least,
+    is_older_than,
     text_of,
 )
 from flettner.vllm_facts.weight_formats import SIXTEEN_BIT
@@ -27,6 +28,11 @@ PLUGINS = {
 
 FAMILIES = ({"awq", "auto_awq", "awq_marlin"}, {"gptq", "auto_gptq", "gptq_marlin"}, {"fp8"})
 _CHECKPOINTS = FAMILIES[0] | FAMILIES[1]
+_OF_MISTRAL = re.compile(
+    r"mistralai/(?:Pixtral|Magistral|Devstral|Voxtral|Ministral|Mistral-Small-3\.[12]|Mistral-Large-3)"
+)
+_FORMAT_FLAGS = ("tokenizer_mode", "config_format", "load_format")
+_FINDS_MISTRAL_FILES = (0, 11)  # not earlier: 0.10 reads them with the flags only
 _GGUF, _BNB = re.compile(r"\.gguf$|gguf(:[\w.-]+)?$"), re.compile(r"\bbnb\b")
 
 
@@ -113,6 +119,22 @@ def _check_unquantized(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_mistral_format(config: ServeConfig) -> Iterable[Finding]:
+    """VLLM finds Mistral's own files by itself in later releases."""
+    name = text_of(config, "model")
+    given = [knob for knob in _FORMAT_FLAGS if config.setting.get(knob) not in (None, "auto")]
+    if not _OF_MISTRAL.match(name) or given or not is_older_than(config, _FINDS_MISTRAL_FILES):
+        return
+    yield invalid_flags_finding(
+        f"{name} is in Mistral's own format, which vLLM {config.version} reads only where flags say so",
+        dict.fromkeys(_FORMAT_FLAGS, "mistral"),
+        source="https://docs.mistral.ai/deployment/self-deployment/vllm/; vllm-project/vllm#15027",
+        severity="warning",
+        expects="the files of its model card are read (params.json, tekken.json): prompts and tool calls "
+        "are encoded as it was trained",
+    )
+
+
 _HAS_METHOD = has_any("quantization")
 
 _VERIFIED = "vllm/config/model.py: _verify_quantization"
@@ -131,6 +153,15 @@ LINTS = (
         reports="GGUF and bitsandbytes weights, which vLLM calls under-optimised",
         source=QUANTIZATION,
         evidence_for="no public measurement that compares them in one release",
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_mistral_format,
+        reports="models in Mistral's own format that an early release reads only with flags",
+        source="https://docs.mistral.ai/deployment/self-deployment/vllm/",
+        needs=Needs(
+            facts=("version",), applies=lambda config: bool(_OF_MISTRAL.match(text_of(config, "model")))
+        ),
     ),
     DeploymentCheck(
         rules=("V1",),

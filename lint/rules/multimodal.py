@@ -1,13 +1,20 @@
-"""The memory that a start takes for images and videos: rule L1."""
+"""The memory and the tokens of a step that images and videos take: rule L1."""
 
 from collections.abc import Iterable
 
 from flettner.vllm_facts.defaults import BIG_GIB
 from flettner.vllm_facts.references import CONSERVING_MEMORY
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, json_entries
+from flettner.vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    effective_batched_tokens,
+    is_at_least,
+    json_entries,
+    text_of,
+)
+from flettner.vllm_facts.values import Value
 
-LIMIT = "limit_mm_per_prompt"
+LIMIT, BUDGET = "limit_mm_per_prompt", "max_num_batched_tokens"
 WITH_VIDEO = frozenset(
     {
         "Ernie4_5_VLMoeForConditionalGeneration",
@@ -56,7 +63,56 @@ def _check_video(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+_WHOLE_ITEMS = {"Gemma4ForConditionalGeneration": (282, 2496)}
+"""Tokens of the largest image and of the largest video of models that read an item in one step only."""
+
+_RAISED_SINCE = (0, 22)  # the default makes room for an item: vllm-project/vllm#43051
+
+
+def _check_whole_items(config: ServeConfig) -> Iterable[Finding]:
+    setting, model = config.setting, config.model
+    image, video = _WHOLE_ITEMS.get(model.architecture if model else "", (0, 0))
+    limits = {**json_entries(config, LIMIT), **_dotted_limits(config)}
+    excluded = {name for name, most in limits.items() if most == 0}
+    needed = 0 if "image" in excluded else image
+    needed = needed if "video" in excluded else video
+    budget, given = effective_batched_tokens(config), setting.get(BUDGET) is not None
+    started = config.start is not None and config.start.passed_flags
+    raised = not given and (not config.version or is_at_least(config, _RAISED_SINCE))
+    if setting.get("language_model_only") is True or raised or started or not budget or budget >= needed:
+        return
+    yield Finding(
+        rule="L1",
+        klass="gated",
+        severity="error",
+        why=(
+            f"{text_of(config, 'model')} reads an image or a video in one step, and the largest takes "
+            f"{needed:,} tokens: with max_num_batched_tokens {budget:,}{'' if given else ' (the default)'} "
+            "the server does not start"
+        ),
+        to={BUDGET: 1 << (needed - 1).bit_length()},
+        expects="it starts; or with --limit-mm-per-prompt where no request has a video",
+        risks="more memory for activations",
+        evidence={"tokens_per_item": needed, BUDGET: budget},
+    )
+
+
+def _dotted_limits(config: ServeConfig) -> dict[str, Value]:
+    """`--limit-mm-per-prompt.video 0`"""
+    start = f"{LIMIT}."
+    return {
+        knob.removeprefix(start): value for knob, value in config.setting.items() if knob.startswith(start)
+    }
+
+
 LINTS = (
+    DeploymentCheck(
+        rules=("L1",),
+        find=_check_whole_items,
+        reports="a step that holds no whole image or video, for models that read one in a piece (Gemma 4)",
+        source="vllm/v1/core/encoder_cache_manager.py: compute_mm_encoder_budget; vllm-project/vllm#42687",
+        needs=Needs(facts=("model",)),
+    ),
     DeploymentCheck(
         rules=("L1",),
         find=_check_video,
