@@ -9,8 +9,10 @@ from functools import cache
 from flettner.vllm_facts.fact_tables import FOLDER
 from flettner.vllm_facts.flag_table import SEVERAL
 from flettner.vllm_facts.knobs import KNOBS
+from flettner.vllm_facts.model_parsers import find_family
 from flettner.vllm_facts.releases.history import describe_value, values_in
 from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import text_of
 from flettner.vllm_facts.values import Knob, Value
 
 _FACTORS = {"k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
@@ -80,6 +82,10 @@ def find_meant_value(config: ServeConfig, knob: Knob, value: Value) -> Value:
         return _meant_number(knob, value)
     choices = _choices(config, knob)
     meant = _synonyms().get(knob, {}).get(str(value).lower(), "")
+    if knob in _PARSERS and describe_value(knob, str(value)) == "":
+        family = find_family(text_of(config, "model"))
+        named = family.parsers(knob, config.version) if family else ()
+        return named[0] if named else meant if meant in choices else None
     same = [choice for choice in choices if plain_name(choice) == plain_name(str(value))]
     return meant if meant in choices else same[0] if len(same) == 1 else None
 

@@ -1,13 +1,15 @@
-"""Flags that no release of vLLM has: rule V1.
+"""Flags and variables that no release of vLLM has: rule V1.
 
 A flag is replaced only where its meaning is known: by the table of what people mean, or as a misspelling. Any
 other is an error with the nearest names as a question: without it the server would do something else.
 """
 
+import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 
 from flettner.lint.rules.flag_values import find_meant_value, find_misfit
-from flettner.vllm_facts.deprecated_flags import RENAMED
+from flettner.vllm_facts.deprecated_flags import ENVIRONMENT, RENAMED
 from flettner.vllm_facts.flag_parser import GLUED, STRAY, UNNAMED_MODEL
 from flettner.vllm_facts.flag_table import SHORT, is_switch
 from flettner.vllm_facts.knobs import FLAGS, KNOBS
@@ -23,6 +25,9 @@ from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, invalid_flags_finding, is_omni
 from flettner.vllm_facts.values import Knob, Value, is_same, spell_flag
 
+_OF_VLLM = re.compile(r"VLLM_(?!(?:ASCEND|HPU|GAUDI|OMNI|NEURON|SPYRE|TPU|METAL|MLX|RBLN)_)[A-Z]")
+_ALIKE = 0.75  # of 1
+_WRITE = "write the flag that is meant, or leave it out"
 PARSER = "vllm/utils/argparse_utils.py: FlexibleArgumentParser (exit code 2)"
 
 
@@ -55,7 +60,7 @@ def _unknown_flag_finding(config: ServeConfig, knob: Knob) -> Finding:
         f"{spell_flag(name)} is no flag of vLLM {releases}{_ask(config, name)}",
         {knob: None, **to} if to is not None else {},
         severity="warning" if config.version and not is_covered(config.version) else "error",
-        expects="" if to is not None else _how(name) or "write the flag that is meant, or leave it out",
+        expects=_how(name) if to == {} else "" if to else _how(name) or _WRITE,
     )
 
 
@@ -101,6 +106,8 @@ def _fit(config: ServeConfig, flag: Knob, value: Value) -> dict[Knob, Value] | N
 def _ask(config: ServeConfig, name: str) -> str:
     table = meant_flags()
     spelled = name if name in table else _find_spelled(name)
+    if spelled is not None and spelled in table and table[spelled].needless:
+        return ""
     if spelled is not None:
         near = [table[spelled].by if spelled in table else spelled]
     else:
@@ -125,6 +132,29 @@ def _how(name: str) -> str:
     return meant.how if meant else ""
 
 
+def _check_unknown_variables(config: ServeConfig) -> Iterable[Finding]:
+    """Names as of vLLM's own variables that it does not read, apart from those of its plugins."""
+    if config.version and not is_covered(config.version):
+        return
+    known = read_history().variables
+    for name in sorted(config.env):
+        if name in known or name in ENVIRONMENT or not _OF_VLLM.match(name):
+            continue
+        near = get_close_matches(name, known, n=2, cutoff=_ALIKE)
+        yield Finding(
+            rule="V1",
+            why=f"no release of vLLM {describe_range()} reads {name}: it has no effect",
+            expects=f"is {' or '.join(near)} meant?"
+            if near
+            else "take it out, unless a plugin or a script reads it",
+            risks="none",
+        )
+
+
+def _sets_variables(config: ServeConfig) -> bool:
+    return any(map(_OF_VLLM.match, config.env))
+
+
 LINTS = (
     DeploymentCheck(
         rules=("V1",),
@@ -132,5 +162,12 @@ LINTS = (
         reports="flags that no release has: misspelled ones, and those of other servers, with what they mean",
         source=PARSER,
         needs=Needs(facts=("flags",)),
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_unknown_variables,
+        reports="variables that no release reads",
+        source="vllm/envs.py: 'Unknown vLLM environment variable detected'",
+        needs=Needs(applies=_sets_variables),
     ),
 )
