@@ -70,7 +70,11 @@ _UNCOUNTED = r"graph memory profiling is disabled.{0,400}?from (\d?\.?\d+) to (\
 _FREE = r"Free memory on device\D*\d* ?\((\d+\.?\d*)/(\d+\.?\d*) GiB\) on startup"
 _SHARE = r"'gpu_memory_utilization': (\d?\.\d+)|GPU memory utilization \((\d?\.\d+),"
 _CAPACITY = rf"total capac\w+ of {_SIZE}|{_SIZE} total capacity"
-_LOADED = r"KV cache specs|KV cache size:|Mamba cache blocks|Application startup complete|Avg generation"
+_LOADED = (
+    r"KV cache specs|KV cache size:|Mamba cache blocks|Application startup complete|Avg generation"
+    r"|compilation during inference|RPC call to (?:execute_model|sample_tokens) timed out"
+    r"|SpecDecoding metrics"
+)
 _FAILED = rf"Tried to allocate {_SIZE}"
 _LEFT = rf"{_SIZE} (?:is )?free"
 _OWN = rf"this process has {_SIZE} memory in use"

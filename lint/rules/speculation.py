@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from flettner.lint.recogniser import recogniser
+from flettner.vllm_facts.catalogue.facts import release_of
 from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
@@ -21,15 +22,16 @@ _REJECTED = 5.0  # percent: below it not even a cheap draft pays, and most often
 _ENOUGH = 200  # drafted tokens of one line
 _PARALLEL = frozenset({"dspark", "dflash"})  # their drafts look at all drafted tokens at once
 _BLACKWELL = frozenset({(10, 0), (10, 3)})  # a GB10 (12.1) serves DFlash so: aeon-7/vllm-ultimate-dgx-spark#9
+_FIRST_PARALLEL = (0, 20)  # none of its backends has both: vllm-project/vllm#41559
 _OWN_CACHE_SINCE = (0, 26)  # speculative_config.kv_cache_dtype
-_FLAGS = ("speculative_config", "spec_method", "spec_model", "spec_tokens")
+SPECULATION = ("speculative_config", "spec_method", "spec_model", "spec_tokens")
 
 
 def _rejected_drafts(match: re.Match[str], config: ServeConfig) -> Finding | None:
     accepted = float(match["accepted"])
     if accepted >= _REJECTED or int(match["drafted"]) < _ENOUGH:
         return None
-    given = [knob for knob in config.setting if knob.partition(".")[0] in _FLAGS]
+    given = [knob for knob in config.setting if knob.partition(".")[0] in SPECULATION]
     if not given:
         return None  # switched off since: the log is of another start
     method = speculation_method(config)
@@ -64,21 +66,25 @@ def _check_draft_cache(config: ServeConfig) -> Iterable[Finding]:
     draft = text_of(config, "spec_model") or str(json_entry(config, "speculative_config", "model") or "")
     if (
         not drafts_in_parallel(config)
-        or not cache.startswith("fp8")
+        or not cache.startswith(("fp8", "turboquant"))
         or draft in ("", config.setting.get("model"))
     ):
         return
     if json_entry(config, "speculative_config", "kv_cache_dtype") is not None:
         return
     capability = config.card.capability if config.card else None
+    if config.start is not None and config.start.loaded:
+        return  # the log knows better
     latent = cache == "fp8_ds_mla" or (config.model is not None and config.model.mla)
-    if not latent and capability not in _BLACKWELL:
+    early = release_of(config.version) == _FIRST_PARALLEL
+    if not latent and not early and capability not in _BLACKWELL:
         return
-    named = "is made for latent attention" if latent else "is read by causal attention only on this GPU"
+    where = f"with vLLM {config.version}" if early else "on this GPU"
+    named = "is made for latent attention" if latent else f"is read by causal attention only {where}"
     yield Finding(
         rule="H1",
         klass="gated",
-        severity="warning",
+        severity="error" if early else "warning",
         why=(
             f"the {method} draft inherits --kv-cache-dtype {cache}, which {named}: it finds no attention "
             "backend, and the server does not start"
@@ -106,7 +112,7 @@ LINTS = (
         rules=("H1",),
         find=_check_draft_cache,
         reports="a KV cache in fp8 that the draft model of DFlash or DSpark cannot have",
-        source="vllm-project/vllm#48787 (Blackwell); vllm-project/vllm#48380; vllm-project/vllm#48406",
+        source="vllm-project/vllm#48787 (Blackwell); vllm-project/vllm#41559 (0.20); vllm-project/vllm#48380",
         needs=Needs(for_change=("version",), applies=drafts_in_parallel),
     ),
     recogniser(

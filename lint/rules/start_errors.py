@@ -7,7 +7,7 @@ import re
 
 from flettner.lint.recogniser import recogniser
 from flettner.lint.rules.known_errors import AT_START, check_known_errors
-from flettner.lint.rules.speculation import drafts_in_parallel, own_cache
+from flettner.lint.rules.speculation import SPECULATION, drafts_in_parallel, own_cache
 from flettner.lint.rules.unknown_flags import is_unknown
 from flettner.vllm_facts.deprecated_flags import RENAMED
 from flettner.vllm_facts.references import DOCS, OPTIMIZATION
@@ -53,8 +53,8 @@ def _heads(match: re.Match[str], config: ServeConfig) -> Finding | None:
 def _expert_blocks(match: re.Match[str], config: ServeConfig) -> Finding | None:
     if config.setting.get("enable_expert_parallel") is True:
         return None  # whole experts: the line is of another start
-    if config.model and config.model.weight_block and config.model.moe_intermediate:
-        return None  # the flag rule reports it
+    if config.version and config.model and config.model.weight_block and config.model.moe_intermediate:
+        return None  # the flag rule reports it, which needs the release
     return _start_error(
         "V1",
         f"it did not start: {match['size']} columns of an expert on each GPU are no multiple of the "
@@ -120,10 +120,19 @@ def _no_backend(match: re.Match[str], config: ServeConfig) -> Finding:
     of_cache = ["kv_cache_dtype not supported"]
     nearest = min(lacks, key=lambda name: (lacks[name] != of_cache, len(lacks[name])), default="")
     to: dict[Knob, Value] = {}
+    of_draft = "use_non_causal=True" in match[0] and drafts_in_parallel(config)
+    if of_draft and lacks.get(nearest) != of_cache:
+        return _start_error(
+            "H1",
+            "it did not start: no attention backend on this GPU computes the drafts, which look at all "
+            "drafted tokens at once (non-causal attention)",
+            dict.fromkeys(knob for knob in config.setting if knob.partition(".")[0] in SPECULATION),
+            "it starts without drafts; MTP, EAGLE and n-grams need causal attention only",
+        )
     if lacks.get(nearest) == of_cache and cache is not None and cache[1] != "auto":
         to = {"kv_cache_dtype": None if config.setting.get("kv_cache_dtype") else "bfloat16"}
-        if "use_non_causal=True" in match[0] and drafts_in_parallel(config):
-            to = dict(own_cache(config))  # it is the draft's
+        if of_draft:
+            to = dict(own_cache(config))
     lack = f": {nearest} lacks the least ({', '.join(lacks[nearest])})" if nearest else ""
     return _start_error(
         "H1",

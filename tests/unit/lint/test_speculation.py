@@ -86,6 +86,8 @@ OWN = "speculative_config.kv_cache_dtype"
         (f"--kv-cache-dtype fp8 {DSPARK}", "0.25.0", [set()]),  # the release has no such key
         (f"--kv-cache-dtype fp8 {DSPARK} --speculative-config.kv_cache_dtype bfloat16", "0.27.0", []),
         ("--kv-cache-dtype fp8 --spec-method dspark --spec-model m --spec-tokens 7", "0.27.0", []),  # its own
+        (f"--kv-cache-dtype turboquant_k8v4 {DFLASH}", "0.20.0", [set()]),  # on any GPU
+        (f"--kv-cache-dtype bfloat16 {DFLASH}", "0.20.0", []),
         (DSPARK, "0.27.0", []),
         ("--kv-cache-dtype fp8 --spec-method mtp --spec-tokens 3", "0.27.0", []),
     ],
@@ -112,3 +114,23 @@ def test_a_draft_without_a_backend_in_the_log_gets_a_cache_of_its_own_not_its_ta
     (finding,) = findings(start_errors.LINTS, config)
 
     assert dict(finding.to) == {OWN: "bfloat16"}
+
+
+def test_drafts_for_which_no_backend_is_left_are_given_up() -> None:
+    line = (
+        "ValueError: No valid attention backend found for cuda with AttentionSelectorConfig(head_size=256, "
+        "kv_cache_dtype=auto, use_non_causal=True). Reasons: {FLASH_ATTN: [head_size not supported], "
+        "TRITON_ATTN: [non-causal attention not supported]}."
+    )
+    config = case(f"vllm serve m {DFLASH}", log=(line,), version="0.20.0")
+
+    (finding,) = findings(start_errors.LINTS, config)
+
+    assert dict(finding.to) == {"speculative_config": None}
+
+
+def test_a_log_of_a_server_that_ran_refutes_that_its_draft_has_no_backend() -> None:
+    line = "(EngineCore pid=9) ERROR TimeoutError: RPC call to sample_tokens timed out."
+    config = case(f"vllm serve m --kv-cache-dtype fp8 {DSPARK}", card=find_gpu("B300"), log=(line,))
+
+    assert not findings(speculation.LINTS, config)
