@@ -72,8 +72,9 @@ def _check_entry(config: ServeConfig) -> Iterable[Finding]:
         yield invalid_flags_finding(
             config.entry_fault,
             {},
-            expects="it starts with the shell as the entrypoint: `--entrypoint bash` before the image, "
-            "`entrypoint:` in compose, `command:` in Kubernetes; or with the model and the flags alone",
+            expects="it starts with each word an item of its own; with the shell as the entrypoint "
+            "(`--entrypoint bash` before the image, `entrypoint:` in compose, `command:` in Kubernetes); or "
+            "with the model and the flags alone",
         )
 
 

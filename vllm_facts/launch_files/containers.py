@@ -42,6 +42,11 @@ def read_container(
         launches = [Launch(name="", start=start, words=(Word(text="vllm"), *own))]
     elif not entry and "vllm" in image.rpartition("/")[2] and _are_server_flags(own):
         launches = [Launch(name="", start=start, words=(Word(text="vllm"), Word(text="serve"), *own))]
+    elif entry and " " in entry[0].text and (commands := split_commands(entry[0].text)):
+        parts = without_places((*commands[0], *entry[1:]))
+        fault = f"`{parts[0].text} …` is one word with spaces: no program of the container has that name"
+        launches = read_container(text, image, parts, own, start)
+        launches = [replace(launch, entry_fault=fault) for launch in launches]
     elif is_vllm_image(image):
         problem = f"{program} starts the server, and its flags are unknown"
         launches = [Launch(name="", start=start, problem=problem)]

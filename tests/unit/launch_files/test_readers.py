@@ -457,6 +457,16 @@ def test_a_shells_words_for_an_image_that_starts_the_server_are_a_fault() -> Non
     assert "takes '/bin/sh' as the model" in launch.entry_fault
 
 
+def test_a_command_in_one_word_is_read_and_is_a_fault() -> None:
+    word = "python3 -m vllm.entrypoints.openai.api_server --port 8080 --model org/m"
+    text = f'kind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai:v0.9.2\n    command: ["{word}"]\n'
+
+    (launch,) = read_launches("pod.yaml", text)
+
+    assert [each.text for each in launch.words] == word.split()
+    assert "is one word" in launch.entry_fault
+
+
 def test_yaml_that_only_resembles_a_config_is_no_server() -> None:
     assert read_launches("app.yaml", "host: a\nport: 1\nname: b\n") == []
     assert read_launches("app.yaml", "model: a\nlayers: 3\nlr: 0.1\n") == []
