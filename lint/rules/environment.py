@@ -146,6 +146,24 @@ def _check_aiter(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_aiter_on_radeon(config: ServeConfig) -> Iterable[Finding]:
+    """A person who switches some of AITER's kernels off has found those that run."""
+    card = config.card.name if config.card else ""
+    chosen = any(name.startswith(f"{AITER}_") for name in config.env)
+    if not card.startswith("Radeon") or config.env.get(AITER, "0").lower() not in {"1", "true"} or chosen:
+        return
+    yield Finding(
+        rule="U1",
+        klass="gated",
+        severity="warning",
+        why=f"{AITER}=1 on {card}: AITER's kernels are made for the Instinct series; releases that ask it "
+        "here end at the start or with the first request, and others ignore the variable",
+        env={AITER: None},
+        expects="vLLM's own kernels (Triton), which run here",
+        risks="none known",
+    )
+
+
 def _check_compile_cache(config: ServeConfig) -> Iterable[Finding]:
     model = config.model
     named = f"{model.architecture} {model.name}" if model else text_of(config, "model")
@@ -230,6 +248,13 @@ LINTS = (
             "some models and formats fail with it (vllm-project/vllm#34641, vllm-project/vllm#43605)"
         ),
         needs=Needs(facts=("gpu",)),
+    ),
+    DeploymentCheck(
+        rules=("U1",),
+        find=_check_aiter_on_radeon,
+        reports=f"{AITER}=1 on a Radeon",
+        source="vllm/_aiter_ops.py: is_aiter_found_and_supported; ROCm/aiter#3294; ROCm/aiter#5229",
+        needs=Needs(facts=("gpu",), applies=has_any(AITER)),
     ),
     DeploymentCheck(
         rules=("U2",),

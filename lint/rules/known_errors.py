@@ -32,6 +32,8 @@ PINNED = "kv_cache_memory_bytes"
 _NO_HYBRID = "disable_hybrid_kv_cache_manager"
 _FEW_SEQS = 16
 _STEP = 2048  # tokens: vLLM's least default of max_num_batched_tokens
+_WAITS = 3  # lines, of which the first is usual
+_FAILURE = re.compile(r"\b(?:ERROR|CRITICAL|Traceback)\b|\w(?:Error|Exception):")
 _HYBRID_CONNECTORS = frozenset(
     {"MooncakeConnector", "MooncakeStoreConnector", "OffloadingConnector", "SimpleCPUOffloadConnector"}
 )
@@ -269,6 +271,30 @@ def has_unnamed_cause(config: ServeConfig) -> bool:
     return not any(map(_OF_NCCL.search, config.log))
 
 
+def waits_for_engines(config: ServeConfig) -> bool:
+    """Whether the log ends while vLLM waits, which it says every ten seconds, and tells no error."""
+    waits = [place for place, line in enumerate(config.log) if "remote core engine proc" in line]
+    failed = any(_FAILURE.search(line) for line in config.log)
+    loaded = config.start is not None and config.start.loaded
+    return len(waits) >= _WAITS and not failed and not loaded
+
+
+def forces_aiter(config: ServeConfig) -> bool:
+    return "VLLM_ROCM_USE_AITER" in config.env
+
+
+def leaves_aiter_off(config: ServeConfig) -> bool:
+    return not forces_aiter(config)
+
+
+def forces_inductor_anew(config: ServeConfig) -> bool:
+    return "TORCHINDUCTOR_FORCE_DISABLE_CACHES" in config.env
+
+
+def keeps_inductor_caches(config: ServeConfig) -> bool:
+    return not forces_inductor_anew(config)
+
+
 FUNCTIONS = {
     function.__name__: function
     for function in (
@@ -285,6 +311,7 @@ FUNCTIONS = {
         *(has_not_served, has_no_template, lacks_tool_flags, serves_adapters),
         *(is_tensor_parallel, is_not_tensor_parallel, speculates, does_not_speculate, has_fixed_cache_size),
         *(exchanges_over_pcie, has_fast_links, is_short_of_cache, lacks_no_kernel, has_unnamed_cause),
+        *(waits_for_engines, forces_aiter, leaves_aiter_off, forces_inductor_anew, keeps_inductor_caches),
     )
 }
 """The functions that a row may name."""

@@ -102,9 +102,11 @@ def _held_by_others(match: re.Match[str], present: float, room_gib: float) -> Fi
         severity="error",
         why=(
             f"it did not start: at {_UTILIZATION} {present:g} no GPU memory is left for the KV cache, though "
-            f"the model leaves about {room_gib:.1f} GiB: another process held it (some releases count all)"
+            f"the model leaves about {room_gib:.1f} GiB: another process held it (some releases count "
+            "all), or the largest image or video, which the start computes, took it"
         ),
-        expects=f"nvidia-smi lists them: stop them, or raise {_UTILIZATION} by no more than they hold",
+        expects=f"nvidia-smi lists other processes: stop them, or raise {_UTILIZATION} by what they or the "
+        "inputs take; --limit-mm-per-prompt excludes images and videos that no request has",
         evidence={"line": match[0], _UTILIZATION: present},
     )
 
@@ -137,10 +139,18 @@ def _context_too_long(match: re.Match[str], config: ServeConfig) -> Finding | No
         severity="error",
         why=f"it did not start: a request of {wanted} tokens does not fit the KV cache of {fits} tokens",
         to={_LEN: round_length(fits)},
-        expects="it starts",
+        expects=f"it starts{_describe_host_cache(config)}",
         risks="longer requests are refused; more KV cache or a smaller model would keep them",
         evidence={_LEN: wanted, "estimated_max_model_len": fits},
     )
+
+
+def _describe_host_cache(config: ServeConfig) -> str:
+    """How a server on CPUs keeps the full length; "" on GPUs."""
+    needed = config.start.request_gib if config.start else None
+    if needed is None or not any(map(_ON_CPU.search, config.log)):
+        return ""
+    return f"; VLLM_CPU_KVCACHE_SPACE={ceil(needed)} (GiB of the host's memory) keeps the full length"
 
 
 def _memory_in_use(match: re.Match[str], config: ServeConfig) -> Finding | None:
@@ -229,6 +239,7 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
     )
 
 
+_ON_CPU = re.compile(r"detected platform cpu|\bcpu_(?:worker|model_runner)\.py")
 _COUNTS = (
     r"(?:Engine \d+: )?Avg prompt throughput: (?P<prompts>\d+(?:\.\d*)?) tokens/s, "
     r"Avg generation throughput: (?P<answers>\d+(?:\.\d*)?) tokens/s, Running: (?P<running>\d+) reqs?, "
