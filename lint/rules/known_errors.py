@@ -22,6 +22,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     effective_seqs,
     json_entries,
     layout,
+    patch_number,
     text_of,
 )
 from flettner.vllm_facts.values import Knob, Value
@@ -75,6 +76,7 @@ class KnownError:
     rule: str = "F9"
     reports: str = ""  # in docs/reference/rules.md; empty: `why`, without the words of the line
     quotes: bool = True  # the finding shows the line
+    until: str = ""  # the first patch release without the fault, if known: a log of it is of another one
     blames: bool = False  # the finding names what of the command the crash may come from
 
     def recognise(self, match: re.Match[str], config: ServeConfig) -> Finding | None:
@@ -87,6 +89,9 @@ class KnownError:
         if (knobs or variables) and not (to or env):
             return None
         groups = {name: text or "" for name, text in match.groupdict().items()}
+        present = patch_number(config)
+        if self.until and present is not None and present >= tuple(map(int, self.until.split("."))):
+            return self._report_other_release(match, config)
         return Finding(
             rule=self.rule,
             klass="gated" if to or env else "note",
@@ -97,6 +102,15 @@ class KnownError:
             expects=self.expects.format(**groups),
             risks=self.risks,
             evidence={"line": match[0].strip()[:200]} if self.quotes else {},
+        )
+
+    def _report_other_release(self, match: re.Match[str], config: ServeConfig) -> Finding:
+        return Finding(
+            rule=self.rule,
+            severity="warning",
+            why=f"the log shows an error that vLLM {self.until} ended, so it is not of {config.version}",
+            expects="give the log of this release; or the server that wrote it runs an earlier one",
+            evidence={"line": match[0].strip()[:200]},
         )
 
 
