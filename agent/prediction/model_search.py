@@ -75,7 +75,7 @@ def search_settings(request: ModelSearchRequest) -> ModelSearchResult | None:
         ttft_error=_mean_size(learned.acceptance.ttft),
         wanted=load.goals.share,
         present=load.predict(load.present),
-        best=PredictedChange(to=changes, gain=_gain_band(best.gain, best.noise)) if best else None,
+        best=PredictedChange(to=changes, gain=gain_band(best.gain, best.noise)) if best else None,
         assumed={
             knob: getattr(load.present, knob) for knob in changes if load.config.setting.get(knob) is None
         },
@@ -96,12 +96,13 @@ def why_refused(request: ModelSearchRequest, base: EngineLimits, changes: Mappin
             return f"the trace does not show the effect of {knob}"
         present = request.learned.config.setting.get(knob)
         present = getattr(base, knob, None) if present is None else present
-        if why := _out_of_bounds(knob, value, present, request.bounds.get(knob, Bound())):
+        if why := out_of_bounds(knob, value, present, request.bounds.get(knob, Bound())):
             return why
     return why_not_again(request.outcomes, changes, request.at)
 
 
-def _out_of_bounds(knob: Knob, value: Value, present: Value, bound: Bound) -> str:
+def out_of_bounds(knob: Knob, value: Value, present: Value, bound: Bound) -> str:
+    """Why the operator's bound does not allow the value, or the size of the step; empty: it does."""
     if present is None:
         return f"{knob} is not set and its default is unknown"
     if not bound.allows(value):
@@ -145,14 +146,15 @@ def _judge_rules(
             continue
         gain, noise = paired_gain(run, other, goals)
         then = load.predict(limits, RULE_DRAWS)
-        yield PredictedChange(to=dict(to), gain=_gain_band(gain, noise), rule=rule, then=then)
+        yield PredictedChange(to=dict(to), gain=gain_band(gain, noise), rule=rule, then=then)
 
 
 def _is_modelled(to: Setting, present: EngineLimits) -> bool:
     return not UNSEEN & to.keys() and all(hasattr(present, knob) for knob in to)
 
 
-def _gain_band(gain: float, noise: float) -> Band:
+def gain_band(gain: float, noise: float) -> Band:
+    """`noise`: its standard error."""
     return Band(value=gain, low=gain - LOW_QUANTILE * noise, high=gain + LOW_QUANTILE * noise)
 
 

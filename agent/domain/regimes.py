@@ -1,0 +1,46 @@
+"""Regimes: two kinds of load that take turns, each with the setting that is better for it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from flettner.performance_model.band import Band
+from flettner.performance_model.load_mixes import Metric, TwoMixes
+from flettner.vllm_facts.values import Setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regime:
+    """`values`: of the knobs in which the two differ. `missed`: the share of the requests that miss an
+    objective under its own load, at most, as predicted: the upper end of the band."""
+
+    values: Setting
+    missed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegimePlan:
+    """`above` holds once the metric is above `high`, until it is below `low`; `below` holds otherwise."""
+
+    metric: Metric
+    low: float  # tokens, mean of the requests
+    high: float
+    below: Regime
+    above: Regime
+
+    def regime(self, *, above: bool) -> Regime:
+        return self.above if above else self.below
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegimeAdvice:
+    """What switching gains over the best single setting, in shares of the requests of the recorded days."""
+
+    made_at: datetime
+    setting: Setting  # in force, for which it was made
+    mixes: TwoMixes
+    plan: RegimePlan
+    single: Setting  # the best values for both loads; empty: those in force
+    single_attainment: float  # with them
+    attainment: float  # with a setting for each load
+    gain: Band
+    tried: int  # settings
