@@ -31,6 +31,7 @@ from flettner.agent.judge.canary.report import (
 )
 from flettner.agent.machine.failover import describe_failover
 from flettner.agent.machine.open_suggestions import barred_approver
+from flettner.agent.machine.regimes import describe_switching
 from flettner.agent.machine.starting import gain_needed
 from flettner.redaction import mask, masked
 from flettner.rules.table import slug_of
@@ -104,6 +105,9 @@ class TargetDocument(Document):
     headroom: Headroom | None = Field(
         description="the load that it would carry, beside its peak of the last week, said once a day; null: "
         "the history is shorter than a day, or the capacity is too uncertain"
+    )
+    switching: DocumentText = Field(
+        description="by which approval it switches between which settings, as the load changes; or empty"
     )
     sources: list[SourceDocument]
     suggestion: str | None = Field(description="id of the first suggestion that needs approval")
@@ -282,6 +286,7 @@ def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDoc
         reading=reading,
         cost=target.spending.cost,
         headroom=target.headroom,
+        switching=describe_switching(state),
         sources=[
             SourceDocument(source=name, available=source.available, at=source.at, why=source.why)
             for name, source in sorted(target.sources.items())

@@ -118,6 +118,8 @@ def _own_actor(before: State, after: State) -> Actor:
     if changed is None:
         return DAEMON
     if starts_rollout(before, after):
+        if is_switch(after):
+            return DAEMON
         return Actor(kind="person" if changed.approved_by else "auto", id=changed.decided_by)
     return Actor(kind="person" if changed.proposal.rule == PERSON else "policy", id=changed.policy)
 
@@ -139,8 +141,8 @@ def action_of(before: State, after: State, event: e.Event) -> str:
         return "daemon.started" if after.epoch != before.epoch else "target.looked_at_again"
     if isinstance(event, e.Reconfigured):
         return HAPPENED[type(event)]
-    if starts_rollout(before, after):
-        return "suggestion.approved"
+    if action := _approval_action(before, after):
+        return action
     if after.phase in WAITING and (action := _suggestion_action(before, after, event)):
         return action
     if after.phase is before.phase:
@@ -202,6 +204,21 @@ def _suggestion_action(before: State, after: State, event: e.Event) -> str:
 
 def starts_rollout(before: State, after: State) -> bool:
     return after.rollout is not None and (before.rollout is None or before.rollout.id != after.rollout.id)
+
+
+def is_switch(state: State) -> bool:
+    """Whether the latest rollout is a change under an approval to switch between settings."""
+    return state.rollout is not None and state.regimes is not None and state.rollout.id == state.regimes.trial
+
+
+def _approval_action(before: State, after: State) -> str:
+    """What begins with an approval or under an earlier one, or ends with it; empty: nothing."""
+    was = before.switching is not None and not before.switching.ending
+    if was and (after.switching is None or after.switching.ending):
+        return "regimes.ended"
+    if not starts_rollout(before, after):
+        return ""
+    return "regimes.switched" if is_switch(after) else "suggestion.approved"
 
 
 def _settled_action(before: State, after: State) -> str:

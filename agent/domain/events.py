@@ -11,6 +11,7 @@ from flettner.agent.domain.model import Adapter, Approvers, Mode, PreflightResul
 from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.prediction_check import PredictionCheck
 from flettner.agent.domain.reading import EngineLiveness, Reading
+from flettner.agent.domain.regimes import RegimeAdvice
 from flettner.agent.domain.request_counts import ClientBucket, RequestCounts
 from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Knob, Value
@@ -50,6 +51,7 @@ class Observed:
     findings: tuple[Finding, ...] = ()  # of lint, on the setting in force
     model_search: ModelSearchResult | None = None  # of the performance model
     headroom: Headroom | None = None  # the latest
+    regimes: RegimeAdvice | None = None  # the latest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

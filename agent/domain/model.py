@@ -6,6 +6,7 @@ from datetime import datetime
 from math import inf
 from typing import Literal
 
+from flettner.agent.domain.regimes import RegimePlan
 from flettner.primitives.address import Address
 from flettner.vllm_facts.values import ChangeClass, Knob, Setting, Value, as_number, is_same
 
@@ -135,6 +136,7 @@ class Proposal:
     after: str = ""  # the suggestion of another target that must be promoted before
     accepts_other_answers: bool = False  # a person accepts that green answers differently
     saving: SavingLimits | None = None  # of a change of SERVERS
+    regimes: RegimePlan | None = None  # two settings to switch between; `to` is the one that is not in force
     cheaper: bool = False  # takes fewer GPUs: needs to be not worse, not better
 
 

@@ -29,6 +29,7 @@ from flettner.agent.domain.model import (
 )
 from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.reading import Reading, Sample
+from flettner.agent.domain.regimes import RegimeAdvice
 from flettner.agent.domain.upgrade import AS_IT_IS
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.values import Knob, Setting
@@ -52,6 +53,7 @@ class Context:
     )
 
     headroom: Headroom | None = None  # None: it is not known, or no saving is wanted
+    regimes: RegimeAdvice | None = None  # of the performance model; None: one setting does
     servers: int = 1  # that serve, each replica counted
     saves: bool = False  # whether what only takes less hardware may be suggested
 
@@ -63,7 +65,8 @@ class Context:
 class Policy(Protocol):
     """Proposes changes, the most urgent first. Pure: the same arguments give the same result.
 
-    One with a true `uses_model_search` gets the performance model's advice in the context, which costs CPU.
+    One with a true `uses_model_search` gets the performance model's advice in the context, which costs CPU;
+    one with a true `uses_regimes` gets what it says of two kinds of load, once a day.
     """
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]: ...

@@ -1,11 +1,16 @@
 """Regimes: two kinds of load that take turns, each with the setting that is better for it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from flettner.performance_model.band import Band
 from flettner.performance_model.load_mixes import Metric, TwoMixes
-from flettner.vllm_facts.values import Setting
+from flettner.vllm_facts.values import Setting, describe_changes
+
+LASTS_S = 300  # the load is of the other regime for so long before a switch
+MOST_SWITCHES = 6  # a day: two or three turns of both regimes
+WORDS: Mapping[Metric, str] = {"prompt_tokens": "prompts", "answer_tokens": "answers"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,5 +47,15 @@ class RegimeAdvice:
     single: Setting  # the best values for both loads; empty: those in force
     single_attainment: float  # with them
     attainment: float  # with a setting for each load
+    assumed: Setting  # present values of knobs that no flag sets
     gain: Band
     tried: int  # settings
+
+
+def describe_trigger(plan: RegimePlan) -> str:
+    """The two settings, and when each holds."""
+    what = WORDS[plan.metric]
+    return (
+        f"{describe_changes(plan.above.values)} once {what} are longer than {plan.high:.0f} tokens for "
+        f"{LASTS_S // 60} minutes, {describe_changes(plan.below.values)} once shorter than {plan.low:.0f}"
+    )

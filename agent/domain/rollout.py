@@ -9,9 +9,11 @@ from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.blocks import BlockTrial
 from flettner.agent.domain.canary_evidence import CanaryEvidence
 from flettner.agent.domain.model import Plan, SavingLimits, Server
+from flettner.agent.domain.regimes import RegimePlan
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.start_cost import UNKNOWN_SPEED, Speed
 from flettner.agent.domain.suggestion import Suggestion
+from flettner.vllm_facts.values import Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,3 +129,28 @@ class Saving(Rollout):
     unseen_s: int = 0  # seconds in a row in which no request could be counted
     returned_at: datetime | None = None  # when it was in force, and the spared servers began to serve again
     kind: Literal["saving"] = "saving"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regimes(Rollout):
+    """The approval to switch between two settings as the load changes. Each switch is a HotChange."""
+
+    before: Setting  # of the knobs of the regimes, at the approval
+    values: Setting  # that flettner has set last, at first those before
+    above: bool | None = None  # the regime that the load is of; None: not known yet
+    other_s: int = 0  # seconds in which the load was of the other one
+    counts: RequestCounts = field(default_factory=RequestCounts)  # under the values of its regime
+    counted_s: int = 0
+    switched: int = 0  # changes so far, which number them
+    switches: tuple[datetime, ...] = ()  # of the last day
+    trial: str = ""  # the id of a change whose end is not noted yet
+    wait_until: datetime | None = None  # no change before
+    ending: str = ""  # why it ends; it has ended once the values from before are back
+    kind: Literal["regimes"] = "regimes"
+
+    @property
+    def regimes(self) -> RegimePlan:
+        """Raises AssertionError if the suggestion has none."""
+        if self.suggestion.proposal.regimes is None:
+            raise AssertionError(f"{self.suggestion.id} has no regimes")
+        return self.suggestion.proposal.regimes

@@ -12,7 +12,7 @@ from flettner.agent.domain.fleet import Fleet, Split
 from flettner.agent.domain.model import Approvers, Mode, Outcome, Server
 from flettner.agent.domain.prediction_check import LawDrop, PredictionCheck
 from flettner.agent.domain.request_counts import RequestCounts
-from flettner.agent.domain.rollout import Canary, HotChange, Saving
+from flettner.agent.domain.rollout import Canary, HotChange, Regimes, Saving
 from flettner.agent.domain.server_health import Failure, ServerHealth
 from flettner.agent.domain.start_cost import UNKNOWN_SPEED, Speed, StartCost
 from flettner.agent.domain.suggestion import Sighting, Suggestion, Suggestions
@@ -78,7 +78,8 @@ class State:
     effects: Effects = field(default_factory=Effects)
     suggestions: Suggestions = field(default_factory=Suggestions)
     sightings: Mapping[str, Sighting] = field(default_factory=dict)  # by rule and by change; lost in a crash
-    rollout: Canary | HotChange | Saving | None = None  # the latest
+    rollout: Canary | HotChange | Saving | Regimes | None = None  # the latest
+    regimes: Regimes | None = None  # the latest approval to switch between two settings
     failing: Mapping[str, Failure] = field(default_factory=dict)  # by server; empty without a failure
     health: Mapping[str, ServerHealth] = field(default_factory=dict)  # by server; lost in a crash
     outcomes: tuple[Outcome, ...] = ()
@@ -108,6 +109,11 @@ class State:
         if isinstance(self.rollout, Saving):
             return self.rollout
         raise AssertionError(f"{self.target} saves no servers in {self.phase}")
+
+    @property
+    def switching(self) -> Regimes | None:
+        """The approval to switch between two settings that is in force; None: there is none."""
+        return self.regimes if self.regimes is not None and self.regimes.ended_at is None else None
 
     @property
     def checking(self) -> Suggestion:

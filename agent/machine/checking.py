@@ -56,9 +56,10 @@ def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: dat
     if SERVERS in suggestion.proposal.to:
         save = Preflight(number=0, servers=state.fleet.running, setting=state.fleet.setting, wanted="save")
         return request_effect(asked, save)
-    if rules.strategy in HOT_FIRST:
+    switches = suggestion.proposal.regimes is not None
+    if rules.strategy in HOT_FIRST or switches:
         hot = preflight_hot(rules, asked, suggestion)
-        if rules.strategy == "hot" or not hot.problem:
+        if rules.strategy == "hot" or switches or not hot.problem:
             return conclude_preflight(rules, asked, suggestion, hot, at)
     to = suggestion.proposal.to
     asks = Preflight(
@@ -79,7 +80,10 @@ def preflight_hot(rules: Rules, state: State, suggestion: Suggestion) -> Preflig
 
 
 def _why_not_hot(rules: Rules, state: State, suggestion: Suggestion) -> str:
-    why = why_not_hot(state.fleet.running, suggestion.proposal.to, (state.epoch, state.effects.next_number))
+    proposal, number = suggestion.proposal, (state.epoch, state.effects.next_number)
+    two = (proposal.regimes.below.values, proposal.regimes.above.values) if proposal.regimes else ()
+    whys = (why_not_hot(state.fleet.running, to, number) for to in (proposal.to, *two))
+    why = next(filter(None, whys), "")
     if not why and (rules.exam.always or altering_knobs(suggestion.proposal)):
         return "golden prompts compare the answers of two servers"
     return why

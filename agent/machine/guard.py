@@ -20,6 +20,7 @@ from flettner.agent.domain.model import (
     Slo,
 )
 from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.regimes import RegimePlan
 from flettner.agent.domain.request_counts import NO_SLO
 from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
@@ -32,6 +33,7 @@ from flettner.agent.machine.suggestion_notes import altering_knobs, notes_of_pla
 from flettner.vllm_facts.knobs import KNOBS, beyond_sense, misfit, tunable
 from flettner.vllm_facts.values import GPUS, Knob, Setting, Value, as_number, is_start
 
+REST = timedelta(days=1)  # after an approval to switch between settings has ended
 PERSON = "person"  # the rule of a change that an operator requested
 PERSON_OCTAVES = 5
 """The largest step of a person's number without a range of the operator's own: 64 to 6400 is a slip."""
@@ -79,16 +81,36 @@ class Guard:
             return ProposalRefusal(why=why)
         if not proposal.mitigation and (why := state.budget.alarm(slo, at)):
             return ProposalRefusal(why=f"{why}; only mitigations are suggested meanwhile")
-        optimises = not proposal.mitigation and not proposal.cheaper and proposal.saving is None
+        two, saves = proposal.regimes, proposal.cheaper or proposal.saving is not None
+        if two is not None and (why := self.why_not_regimes(state, two, at)):
+            return ProposalRefusal(why=why)
+        optimises = not proposal.mitigation and not saves and two is None
         if optimises and reading is not None and not has_need(reading, slo):
             return ProposalRefusal(why="no objective is missed: an optimisation has nothing to gain")
         suggestion = self._suggestion(state, proposal, policy=policy, at=at, stepwise=True)
         if not isinstance(suggestion, Suggestion):
             return suggestion
+        if two is not None and suggestion.notes:
+            return ProposalRefusal(why="; ".join(suggestion.notes))
         to = suggestion.proposal.to
         if why := why_not_again(state.outcomes, to, at):
             return ProposalRefusal(why=why, gained_nothing=gained_nothing(state.outcomes, to))
         return suggestion
+
+    def why_not_regimes(self, state: State, plan: RegimePlan, at: datetime) -> str:
+        """Why servers must not switch between these two settings, or not yet; empty if they may."""
+        if state.switching is not None:
+            return f"{state.switching.id} switches already"
+        ended = state.regimes.ended_at if state.regimes is not None else None
+        if ended is not None and at < ended + REST:
+            return f"switching ended at {ended:%H:%M} on {ended:%Y-%m-%d}, and rests a day"
+        outside = [
+            f"{knob}={value}"
+            for regime in (plan.below, plan.above)
+            for knob, value in regime.values.items()
+            if not self.bounds.get(knob, Bound()).allows(value)
+        ]
+        return f"the bounds do not allow {', '.join(outside)}" if outside else ""
 
     def admit_asked(
         self, state: State, proposal: Proposal, *, actor: str, at: datetime, slo: Slo = NO_SLO
@@ -353,6 +375,9 @@ def _blocker(state: State, proposal: Proposal) -> str:
         spared = ", ".join(server.name for server in state.fleet.spared)
         end = f"`flettner abort {state.rollout.id}`"
         return f"{spared} is spared: other changes wait until all servers serve ({end})"
+    if (switching := state.switching) is not None and (set_ := proposal.to.keys() & switching.before.keys()):
+        end = f"`flettner abort {switching.id}`"
+        return f"{switching.id} sets {', '.join(sorted(set_))} by the load: end that first ({end})"
     if state.fleet.exited:
         return f"{', '.join(state.fleet.exited)} exited: nothing is changed until it serves again"
     settings = {base_digest(server.setting) for server in state.fleet.running}

@@ -11,18 +11,21 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from flettner.agent.domain.blocks import Arm, BlockSecond
+from flettner.agent.domain.canary_evidence import GainNeeded
 from flettner.agent.domain.effects import SetKnobs
 from flettner.agent.domain.events import Aborted, EffectFailed, KnobsSet, Observed, ServerLost
-from flettner.agent.domain.model import OutcomeResult
+from flettner.agent.domain.model import OutcomeResult, Plan
 from flettner.agent.domain.rollout import HotChange
 from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.domain.verdict import Verdict
-from flettner.agent.judge.blocks.verdict import update_blocks
+from flettner.agent.judge.blocks.verdict import begin_blocks, update_blocks
 from flettner.agent.judge.wording import describe_duration
 from flettner.agent.machine.hot_knobs import hot_values
 from flettner.agent.machine.lease import keep_alive
 from flettner.agent.machine.restoring import TRIES, missing_server, restore
 from flettner.agent.machine.routes import route_to
+from flettner.agent.machine.traffic import recent_traffic
 from flettner.agent.machine.transitions import (
     Rules,
     Transition,
@@ -41,9 +44,46 @@ ENOUGH_BLOCKS = 10  # in which a gain could have shown: twice as many as the sma
 HELD = "held"
 
 
+def build_change(
+    rules: Rules,
+    state: State,
+    rollout_id: str,
+    approved: Suggestion,
+    plan: Plan,
+    at: datetime,
+    *,
+    gain_needed: GainNeeded,
+) -> HotChange:
+    """The rollout of a change on the servers that run, before its first block."""
+    baseline, baseline_s = recent_traffic(state, at)
+    trial = begin_blocks(
+        rollout_id,
+        slo=rules.slo,
+        baseline=baseline,
+        gain_needed=gain_needed,
+        baseline_s=baseline_s,
+        margin=plan.margin,
+        calibration=state.traffic.calibration,
+    )
+    return HotChange(
+        id=rollout_id,
+        suggestion=approved,
+        plan=plan,
+        started_at=at,
+        phase_since=at,
+        baseline=baseline,
+        trial=trial,
+    )
+
+
 def begin_trial(state: State, at: datetime, note: str) -> Transition:
     """The first second draws the first block."""
     return without_effects(enter_phase(await_nothing(state), Phase.TRIAL, at, note))
+
+
+def set_at_once(state: State, at: datetime, note: str) -> Transition:
+    """Put the candidate in force without a trial. The rollout has passed already."""
+    return _set_arm(enter_phase(await_nothing(state), Phase.TRIAL, at, note), "candidate", lease_s=None)
 
 
 def is_hot(state: State) -> bool:

@@ -30,6 +30,7 @@ from flettner.agent.machine.open_suggestions import (
     enter_fitting_phase,
 )
 from flettner.agent.machine.order import is_waiting
+from flettner.agent.machine.regimes import follow_load
 from flettner.agent.machine.restoring import missing_server, restart_failing, restore
 from flettner.agent.machine.saving import in_force, put_back, return_servers
 from flettner.agent.machine.starting import start_rollout
@@ -122,6 +123,8 @@ def deny(_: Rules, state: State, event: Denied) -> Transition:
 def cool_down(rules: Rules, state: State, event: Observed) -> Transition:
     if (back := return_servers(rules, state, event) or restart_failing(rules, state, event.at)) is not None:
         return back
+    if (switched := follow_load(rules, state, event)) is not None:
+        return switched
     if state.until is None or event.at >= state.until:
         return without_effects(enter_phase(state, Phase.OBSERVING, event.at, ""))
     return keep_alive(state, event.at)

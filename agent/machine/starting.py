@@ -6,15 +6,15 @@ from datetime import datetime
 from flettner.agent.domain.canary_evidence import CanaryEvidence, GainNeeded
 from flettner.agent.domain.effects import Launch
 from flettner.agent.domain.model import Plan, Proposal, Server
-from flettner.agent.domain.rollout import Canary, HotChange
+from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.domain.upgrade import flags_in, start_in
-from flettner.agent.judge.blocks.verdict import begin_blocks
 from flettner.agent.machine.answer_check import drain_or_examine
 from flettner.agent.machine.guard import PERSON, base_digest
-from flettner.agent.machine.hot_trial import begin_trial
+from flettner.agent.machine.hot_trial import begin_trial, build_change
 from flettner.agent.machine.open_suggestions import end_all, end_check, end_suggestion, enter_fitting_phase
+from flettner.agent.machine.regimes import begin_regimes
 from flettner.agent.machine.saving import begin_saving
 from flettner.agent.machine.traffic import recent_traffic
 from flettner.agent.machine.transitions import (
@@ -41,6 +41,9 @@ def start_rollout(rules: Rules, state: State, suggestion: Suggestion, at: dateti
             state = end_suggestion(state, other, "superseded", why)
     state = replace(state, suggestions=replace(state.suggestions, open=()), sightings={})
     approved = replace(suggestion, status="approved", decided_by=by)
+    if suggestion.proposal.regimes is not None:
+        id_, note = _rollout_id(state, approved), _note(approved)
+        return begin_regimes(state, id_, approved, suggestion.plan, at, note)
     if suggestion.preflight.strategy == "save":
         id_, note = _rollout_id(state, approved), _note(approved)
         return begin_saving(state, id_, approved, suggestion.plan, at, note)
@@ -52,25 +55,8 @@ def _start_hot_change(
     rules: Rules, state: State, approved: Suggestion, plan: Plan, at: datetime
 ) -> Transition:
     """Begin a trial on the servers that run; no server starts."""
-    id_, (baseline, baseline_s) = _rollout_id(state, approved), recent_traffic(state, at)
-    trial = begin_blocks(
-        id_,
-        slo=rules.slo,
-        baseline=baseline,
-        gain_needed=gain_needed(approved.proposal, plan),
-        baseline_s=baseline_s,
-        margin=plan.margin,
-        calibration=state.traffic.calibration,
-    )
-    rollout = HotChange(
-        id=id_,
-        suggestion=approved,
-        plan=plan,
-        started_at=at,
-        phase_since=at,
-        baseline=baseline,
-        trial=trial,
-    )
+    needed = gain_needed(approved.proposal, plan)
+    rollout = build_change(rules, state, _rollout_id(state, approved), approved, plan, at, gain_needed=needed)
     return begin_trial(replace(state, rollout=rollout), at, _note(approved))
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from flettner.agent.domain import events as e
 from flettner.agent.domain.effects import Effect, Renewal
+from flettner.agent.domain.request_counts import NO_REQUESTS
 from flettner.agent.domain.rollout import Canary, HotChange, Saving
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine import (
@@ -39,6 +40,7 @@ from flettner.agent.machine import (
     promoting,
     proposing,
     recovering,
+    regimes,
     replacing,
     restoring,
     rolling_back,
@@ -65,6 +67,11 @@ def _keep_alive(_: Rules, state: State, event: e.Observed) -> Transition:
 def _if_hot(hot: Handler, other: Handler) -> Handler:
     """Rolling back has no green to retire where the change was made on running servers."""
     return lambda rules, state, event: (hot if hot_trial.is_hot(state) else other)(rules, state, event)
+
+
+def _abort_lasting(rules: Rules, state: State, event: e.Aborted) -> Transition:
+    """Without a rollout, what goes on under an earlier approval ends: spared servers first."""
+    return saving.abort(rules, state, event) if saving.in_force(state) else regimes.abort(state, event)
 
 
 HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
@@ -112,7 +119,8 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     (Phase.TRIAL, e.EffectFailed): hot_trial.on_failed,
     (Phase.TRIAL, e.ServerLost): hot_trial.on_lost,
     (Phase.TRIAL, e.Aborted): hot_trial.abort,
-    **{(phase, e.Aborted): saving.abort for phase in (*IDLE, Phase.SAVING)},
+    **{(phase, e.Aborted): _abort_lasting for phase in IDLE},
+    (Phase.SAVING, e.Aborted): saving.abort,
     (Phase.SAVING, e.Observed): saving.observe,
     (Phase.SAVING, e.Routed): saving.on_routed,
     (Phase.SAVING, e.Drained): saving.on_drained,
@@ -161,6 +169,7 @@ BEFORE: tuple[Callable[[State, e.Event], State], ...] = (
     passes.charge_error_budget,
     traffic.remember_traffic,
     saving.count_load,
+    regimes.count_load,
     passes.end_retirement,
     passes.record_move,
 )
@@ -238,7 +247,9 @@ def state_without_recent(state: State) -> tuple[object, ...]:
 
 
 def _lasting(state: State) -> tuple[object, ...]:
-    return (*_uncounted(state), replace(state.suggestions, ended=()))
+    regimes = state.regimes
+    steady = regimes and replace(regimes, other_s=0, counts=NO_REQUESTS, counted_s=0)
+    return (*_uncounted(state), steady, replace(state.suggestions, ended=()))
 
 
 def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[object, ...]]:
@@ -246,7 +257,7 @@ def _all_but(kind: type, *names: str) -> Callable[[Any], tuple[object, ...]]:
 
 
 _counts = ("baseline", "exposed", "waits", "clients", "lost")
-_uncounted = _all_but(State, "suggestions", "sightings", "traffic", "budget", "health", "rollout")
+_uncounted = _all_but(State, "suggestions", "sightings", "traffic", "budget", "health", "rollout", "regimes")
 _lasting_of_canary = _all_but(
     Canary, *_counts, "starting", "beside", "green_counts", "blue_counts", "evidence", "step_bad", "heard_at"
 )

@@ -33,6 +33,7 @@ from flettner.agent.machine.open_suggestions import (
     share_a_knob,
 )
 from flettner.agent.machine.refreshing import is_another_change, is_younger, refresh
+from flettner.agent.machine.regimes import follow_load
 from flettner.agent.machine.restoring import restart_failing
 from flettner.agent.machine.saving import return_servers
 from flettner.agent.machine.transitions import (
@@ -54,6 +55,8 @@ def observe(rules: Rules, state: State, event: Observed) -> Transition:
     """
     if (back := return_servers(rules, state, event) or restart_failing(rules, state, event.at)) is not None:
         return back
+    if (switched := follow_load(rules, state, event)) is not None:
+        return switched
     settled = _end_outdated(state, event.at)
     if settled is not state:
         return without_effects(settled)

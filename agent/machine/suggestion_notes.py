@@ -1,6 +1,7 @@
 """What an operator is shown of a suggestion's rollout: strategy, duration, outage and checks. Pure."""
 
 from flettner.agent.domain.model import Forecast, Hold, Plan, PreflightResult, Proposal, StartForecast
+from flettner.agent.domain.regimes import MOST_SWITCHES
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.domain.upgrade import upgrades_in
 from flettner.agent.judge.wording import describe_duration
@@ -29,6 +30,8 @@ def _describe_rollout(suggestion: Suggestion, plan: Plan, outage: str) -> tuple[
     """Sentences on the strategy and the duration of the rollout."""
     upgrade = bool(upgrades_in(suggestion.proposal.to))
     preflight, forecast, servers = suggestion.preflight, suggestion.forecast, len(suggestion.servers)
+    if suggestion.proposal.regimes is not None:
+        return _describe_regimes(plan)
     if preflight.strategy == "hot":
         return (f"hot: {preflight.why}", _describe_trial(plan), *preflight.notes)
     if preflight.strategy == "save":
@@ -79,6 +82,17 @@ def _describe_trial(plan: Plan) -> str:
     return (
         "the present and the new values take turns on the servers that run, in blocks of 10 to 60 s; a "
         f"verdict needs traffic, and without one within {describe_duration(limit_s)} it is rolled back"
+    )
+
+
+def _describe_regimes(plan: Plan) -> tuple[str, ...]:
+    ends = (
+        "a switch that fails, more late requests than predicted or `flettner abort` ends it, and the values "
+        "from before are back"
+    )
+    return (
+        f"hot: no server starts; each switch is a trial of its own: {_describe_trial(plan)}",
+        f"this approval covers each later switch, at most {MOST_SWITCHES} a day; {ends}",
     )
 
 

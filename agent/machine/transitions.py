@@ -11,6 +11,7 @@ from flettner.agent.domain.fleet import Split
 from flettner.agent.domain.model import Outcome, OutcomeResult, Plan, Server, Slo, Strategy
 from flettner.agent.domain.ports import Context, Policy
 from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.regimes import RegimeAdvice
 from flettner.agent.domain.request_counts import NO_REQUESTS, RequestCounts
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
@@ -65,9 +66,16 @@ class Rules:
             model_search=event.model_search,
             strategy=self.strategy,
             headroom=event.headroom if self.saves else None,
+            regimes=self._advised_regimes(state, event),
             servers=state.fleet.replica_count,
             saves=self.saves,
         )
+
+    def _advised_regimes(self, state: State, event: Observed) -> RegimeAdvice | None:
+        """None also where the guard would refuse them: a rule that yields to them would wait for nothing."""
+        advice = event.regimes
+        refused = advice is not None and self.guard.why_not_regimes(state, advice.plan, event.at)
+        return None if refused else advice
 
 
 def describe_serve_config(setting: Setting, reading: Reading | None) -> ServeConfig:

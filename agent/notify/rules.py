@@ -44,6 +44,10 @@ KINDS: Mapping[str, tuple[NoticeSeverity, str]] = {
         "warning",
         "the servers that a saving had spared serve again; the text states the reason",
     ),
+    "regimes.ended": (
+        "warning",
+        "settings do not follow the load any more: those from before are back; the text states why",
+    ),
     "server.failing": ("warning", "a server hangs, refuses connections or fails most of its requests"),
     "target.failing": ("critical", "every server with traffic fails"),
     "target.degraded": ("warning", "one of several servers exited"),
@@ -247,6 +251,9 @@ def _rollout_notices(action: str, state: State, rollout: Rollout, at: datetime) 
     elif action == "saving.ended":
         title = f"the servers that {rollout.id} had spared serve again"
         yield _rollout("saving.ended", state, rollout, at, title, rollout.why, ends=True)
+    elif action == "regimes.ended" and state.regimes is not None:
+        title = f"settings do not follow the load any more: {state.regimes.id} ended"
+        yield _rollout("regimes.ended", state, rollout, at, title, state.regimes.ending, ends=True)
     elif state.phase is Phase.ROLLING_BACK:
         title = f"rollout {rollout.id} is being rolled back"
         yield _rollout("rollout.rolling_back", state, rollout, at, title, rollout.why)

@@ -103,6 +103,9 @@ def search_regimes(request: RegimeRequest) -> RegimeAdvice | None:
         single=single,
         single_attainment=max(both),
         attainment=attained,
+        assumed={
+            knob: _value_of(present, knob) for knob in values[0] if learned.config.setting.get(knob) is None
+        },
         gain=gain_band(gain, noise),
         tried=len(settings),
     )

@@ -23,6 +23,7 @@ from flettner.agent.domain.model import Approvers, Mode, Server, Slo
 from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.ports import Engine, Now, Sensor, Traffic
 from flettner.agent.domain.reading import EngineSample, Reading, Sample, SourceState
+from flettner.agent.domain.regimes import RegimeAdvice
 from flettner.agent.domain.state import State
 from flettner.agent.machine.order import find_ends
 from flettner.agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
@@ -41,6 +42,7 @@ from flettner.agent.runtime.headroom_note import HeadroomNote
 from flettner.agent.runtime.learner import Learner
 from flettner.agent.runtime.model_search import ModelSearch
 from flettner.agent.runtime.process_clock import each_second
+from flettner.agent.runtime.regime_search import RegimeSearch
 from flettner.agent.runtime.server_logs import ServerLogs
 from flettner.agent.runtime.time_series import HistorySource, TimeSeries
 from flettner.agent.telemetry.self_metrics import SelfMetrics
@@ -104,10 +106,14 @@ class TargetLoop:
     _deferred: list[Event] = field(default_factory=list)  # outcomes that wait for a writable journal
     _next: NextRules | None = None
     _logs: ServerLogs = field(init=False)
-    _headroom_note: HeadroomNote | None = field(init=False)
+    _headroom_note: HeadroomNote | None = None
+    _regime_search: RegimeSearch | None = None
 
     def __post_init__(self) -> None:
-        self._headroom_note = HeadroomNote(search=self.model_search) if self.model_search else None
+        if (search := self.model_search) is not None:
+            self._headroom_note = HeadroomNote(search=search)
+            self._regime_search = RegimeSearch(search=search, file=self.state_dir / "loads.json")
+            self._regime_search.use(self.machine.rules)
         self._logs = ServerLogs(self.engine)
 
     @property
@@ -138,6 +144,10 @@ class TargetLoop:
     @property
     def headroom(self) -> Headroom | None:
         return self._headroom_note.headroom if self._headroom_note is not None else None
+
+    @property
+    def regimes(self) -> RegimeAdvice | None:
+        return self._regime_search.advice if self._regime_search is not None else None
 
     @property
     def peaks(self) -> Sequence[HourPeak]:
@@ -221,8 +231,8 @@ class TargetLoop:
             if self.history is not None:
                 loading = self.series.load_history(self.history, self.servers(), self.now())
                 tasks.create_task(loading, name=f"{self.target} history")
-            learns: tuple[Companion | None, ...] = (self.learner, self.model_search, self._headroom_note)
-            for companion in filter(None, (self.check, self.git, *learns)):
+            learns: tuple[Companion | None, ...] = (self.learner, self.model_search, self.check, self.git)
+            for companion in filter(None, (*learns, self._headroom_note, self._regime_search)):
                 tasks.create_task(companion.run(self), name=f"{self.target} {type(companion).__name__}")
             while True:
                 for effect in effects:
@@ -251,8 +261,8 @@ class TargetLoop:
         self._next = None
         runner.use(wanted.rules.exam)
         self.aggregator.slo = wanted.rules.slo
-        if self.model_search is not None:
-            self.model_search.use(wanted.rules)
+        for use in (search.use for search in (self.model_search, self._regime_search) if search is not None):
+            use(wanted.rules)
         return effects
 
     async def _recover(self, epoch: int) -> tuple[Effect, ...]:
@@ -345,6 +355,7 @@ class TargetLoop:
                 findings=self.findings,
                 model_search=self.search_result,
                 headroom=self.headroom,
+                regimes=self.regimes,
             )
             self.series.add(observed)
             self.emit(observed)

@@ -107,7 +107,7 @@ class ModelSearch:
 
     async def update(self, state: State, rates: GpuRates) -> None:
         """Ask again if it is time, or if the flags in force or the suggestions changed."""
-        learned, blue, at = self._believed(state), state.fleet.blue, self.now()
+        learned, blue, at = self.believed(state), state.fleet.blue, self.now()
         if not self.searches or learned is None or learned.law is None or blue is None:
             self.result = None
             return
@@ -130,7 +130,7 @@ class ModelSearch:
 
     async def check_rollout(self, state: State) -> PredictionChecked | None:
         """After the hold step of a rollout, compare it with what the law from before it predicts."""
-        request = self._held.observe(state, self._believed(state), self.slo, self.now())
+        request = self._held.observe(state, self.believed(state), self.slo, self.now())
         if request is None:
             return None
         try:
@@ -140,8 +140,8 @@ class ModelSearch:
             return None
         return None if check is None else PredictionChecked(at=self.now(), check=check)
 
-    def _believed(self, state: State) -> LearnedModel | None:
-        """The learner notices a dropped law some seconds later."""
+    def believed(self, state: State) -> LearnedModel | None:
+        """What is learned, without a dropped law: the learner notices a dropped law some seconds later."""
         learned = self.learned()
         return None if learned is None else without_dropped(learned, state.law_drop)
 

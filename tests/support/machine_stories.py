@@ -24,7 +24,7 @@ from flettner.agent.domain.model import (
     Strategy,
 )
 from flettner.agent.domain.ports import Context
-from flettner.agent.domain.reading import EngineLiveness, Reading, Request, Trend
+from flettner.agent.domain.reading import EngineLiveness, Reading, Request, Trend, Workload
 from flettner.agent.domain.request_counts import RequestCounts, count_requests
 from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
@@ -189,6 +189,7 @@ class World:
     ahead: dict[str, str] = field(default_factory=dict)  # what became of other targets' suggestions
     erring: set[str] = field(default_factory=set)  # half of their requests fail
     headroom: Headroom | None = None
+    prompt_tokens: float | None = None  # of a request, mean
     moved: str = ""  # the server that takes the place of an adopted one
 
     @classmethod
@@ -250,7 +251,8 @@ class World:
             arms = {
                 name: self.arm(name) for name, weight in self.weights.items() if weight and not self.silent
             }
-            now = reading(self.at, waiting=self.waiting)
+            work = Workload(prompt_tokens=self.prompt_tokens)
+            now = replace(reading(self.at, waiting=self.waiting), work=work)
             engines = {name: self.liveness(name) for name in self.running}
             self.feed(
                 e.Observed(

@@ -89,6 +89,7 @@ def _format_spending(target: Json) -> str:
     lines = [
         *([format_cost(cost)] if (cost := target.get("cost")) else []),
         *([headroom["text"]] if (headroom := target.get("headroom")) else []),
+        *([switching] if (switching := target.get("switching")) else []),
     ]
     return "".join(format_sentence(escape_text(f"{target['name']}: {line}")) for line in lines)
 

@@ -11,7 +11,7 @@ from flettner.agent.api.request_parsing import Reason
 from flettner.agent.api.routes.targets import find_target
 from flettner.agent.domain.events import Aborted
 from flettner.agent.domain.rollout import Rollout
-from flettner.agent.domain.state import Phase
+from flettner.agent.domain.state import Phase, State
 
 FORWARD = {
     Phase.DRAINING,
@@ -71,11 +71,18 @@ async def _show(call: Call) -> RolloutDocument:
     return rollout_of(call.state(target), target, rollout, points)
 
 
+def lasts(state: State, rollout: Rollout) -> bool:
+    """Whether it is in force and can be ended: spared servers, or switching between settings."""
+    if state.switching is not None and state.switching.id in {rollout.id, rollout.id.rpartition(".")[0]}:
+        return True
+    return bool(state.fleet.spared) and state.rollout == rollout
+
+
 async def _abort(call: Call) -> RolloutDocument:
     name, rollout = find_rollout(call)
     target = find_target(call, name)
-    saves = bool(target.state.fleet.spared) and target.state.rollout == rollout
-    if rollout.outcome == "promoted" and not saves:
+    goes_on = lasts(target.state, rollout)
+    if rollout.outcome == "promoted" and not goes_on:
         detail = (
             "The rollout was promoted and is over; propose the previous values (`flettner propose`) instead."
         )
@@ -86,7 +93,7 @@ async def _abort(call: Call) -> RolloutDocument:
     event = Aborted(at=call.daemon.now(), actor=call.actor, reason=call.parsed_as(AbortBody).reason)
     state = await call.submit(target, event)
     now = state.rollout if state.rollout and state.rollout.id == rollout.id else rollout
-    if (now.outcome == "promoted" and not saves) or (now.outcome == "running" and state.phase in FORWARD):
+    if (now.outcome == "promoted" and not goes_on) or (now.outcome == "running" and state.phase in FORWARD):
         detail = (
             f"The rollout is {state.phase.value} and was not rolled back: {state.note or 'it is too late'}"
         )

@@ -134,7 +134,7 @@ def test_every_shipped_plugin_can_be_loaded(kind: str) -> None:
 
 def test_every_shipped_policy_is_on_unless_the_file_turns_it_off() -> None:
     """Only `model` waits for `[policies] model = true`."""
-    assert {*loader.shipped_plugins("policies")} == {*POLICIES, "model"}
+    assert {*loader.shipped_plugins("policies")} == {*POLICIES, "model", "regimes"}
 
 
 def test_every_traffic_plugin_says_whether_it_counts_requests() -> None:

@@ -1,0 +1,279 @@
+"""Switches between two settings as the load changes, under one approval. No server starts.
+
+    PROPOSED ─approve─▶ OBSERVING ─the load is of the other regime─▶ TRIAL ─▶ OBSERVING, and so on
+      └─ a switch fails, more misses than predicted, too many, abort ─▶ (the values from before)
+
+Each switch is a change of running servers of its own: the present and the new values take turns, and the
+verdict decides (hot_trial.py). Only the way back to the values from before the approval needs no trial.
+"""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from flettner.agent.domain.canary_evidence import GainNeeded
+from flettner.agent.domain.events import Aborted, Event, Observed
+from flettner.agent.domain.model import Plan, Server
+from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.regimes import LASTS_S, MOST_SWITCHES, WORDS, describe_trigger
+from flettner.agent.domain.request_counts import NO_REQUESTS
+from flettner.agent.domain.rollout import Regimes
+from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.suggestion import Suggestion
+from flettner.agent.judge.attainment import allowed_share, baseline_interval, count_missed, goodput_phi
+from flettner.agent.machine.guard import base_digest
+from flettner.agent.machine.hot_knobs import why_not_hot
+from flettner.agent.machine.hot_trial import begin_trial, build_change, set_at_once
+from flettner.agent.machine.open_suggestions import end_all
+from flettner.agent.machine.traffic import expected_rate
+from flettner.agent.machine.transitions import (
+    IDLE,
+    Rules,
+    Transition,
+    enter_phase,
+    sum_counts,
+    without_effects,
+)
+from flettner.vllm_facts.values import Knob, Setting, Value, describe_changes, is_same
+
+AGAIN_AFTER = timedelta(minutes=30)  # a switch that ended without a verdict
+RETRY_AFTER = timedelta(minutes=1)  # the way back to the values from before
+CHECKED_S, CHECKED_REQUESTS = 600, 200  # between two comparisons with the prediction, at least
+DAY = timedelta(days=1)
+
+
+def describe_switching(state: State) -> str:
+    """Which approval switches between which settings, and what is in force; empty: none does."""
+    regimes = state.switching
+    if regimes is None:
+        return ""
+    now = f"{regimes.id} switches by the load, now {describe_changes(regimes.values)}"
+    return f"{now}: {describe_trigger(regimes.regimes)}; `flettner abort {regimes.id}` ends it"
+
+
+def begin_regimes(
+    state: State, rollout_id: str, approved: Suggestion, plan: Plan, at: datetime, note: str
+) -> Transition:
+    """Keep the approval. The first switch waits until the load has shown which regime it is of."""
+    two, blue = approved.proposal.regimes, state.fleet.running[0]
+    if two is None:
+        raise AssertionError(f"{approved.id} has no regimes")
+    before = {knob: value_of(blue, knob) for knob in two.above.values}
+    regimes = Regimes(
+        id=rollout_id,
+        suggestion=approved,
+        plan=plan,
+        started_at=at,
+        phase_since=at,
+        outcome="promoted",
+        why=note,
+        before=before,
+        values=before,
+        above=next((up for up in (False, True) if _are_same(two.regime(above=up).values, before)), None),
+    )
+    state = replace(state, regimes=regimes, rollout=replace(regimes, ended_at=at))
+    return without_effects(enter_phase(state, Phase.OBSERVING, at, note))
+
+
+def value_of(server: Server, knob: Knob) -> Value:
+    """The value in force; where no flag sets it, that of the server's start."""
+    value = server.setting.get(knob)
+    return server.hot.start.get(knob) if value is None and server.hot is not None else value
+
+
+def count_load(state: State, event: Event) -> State:
+    """Note which regime the load is of, and how its requests do under the values for it."""
+    regimes = state.switching
+    if not isinstance(event, Observed) or regimes is None:
+        return state
+    above = _regime_of(regimes, event.reading)
+    if above is None or above is regimes.above:
+        regimes = replace(regimes, other_s=max(0, regimes.other_s - 1))
+    elif regimes.other_s < LASTS_S:
+        regimes = replace(regimes, other_s=regimes.other_s + 1)
+    else:
+        regimes = replace(regimes, above=above, other_s=0, counts=NO_REQUESTS, counted_s=0)
+    if state.phase in IDLE and _is_settled(state, regimes) and not event.blind:
+        counts = regimes.counts + sum_counts(state.fleet.running, event)
+        regimes = replace(regimes, counts=counts, counted_s=regimes.counted_s + 1)
+    return replace(state, regimes=regimes)
+
+
+def _regime_of(regimes: Regimes, reading: Reading | None) -> bool | None:
+    """Whether the load is above; None: it is between the two, or not measured."""
+    if reading is None:
+        return None
+    work, plan = reading.work, regimes.regimes
+    tokens = work.prompt_tokens if plan.metric == "prompt_tokens" else work.answer_tokens
+    if tokens is None or plan.low <= tokens <= plan.high:
+        return None
+    return tokens > plan.high
+
+
+def _is_settled(state: State, regimes: Regimes) -> bool:
+    """Whether values other than those from before are in force, under the load that they are for."""
+    if regimes.above is None or regimes.other_s or _are_same(regimes.values, regimes.before):
+        return False
+    return _are_same(regimes.values, regimes.regimes.regime(above=regimes.above).values) and _has(
+        state, regimes.values
+    )
+
+
+def _are_same(values: Setting, other: Setting) -> bool:
+    return all(is_same(value, other[knob]) for knob, value in values.items())
+
+
+def _has(state: State, values: Setting) -> bool:
+    """Whether all servers that run have these values."""
+    return all(
+        is_same(value_of(server, knob), value)
+        for server in state.fleet.running
+        for knob, value in values.items()
+    )
+
+
+def follow_load(rules: Rules, state: State, event: Observed) -> Transition | None:
+    """Each second without a rollout: note how the last switch ended, or begin the next; None: nothing."""
+    noted = _note_end_of_switch(state, event.at)
+    moved = _follow(rules, noted, event.at)
+    return without_effects(noted) if moved is None and noted is not state else moved
+
+
+def _follow(rules: Rules, state: State, at: datetime) -> Transition | None:
+    regimes, fleet = state.switching, state.fleet
+    if regimes is None or state.mode == "advise" or state.maintenance:
+        return None
+    if not fleet.running or fleet.exited or fleet.stopped:
+        return None
+    if regimes.ending:
+        return _go_back(rules, state, regimes, at)
+    if why := _why_end(rules, state, regimes, at):
+        return without_effects(end(state, at, why))
+    return _switch(rules, state, regimes, at)
+
+
+def _note_end_of_switch(state: State, at: datetime) -> State:
+    """A switch that failed is the end; one without a verdict is tried again later."""
+    regimes, change = state.switching, state.rollout
+    if regimes is None or not regimes.trial or change is None or change.id != regimes.trial:
+        return state
+    if change.outcome == "promoted":
+        values = {**regimes.values, **change.suggestion.proposal.to}
+        noted = replace(regimes, trial="", values=values, counts=NO_REQUESTS, counted_s=0)
+        return replace(state, regimes=noted)
+    pause = RETRY_AFTER if regimes.ending else AGAIN_AFTER
+    waiting = replace(state, regimes=replace(regimes, trial="", wait_until=at + pause))
+    undecided = bool(state.outcomes) and state.outcomes[-1].result == "undecided"
+    return waiting if undecided or regimes.ending else end(waiting, at, f"{change.id} failed: {change.why}")
+
+
+def _why_end(rules: Rules, state: State, regimes: Regimes, at: datetime) -> str:
+    """Why the approval does not hold any more; empty if it does."""
+    if not _has(state, regimes.values):
+        names = ", ".join(sorted(regimes.values))
+        return f"{names} were changed otherwise, and stay"
+    plan, number = regimes.regimes, (state.epoch, state.effects.next_number)
+    for regime in (plan.below, plan.above):
+        if why := why_not_hot(state.fleet.running, regime.values, number):
+            return why
+    if regimes.counted_s >= CHECKED_S and (why := _why_not_as_predicted(rules, state, regimes)):
+        return why
+    today = [moment for moment in regimes.switches if at - DAY < moment <= at]
+    if len(today) >= MOST_SWITCHES and _wanted(regimes) is not None:
+        return f"the load changed more than {MOST_SWITCHES} times in a day"
+    return ""
+
+
+def _why_not_as_predicted(rules: Rules, state: State, regimes: Regimes) -> str:
+    """Why the share of late requests is neither within the SLO nor as predicted; empty: it is."""
+    (of, bad), above = count_missed(regimes.counts), regimes.above
+    if of < CHECKED_REQUESTS or above is None:
+        return ""
+    low, _ = baseline_interval(regimes.counts, goodput_phi(state.traffic.calibration, rules.slo))
+    most = max(allowed_share(rules.slo), regimes.regimes.regime(above=above).missed)
+    if low <= most:
+        return ""
+    return (
+        f"{bad:,} of {of:,} requests missed the SLO with {describe_changes(regimes.values)}, at most "
+        f"{most:.1%} were predicted"
+    )
+
+
+def end(state: State, at: datetime, why: str) -> State:
+    """The values from before come back, unless somebody else has changed them or servers cannot take them."""
+    regimes = state.switching
+    if regimes is None or regimes.ending:
+        return state
+    regimes = replace(regimes, ending=why, wait_until=None)
+    number = (state.epoch, state.effects.next_number)
+    servers = state.fleet.running
+    hot = {knob: value for knob, value in regimes.before.items() if value is not None}
+    if not _has(state, regimes.values) or why_not_hot(servers, hot, number):
+        regimes = replace(regimes, ended_at=at)
+    return replace(state, regimes=regimes, note=f"{regimes.id} ended: {why}")
+
+
+def _go_back(rules: Rules, state: State, regimes: Regimes, at: datetime) -> Transition | None:
+    """Put the values from before back, and end when they are; None: not yet."""
+    if _has(state, regimes.before):
+        return without_effects(replace(state, regimes=replace(regimes, ended_at=at)))
+    if regimes.wait_until is not None and at < regimes.wait_until:
+        return None
+    return _begin(rules, state, regimes, regimes.before, at, f"{regimes.id} ended: {regimes.ending}")
+
+
+def _wanted(regimes: Regimes) -> Setting | None:
+    """The values for the present load, if they are not in force; None: they are, or it is not known."""
+    if regimes.above is None:
+        return None
+    values = regimes.regimes.regime(above=regimes.above).values
+    return None if _are_same(values, regimes.values) else values
+
+
+def _switch(rules: Rules, state: State, regimes: Regimes, at: datetime) -> Transition | None:
+    values = _wanted(regimes)
+    waits = regimes.wait_until is not None and at < regimes.wait_until
+    if values is None or waits or state.paused or state.failing or state.fleet.spared:
+        return None
+    if state.effects.awaited is not None:  # also a check of a suggestion
+        return None
+    if not (rules.windows.is_open(at) or _are_same(values, regimes.before)):
+        return None
+    longer = "longer" if regimes.above else "shorter"
+    plan = regimes.regimes
+    limit = plan.high if regimes.above else plan.low
+    why = f"{WORDS[plan.metric]} are {longer} than {limit:.0f} tokens: {describe_changes(values)}"
+    regimes = replace(
+        regimes, switches=(*(m for m in regimes.switches if at - DAY < m <= at), at), wait_until=None
+    )
+    return _begin(rules, state, regimes, values, at, why)
+
+
+def _begin(
+    rules: Rules, state: State, regimes: Regimes, values: Setting, at: datetime, why: str
+) -> Transition:
+    """Begin the change to these values: a trial, or at once where they are those from before."""
+    state, number, blue = end_all(state, "superseded", why), regimes.switched + 1, state.fleet.running[0]
+    now = {knob: value_of(blue, knob) for knob in values}
+    to = {knob: value for knob, value in values.items() if not is_same(value, now[knob])}
+    proposal = replace(regimes.suggestion.proposal, to=to, why=why, expects="", evidence=(), regimes=None)
+    switch = replace(
+        regimes.suggestion,
+        id=f"{regimes.suggestion.id}.{number}",
+        proposal=proposal,
+        before={knob: now[knob] for knob in to},
+        base=base_digest(blue.setting),
+        servers=tuple(server.name for server in state.fleet.running),
+        rate_rps=expected_rate(state, at),
+    )
+    needed: GainNeeded = "if_missed" if regimes.plan.gain_needed else "never"
+    id_ = f"{regimes.id}.{number}"
+    change = build_change(rules, state, id_, switch, regimes.plan, at, gain_needed=needed)
+    at_once = _are_same(values, regimes.before)
+    change = replace(change, passed=at_once, why=why if at_once else "")
+    state = replace(state, rollout=change, regimes=replace(regimes, switched=number, trial=id_))
+    return (set_at_once if at_once else begin_trial)(state, at, why)
+
+
+def abort(state: State, event: Aborted) -> Transition:
+    """An operator ends the approval; the next second takes the values from before back."""
+    return without_effects(end(state, event.at, f"aborted by {event.actor}"))
