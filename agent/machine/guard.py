@@ -104,6 +104,10 @@ class Guard:
         ended = state.regimes.ended_at if state.regimes is not None else None
         if ended is not None and at < ended + REST:
             return f"switching ended at {ended:%H:%M} on {ended:%Y-%m-%d}, and rests a day"
+        return self.why_out_of_bounds(plan)
+
+    def why_out_of_bounds(self, plan: RegimePlan) -> str:
+        """Which values of the two settings the operator does not allow; empty: none."""
         outside = [
             f"{knob}={value}"
             for regime in (plan.below, plan.above)

@@ -172,6 +172,8 @@ def _why_end(rules: Rules, state: State, regimes: Regimes, at: datetime) -> str:
         names = ", ".join(sorted(regimes.values))
         return f"{names} were changed otherwise, and stay"
     plan, number = regimes.regimes, (state.epoch, state.effects.next_number)
+    if why := rules.guard.why_out_of_bounds(plan):  # since a reload of the config
+        return why
     for regime in (plan.below, plan.above):
         if why := why_not_hot(state.fleet.running, regime.values, number):
             return why

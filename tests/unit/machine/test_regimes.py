@@ -1,6 +1,6 @@
 """Switching between two settings as the load changes: each switch is judged, and each failure ends it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from zoneinfo import ZoneInfo
@@ -370,8 +370,18 @@ def test_the_audit_names_approval_switches_and_end() -> None:
     ]
 
 
-def test_the_journal_reads_it_back() -> None:
+def test_a_bound_that_does_not_allow_a_value_any_more_ends_it() -> None:
     world = at_night()
+    world.machine = machine(guard=replace(LEAVE, bounds={CAP: Bound(min=1, max=8)}))
+    world.tick(10)
+
+    assert world.cap() == 4
+    assert world.regimes.ending == "the bounds do not allow max_num_seqs=16"
+
+
+@pytest.mark.parametrize("begin", [approved, at_night])
+def test_the_journal_reads_it_back(begin: Callable[[], Load]) -> None:
+    world = begin()
 
     assert TypeAdapter(State).validate_json(TypeAdapter(State).dump_json(world.state)) == world.state
 
