@@ -167,7 +167,7 @@ LINTS = (
         rules=("V1",),
         find=_check_unknown_variables,
         reports="variables that no release reads",
-        source="vllm/envs.py: 'Unknown vLLM environment variable detected'",
+        source="vllm/platforms/interface.py: 'Unknown vLLM environment variable detected'",
         needs=Needs(applies=_sets_variables),
     ),
 )
