@@ -192,6 +192,7 @@ class Aborted:
     at: datetime
     actor: str
     reason: str
+    rollout: str = ""  # the id that the operator named; empty: of what is under way, or lasts
     request: str = ""
 
 

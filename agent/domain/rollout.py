@@ -154,3 +154,7 @@ class Regimes(Rollout):
         if self.suggestion.proposal.regimes is None:
             raise AssertionError(f"{self.suggestion.id} has no regimes")
         return self.suggestion.proposal.regimes
+
+    def covers(self, rollout_id: str) -> bool:
+        """Whether it is the id of this approval or of one of its switches."""
+        return self.id in {rollout_id, rollout_id.rpartition(".")[0]}

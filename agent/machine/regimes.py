@@ -276,6 +276,17 @@ def _begin(
     return (set_at_once if at_once else begin_trial)(state, at, why)
 
 
-def abort(state: State, event: Aborted) -> Transition:
-    """An operator ends the approval; the next second takes the values from before back."""
+def ends_by(state: State, event: Aborted) -> bool:
+    """Whether an operator ends the approval, and no rollout that is under way.
+
+    A switch that is being tried is taken back at once, as every trial; that it was aborted ends the approval.
+    """
+    regimes, change = state.switching, state.rollout
+    if regimes is None or change is None or not regimes.covers(event.rollout):
+        return False
+    return state.phase is not Phase.TRIAL or change.id != regimes.trial or change.passed
+
+
+def abort(_: Rules, state: State, event: Aborted) -> Transition:
+    """The values from before come back as soon as no other rollout is under way."""
     return without_effects(end(state, event.at, f"aborted by {event.actor}"))

@@ -71,7 +71,8 @@ def _if_hot(hot: Handler, other: Handler) -> Handler:
 
 def _abort_lasting(rules: Rules, state: State, event: e.Aborted) -> Transition:
     """Without a rollout, what goes on under an earlier approval ends: spared servers first."""
-    return saving.abort(rules, state, event) if saving.in_force(state) else regimes.abort(state, event)
+    end = saving.abort if saving.in_force(state) else regimes.abort
+    return end(rules, state, event)
 
 
 HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
@@ -200,13 +201,19 @@ class Machine:
             state = update(state, event)
         if _is_suspended(state, event):
             return state, ()
-        handler = None if _is_outdated(state, event) else HANDLERS.get((state.phase, type(event)))
+        handler = None if _is_outdated(state, event) else _find_handler(state, event)
         moved = handler(self.rules, state, event) if handler else (state, ())
         if isinstance(event, e.Observed) and moved[0].phase is state.phase:
             moved = windows.leave_at_edge(self.rules, moved[0], event.at) or moved
         for complete in AFTER:
             moved = complete(moved, event)
         return failover.leave_failing_servers(before, moved)
+
+
+def _find_handler(state: State, event: e.Event) -> Handler | None:
+    if isinstance(event, e.Aborted) and regimes.ends_by(state, event):
+        return regimes.abort
+    return HANDLERS.get((state.phase, type(event)))
 
 
 def _is_requested_exit(state: State, event: e.Event) -> bool:

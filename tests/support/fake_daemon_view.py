@@ -350,6 +350,8 @@ class FakeDaemonView:
             case Denied() if suggestion := state.suggestions.find_pending(event.suggestion):
                 denied = end_suggestion(state, suggestion, "denied", "", by=event.actor)
                 return enter_fitting_phase(denied, self.at, event.reason)
+            case Aborted() if state.rollout is None or event.rollout != state.rollout.id:
+                return state
             case Aborted() if state.phase in {Phase.LAUNCHING, Phase.WARMING, Phase.CANARY}:
                 return replace(state, phase=Phase.ROLLING_BACK, note=event.reason)
             case Aborted() if state.phase is Phase.PROMOTING:

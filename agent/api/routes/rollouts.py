@@ -73,7 +73,7 @@ async def _show(call: Call) -> RolloutDocument:
 
 def lasts(state: State, rollout: Rollout) -> bool:
     """Whether it is in force and can be ended: spared servers, or switching between settings."""
-    if state.switching is not None and state.switching.id in {rollout.id, rollout.id.rpartition(".")[0]}:
+    if state.switching is not None and state.switching.covers(rollout.id):
         return True
     return bool(state.fleet.spared) and state.rollout == rollout
 
@@ -88,9 +88,10 @@ async def _abort(call: Call) -> RolloutDocument:
         )
         raise RequestRefusedError(409, detail, kind="promoted")
     state = target.state
-    if rollout.outcome == "rolled_back" or state.phase is Phase.ROLLING_BACK:
+    if rollout.outcome == "rolled_back" or (state.phase is Phase.ROLLING_BACK and not goes_on):
         return rollout_of(state, name, rollout)
-    event = Aborted(at=call.daemon.now(), actor=call.actor, reason=call.parsed_as(AbortBody).reason)
+    reason = call.parsed_as(AbortBody).reason
+    event = Aborted(at=call.daemon.now(), actor=call.actor, reason=reason, rollout=rollout.id)
     state = await call.submit(target, event)
     now = state.rollout if state.rollout and state.rollout.id == rollout.id else rollout
     if (now.outcome == "promoted" and not goes_on) or (now.outcome == "running" and state.phase in FORWARD):

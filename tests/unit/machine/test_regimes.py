@@ -229,6 +229,44 @@ def test_an_abort_of_a_trial_ends_it() -> None:
     assert world.state.switching is None
 
 
+def with_rollout() -> Load:
+    """Another change is tried, under an approval of its own."""
+    world = at_night()
+    tokens = {"max_num_batched_tokens": 4096}
+    world.feed(e.ChangeAsked(at=world.at, actor=ABORT, to=tokens, reason="more")).until("proposed")
+    world.approve().until("trial")
+    return world
+
+
+def test_an_abort_by_its_id_ends_it_and_no_other_rollout() -> None:
+    world = with_rollout()
+    world.feed(e.Aborted(at=world.at, actor=ABORT, reason="no", rollout="chat-1"))
+
+    assert world.state.rollout is not None
+    assert (world.state.phase, world.state.rollout.outcome) == (Phase.TRIAL, "running")
+    assert world.regimes.ending == "aborted by alice"
+
+
+def test_an_abort_of_another_rollout_does_not_end_it() -> None:
+    world = with_rollout()
+    assert world.state.rollout is not None
+    other = world.state.rollout.id
+    world.feed(e.Aborted(at=world.at, actor=ABORT, reason="no", rollout=other))
+
+    assert world.state.phase is Phase.ROLLING_BACK
+    assert not world.regimes.ending
+
+
+def test_an_abort_while_a_switch_is_taken_back_is_not_lost() -> None:
+    world = approved().change(LONG)
+    world.start()
+    assert world.state.phase is Phase.ROLLING_BACK
+    world.feed(e.Aborted(at=world.at, actor=ABORT, reason="no", rollout="chat-1")).tick(10)
+
+    assert world.state.switching is None
+    assert world.cap() == 4
+
+
 def test_values_that_somebody_else_sets_stay_and_end_it() -> None:
     world = at_night()
     world.hot.set(HOT, {CAP: 9}, (world.epoch, 10_000), None)
