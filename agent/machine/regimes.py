@@ -37,7 +37,7 @@ from flettner.vllm_facts.values import Knob, Setting, Value, describe_changes, i
 
 AGAIN_AFTER = timedelta(minutes=30)  # a switch that ended without a verdict
 RETRY_AFTER = timedelta(minutes=1)  # the way back to the values from before
-CHECKED_S, CHECKED_REQUESTS = 600, 200  # between two comparisons with the prediction, at least
+CHECKED_S, CHECKED_REQUESTS = 600, 200  # that a comparison with the prediction is of, at least
 DAY = timedelta(days=1)
 
 
@@ -93,9 +93,16 @@ def count_load(state: State, event: Event) -> State:
     else:
         regimes = replace(regimes, above=above, other_s=0, counts=NO_REQUESTS, counted_s=0)
     if state.phase in IDLE and _is_settled(state, regimes) and not event.blind:
+        if _are_enough(regimes):  # the last second has compared them
+            regimes = replace(regimes, counts=NO_REQUESTS, counted_s=0)
         counts = regimes.counts + sum_counts(state.fleet.running, event)
         regimes = replace(regimes, counts=counts, counted_s=regimes.counted_s + 1)
     return replace(state, regimes=regimes)
+
+
+def _are_enough(regimes: Regimes) -> bool:
+    """Whether the counts are compared with the prediction: once, since each look is a chance to err."""
+    return regimes.counted_s >= CHECKED_S and count_missed(regimes.counts)[0] >= CHECKED_REQUESTS
 
 
 def _regime_of(regimes: Regimes, reading: Reading | None) -> bool | None:
@@ -177,7 +184,7 @@ def _why_end(rules: Rules, state: State, regimes: Regimes, at: datetime) -> str:
     for regime in (plan.below, plan.above):
         if why := why_not_hot(state.fleet.running, regime.values, number):
             return why
-    if regimes.counted_s >= CHECKED_S and (why := _why_not_as_predicted(rules, state, regimes)):
+    if _are_enough(regimes) and (why := _why_not_as_predicted(rules, state, regimes)):
         return why
     today = [moment for moment in regimes.switches if at - DAY < moment <= at]
     if len(today) >= MOST_SWITCHES and _wanted(regimes) is not None:
@@ -188,7 +195,7 @@ def _why_end(rules: Rules, state: State, regimes: Regimes, at: datetime) -> str:
 def _why_not_as_predicted(rules: Rules, state: State, regimes: Regimes) -> str:
     """Why the share of late requests is neither within the SLO nor as predicted; empty: it is."""
     (of, bad), above = count_missed(regimes.counts), regimes.above
-    if of < CHECKED_REQUESTS or above is None:
+    if above is None:
         return ""
     low, _ = baseline_interval(regimes.counts, goodput_phi(state.traffic.calibration, rules.slo))
     most = max(allowed_share(rules.slo), regimes.regimes.regime(above=above).missed)

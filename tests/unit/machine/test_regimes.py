@@ -211,6 +211,20 @@ def test_more_late_requests_than_predicted_end_it() -> None:
     assert "requests missed the SLO with max_num_seqs 16, at most 5.1% were predicted" in world.regimes.ending
 
 
+def test_an_hour_in_time_does_not_hide_ten_minutes_of_late_requests() -> None:
+    world = at_night()
+    hour = RequestCounts(total=36_000)
+    world.state = replace(world.state, regimes=replace(world.regimes, counts=hour, counted_s=3600))
+    world.tick()
+    assert (world.regimes.counts.total, world.regimes.counted_s) == (10, 1)
+    world.state = replace(world.state, regimes=replace(world.regimes, counted_s=CHECKED_S - 60))
+    world.broken = 3
+    world.tick(65)
+
+    assert world.cap() == 4
+    assert "requests missed the SLO" in world.regimes.ending
+
+
 @pytest.mark.parametrize("night", [True, False])
 def test_an_abort_brings_the_values_from_before_back(night: bool) -> None:
     world = at_night() if night else approved()
