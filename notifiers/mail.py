@@ -89,6 +89,8 @@ class Mail:
             raise ValueError("link_key_file and people need each other: what signs links, and who may decide")
         if bool(self.user) != bool(self.password_file):
             raise ValueError("user and password_file need each other")
+        if not self.user.isascii():
+            raise ValueError("user has characters beyond ASCII, which the login of SMTP does not take here")
         if self.tls == "none" and self.server not in _LOOPBACK:
             raise ValueError(
                 'tls = "none" is for a server on this host only: links and passwords are secrets'
@@ -123,7 +125,7 @@ class Mail:
             host=self.server,
             port=self.port,
             security=self.tls,
-            login=(self.user, read_secret(self.password_file)) if self.user else None,
+            login=(self.user, self._password()) if self.user else None,
             messages=tuple(messages),
         )
 
@@ -193,6 +195,13 @@ class Mail:
         lines += [f"-- \nflettner · {host} · {notice.severity} · {notice.kind}"]
         message.set_content("\n\n".join(filter(None, lines)))
         return message
+
+    def _password(self) -> str:
+        password = read_secret(self.password_file)
+        if not password.isascii():  # smtplib encodes it so for every way to log in
+            why = "has characters beyond ASCII, which the login of SMTP does not take here"
+            raise NoticeError(f"{self.password_file}: {why}", passes=True)
+        return password
 
     def _key(self) -> bytes:
         key = read_secret(self.link_key_file)

@@ -124,9 +124,9 @@ class NoticeDelivery:
         """Send a test message, or a test incident to receivers of incidents only. Raises NoticeError."""
         notice = self.finalize(build_test_notice(self.now()))
         async with self._session() as session:
-            if not await self._send_once(session, notice):
-                await self._send_once(session, replace(notice, key="test"))
-                await self._send_once(session, replace(notice, key="test", ends=True))
+            if not await self._send_once(session, notice, set()):
+                await self._send_once(session, replace(notice, key="test"), set())
+                await self._send_once(session, replace(notice, key="test", ends=True), set())
 
     def check(self) -> None:
         """Raise NoticeError if a file that a post needs cannot be read."""
@@ -202,7 +202,7 @@ class NoticeDelivery:
                 before_sleep=self._count_retry,
                 reraise=True,
             )
-            self.counts.sent += await retry(trying, partial(self._send_once, session, notice))
+            self.counts.sent += await retry(trying, partial(self._send_once, session, notice, set()))
             self.counts.works = True
         except NoticeError as error:
             self.counts.works = False
@@ -210,11 +210,14 @@ class NoticeDelivery:
             self.counts.dropped += error.passes
             log.warning("notice.not_sent", **fields, why=str(error))
 
-    async def _send_once(self, session: aiohttp.ClientSession, notice: Notice) -> bool:
-        """Send the notice; False if the receiver cannot use it. Raises NoticeError."""
+    async def _send_once(self, session: aiohttp.ClientSession, notice: Notice, accepted: set[str]) -> bool:
+        """Send the notice; False if the receiver cannot use it. Raises NoticeError.
+
+        `accepted`: Message-IDs of the mails that an earlier try has sent.
+        """
         post = self.notifier.post(notice, self.now())
         if isinstance(post, OutgoingMail):
-            await asyncio.to_thread(send_mail, post, self.retry.timeout_s)
+            await asyncio.to_thread(send_mail, post, self.retry.timeout_s, accepted)
         elif post is not None:
             await deliver(session, post)
         return post is not None

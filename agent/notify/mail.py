@@ -10,21 +10,16 @@ from flettner.agent.notify.rules import OutgoingMail
 PERMANENT = 500  # of SMTP's status codes
 
 
-def send_mail(mail: OutgoingMail, timeout_s: float) -> None:
+def send_mail(mail: OutgoingMail, timeout_s: float, accepted: set[str]) -> None:
     """Send every message, also after one is refused. Raises NoticeError, with no address and no content.
 
-    `timeout_s`: of each step. After a temporary error all are sent again, with the same Message-IDs.
+    `timeout_s`: of each step. `accepted`: Message-IDs that the server has, which are not sent again.
     """
-    refused: list[int] = []
     try:
         with _connect(mail, timeout_s) as smtp:
             if mail.login is not None:
                 smtp.login(*mail.login)
-            for message in mail.messages:
-                try:
-                    smtp.send_message(message)
-                except smtplib.SMTPRecipientsRefused as error:
-                    refused += (code for code, _ in error.recipients.values())
+            refused = _send_each(smtp, mail, accepted)
     except smtplib.SMTPNotSupportedError:
         raise NoticeError("the mail server offers neither STARTTLS nor a login that is known") from None
     except smtplib.SMTPAuthenticationError as error:
@@ -38,7 +33,23 @@ def send_mail(mail: OutgoingMail, timeout_s: float) -> None:
         raise NoticeError(f"the mail server cannot be reached: {type(error).__name__}", passes=True) from None
     if refused:
         passes = min(refused) < PERMANENT
-        raise NoticeError(f"the mail server refused {len(refused)} of the addresses", passes=passes)
+        raise NoticeError(f"the mail server refused {len(refused)} of the messages", passes=passes)
+
+
+def _send_each(smtp: smtplib.SMTP, mail: OutgoingMail, accepted: set[str]) -> list[int]:
+    """The codes of those that the server refuses."""
+    refused: list[int] = []
+    for message in mail.messages:
+        if message["Message-ID"] in accepted:
+            continue
+        try:
+            smtp.send_message(message)
+            accepted.add(message["Message-ID"])
+        except smtplib.SMTPRecipientsRefused as error:
+            refused += (code for code, _ in error.recipients.values())
+        except smtplib.SMTPDataError as error:
+            refused.append(error.smtp_code)
+    return refused
 
 
 def _connect(mail: OutgoingMail, timeout_s: float) -> smtplib.SMTP:

@@ -74,6 +74,7 @@ class Site:
         self.delivery = deliver_by(mail, home)
         self.daemon.listed_receivers = {self.delivery.name: self.delivery}
         self.made = self.daemon.suggest({"max_num_seqs": 128})
+        self.accepted: set[str] = set()
         self.app = build_app(self.daemon, Tokens(None, self.daemon.now))
         self.app[RECEIVED].now = lambda: self.at
         self.client: TestClient[Any, Any] = TestClient(TestServer(self.app))
@@ -85,9 +86,8 @@ class Site:
     async def send(self) -> None:
         state = self.daemon.targets()["chat"].state
         async with self.delivery._session() as session:
-            await self.delivery._send_once(
-                session, self.delivery.finalize(waiting_notice(state, self.made, NOON))
-            )
+            notice = self.delivery.finalize(waiting_notice(state, self.made, NOON))
+            await self.delivery._send_once(session, notice, self.accepted)
 
     async def open(self, link: str, **headers: str) -> ClientResponse:
         parts = urlsplit(link)
@@ -309,8 +309,9 @@ async def test_a_form_of_another_site_is_refused(site: Site, server: MailServer)
     [
         ({"AUTH": "535 5.7.8 no PLANTED"}, "refused the login", False),
         ({"EHLO": "421 busy", "HELO": "421 busy"}, "421", True),
-        ({"ops@example.org": "550 unknown"}, "refused 1 of the addresses", False),
-        ({"ops@example.org": "451 greylisted"}, "refused 1 of the addresses", True),
+        ({"ops@example.org": "550 unknown"}, "refused 1 of the messages", False),
+        ({"ops@example.org": "451 greylisted"}, "refused 1 of the messages", True),
+        ({"DATA": "554 no PLANTED"}, "refused 5 of the messages", False),
         ({"MAIL": "452 full"}, "452", True),
         ({"STARTTLS": "454 not now"}, "454", True),
     ],
@@ -336,6 +337,30 @@ async def test_the_other_addresses_get_their_mail(site: Site, server: MailServer
     assert [mail["To"] for mail in server.mails] == [
         SERVICE.address(user) for user in ("U0ALICE", "U0BOB", "U0VERA", "U0ADA")
     ]
+
+
+async def test_a_second_try_sends_nothing_twice(site: Site, server: MailServer) -> None:
+    server.refuses = {"ops@example.org": "451 greylisted"}
+    with pytest.raises(NoticeError):
+        await site.send()
+    server.refuses = {}
+
+    await site.send()
+
+    assert sorted(mail["To"] for mail in server.mails) == sorted(
+        ["ops@example.org", *(SERVICE.address(user) for user in ("U0ALICE", "U0BOB", "U0VERA", "U0ADA"))]
+    )
+
+
+async def test_a_password_that_smtp_does_not_take_is_named_and_ends_no_delivery(
+    site: Site, tmp_path: Path
+) -> None:
+    (tmp_path / "password").write_text("PLÄNTED")
+
+    with pytest.raises(NoticeError, match="password: has characters beyond ASCII") as caught:
+        site.delivery.check()
+
+    assert "PLÄNTED" not in str(caught.value)
 
 
 async def test_nothing_is_sent_without_a_trusted_certificate(
@@ -364,7 +389,7 @@ async def test_a_server_that_hangs_is_given_up(site: Site, server: MailServer, m
     post = mail.post(waiting_notice(site.daemon.targets()["chat"].state, site.made, NOON), NOON)
 
     with pytest.raises(NoticeError, match="cannot be reached"):
-        await asyncio.to_thread(send_mail, post, 0.2)
+        await asyncio.to_thread(send_mail, post, 0.2, set())
 
 
 async def test_mail_goes_over_tls_from_the_first_byte_too(
