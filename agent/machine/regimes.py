@@ -23,6 +23,7 @@ from flettner.agent.judge.attainment import allowed_share, baseline_interval, co
 from flettner.agent.machine.guard import base_digest
 from flettner.agent.machine.hot_knobs import why_not_hot
 from flettner.agent.machine.hot_trial import begin_trial, build_change, set_at_once
+from flettner.agent.machine.lease import is_due
 from flettner.agent.machine.open_suggestions import end_all
 from flettner.agent.machine.traffic import expected_rate
 from flettner.agent.machine.transitions import (
@@ -86,7 +87,9 @@ def count_load(state: State, event: Event) -> State:
     if not isinstance(event, Observed) or regimes is None:
         return state
     above = _regime_of(regimes, event.reading)
-    if above is None or above is regimes.above:
+    if regimes.above is None and above is not None:
+        regimes = replace(regimes, above=above, wait_until=event.at + timedelta(seconds=LASTS_S))
+    elif above is None or above is regimes.above:
         regimes = replace(regimes, other_s=max(0, regimes.other_s - 1))
     elif regimes.other_s < LASTS_S:
         regimes = replace(regimes, other_s=regimes.other_s + 1)
@@ -225,9 +228,13 @@ def _go_back(rules: Rules, state: State, regimes: Regimes, at: datetime) -> Tran
     """Put the values from before back, and end when they are; None: not yet."""
     if _has(state, regimes.before):
         return without_effects(replace(state, regimes=replace(regimes, ended_at=at)))
-    if regimes.wait_until is not None and at < regimes.wait_until:
+    if _waits(regimes, at):
         return None
     return _begin(rules, state, regimes, regimes.before, at, f"{regimes.id} ended: {regimes.ending}")
+
+
+def _waits(regimes: Regimes, at: datetime) -> bool:
+    return regimes.wait_until is not None and not is_due(at, regimes.wait_until, AGAIN_AFTER)
 
 
 def _wanted(regimes: Regimes) -> Setting | None:
@@ -240,10 +247,13 @@ def _wanted(regimes: Regimes) -> Setting | None:
 
 def _switch(rules: Rules, state: State, regimes: Regimes, at: datetime) -> Transition | None:
     values = _wanted(regimes)
-    waits = regimes.wait_until is not None and at < regimes.wait_until
-    if values is None or waits or state.paused or state.failing or state.fleet.spared:
+    if values is None or regimes.other_s or _waits(regimes, at):
+        return None
+    if state.phase is Phase.COOLDOWN or state.paused or state.failing or state.fleet.spared:
         return None
     if state.effects.awaited is not None:  # also a check of a suggestion
+        return None
+    if any(suggestion.approved_by for suggestion in state.suggestions.open):  # a switch would end it
         return None
     if not (rules.windows.is_open(at) or _are_same(values, regimes.before)):
         return None

@@ -189,6 +189,40 @@ def test_a_short_change_and_a_load_between_the_two_switch_nothing() -> None:
     assert night.cap() == 16
 
 
+def test_a_second_of_the_other_load_does_not_decide_the_first_switch() -> None:
+    world = approved()
+    world.state = replace(world.state, regimes=replace(world.regimes, above=None))
+    world.change(SHORT, LASTS_S - 1)
+    world.change(LONG, 5)
+
+    assert world.regimes.above is False
+    assert not world.regimes.switches
+
+
+def test_a_target_that_rests_after_another_rollout_does_not_switch() -> None:
+    world = approved()
+    until = world.at + timedelta(seconds=60)
+    world.state = replace(world.state, phase=Phase.COOLDOWN, until=until)
+    world.change(LONG)
+    assert not world.regimes.switches
+
+    world.tick(60)
+    assert len(world.regimes.switches) == 1
+
+
+def test_an_approved_change_that_waits_for_a_window_is_not_ended_by_a_switch() -> None:
+    world = at_night()
+    never = Period(first=NOON.date(), last=NOON.date(), begin=0, end=1)
+    world.machine = machine(windows=Windows((Schedule(zone=ZoneInfo("UTC"), allowed=(never,)),)))
+    tokens = {"max_num_batched_tokens": 4096}
+    world.feed(e.ChangeAsked(at=world.at, actor=ABORT, to=tokens, reason="more")).until("proposed")
+    world.approve()
+    world.change(SHORT)
+
+    assert world.cap() == 16
+    assert [suggestion.approved_by for suggestion in world.state.suggestions.open] == [ABORT]
+
+
 def test_a_switch_that_is_worse_is_taken_back_and_ends_it() -> None:
     world = approved(broken=9).change(LONG).settle()
     world.tick(5)
@@ -310,6 +344,20 @@ def test_the_way_back_is_tried_again_until_it_is_done() -> None:
 
     world.refuses = set()
     world.tick(round(RETRY_AFTER.total_seconds()) + 60)
+
+    assert world.cap() == 4
+    assert world.state.switching is None
+
+
+def test_a_clock_that_is_set_back_does_not_hold_the_way_back_up() -> None:
+    world = at_night()
+    world.refuses = {"set_knobs"}
+    world.feed(e.Aborted(at=world.at, actor=ABORT, reason="no")).tick(60)
+    assert world.regimes.wait_until is not None
+
+    world.refuses = set()
+    world.at -= timedelta(days=1)
+    world.tick(10)
 
     assert world.cap() == 4
     assert world.state.switching is None
