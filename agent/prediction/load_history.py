@@ -51,14 +51,18 @@ class LoadHistory:
     samples: tuple[LoadSample, ...] = ()  # that differ, oldest first
 
     def add(self, at: int, trace: Trace) -> "LoadHistory":
-        """Add the quarter of an hour that ends at this Unix time. One with few requests is left out."""
-        if len(trace) < LEAST_REQUESTS or (self.rows and at < self.rows[-1].at + ROW_S):
+        """Add the quarter of an hour that ends at this Unix time. One with few requests is left out.
+
+        Rows from later, of a clock that was set back since, are dropped.
+        """
+        rows = [row for row in self.rows if at - MOST_ROWS * ROW_S < row.at <= at]
+        if len(trace) < LEAST_REQUESTS or (rows and at < rows[-1].at + ROW_S):
             return self
         row = describe_load(at, trace)
         others = [sample for sample in self.samples if not _is_like(sample.row, row)]
         sample = LoadSample(row=row, requests=tuple(_latest(trace)))
         return LoadHistory(
-            rows=tuple(old for old in (*self.rows, row)[-MOST_ROWS:] if old.at > at - MOST_ROWS * ROW_S),
+            rows=(*rows, row)[-MOST_ROWS:],
             samples=(*others, sample)[-MOST_SAMPLES:],
         )
 
@@ -78,7 +82,7 @@ def describe_load(at: int, trace: Trace) -> LoadRow:
         at=at,
         requests=len(trace),
         prompt_tokens=fmean(max(1, request.prompt_tokens - request.cached_tokens) for request in trace),
-        answer_tokens=fmean(request.output_tokens for request in trace),
+        answer_tokens=fmean(max(1, request.output_tokens) for request in trace),
     )
 
 

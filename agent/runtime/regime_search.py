@@ -49,7 +49,7 @@ class RegimeSearch:
         self._read()
         while True:
             if self.is_on:
-                self._record(self.search.believed(target.state))
+                await self._record(self.search.believed(target.state))
                 await self.update(target.state)
             await asyncio.sleep(LOOK_EVERY_S)
 
@@ -99,9 +99,10 @@ class RegimeSearch:
     def _is_due(self, at: datetime, setting: Setting) -> bool:
         if self._asked_at is None:
             return True
-        return at - self._asked_at >= (EVERY if dict(setting) == dict(self._asked) else AGAIN)
+        pause = EVERY if dict(setting) == dict(self._asked) else AGAIN
+        return abs(at - self._asked_at) >= pause  # also after a clock that was ahead is set back
 
-    def _record(self, learned: LearnedModel | None) -> None:
+    async def _record(self, learned: LearnedModel | None) -> None:
         """Add the last quarter of an hour, once it is a new one."""
         if learned is None:
             return
@@ -111,7 +112,7 @@ class RegimeSearch:
         self.history = history
         if self.file is not None:
             try:
-                replace_file(self.file, encode(history))
+                await asyncio.to_thread(replace_file, self.file, encode(history))  # up to 0.5 MB
             except OSError as error:  # only a restart would read it
                 log.warning("loads.unwritable", file=str(self.file), why=error.strerror)
 

@@ -61,6 +61,18 @@ def test_a_quarter_with_few_requests_or_before_its_time_is_left_out() -> None:
     assert history.add(3 * ROW_S - 1, load(*CHAT)) == history
 
 
+def test_rows_of_a_clock_that_was_ahead_are_dropped() -> None:
+    history = quarters(3).add(100 * ROW_S, load(*CHAT))
+
+    assert [row.at // ROW_S for row in history.add(4 * ROW_S, load(*CHAT)).rows] == [1, 2, 3, 4]
+
+
+def test_requests_without_answers_are_a_kind_too() -> None:
+    history = quarters(2).add(3 * ROW_S, load(400, 0))
+
+    assert len(history.samples) == 2
+
+
 def test_its_size_is_bounded() -> None:
     history = quarters(MOST_ROWS + 50)
     for number in range(2 * MOST_SAMPLES):
