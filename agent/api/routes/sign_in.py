@@ -58,6 +58,7 @@ async def _begin(call: Call) -> web.Response:
         cookie, address = await signing_in.begin(call.parsed_as(SignInQuery).to)
     except ReviewError as error:
         return _provider_is_away(error)
+    signing_in.end(call.request)  # an earlier session: its cookie does not come with the provider's link back
     response = web.Response(status=303, headers={"Location": address})
     cookies.set(response, cookies.attempt, cookie, ATTEMPT_S)
     return response
@@ -80,7 +81,6 @@ async def _finish(call: Call) -> web.Response:
         return answer_page("Not signed in", f"The sign-in is refused: {refusal}.", status=403)
     except ReviewError as away:
         return _provider_is_away(away)
-    signing_in.end(call.request)  # an earlier one of this browser
     response = web.Response(status=303, headers={"Location": f"/#{quote(place, safe='/?=&%:')}"})
     cookies.set(response, cookies.session, session, signing_in.provider.session_h * 3600)
     cookies.clear(response, cookies.attempt)
