@@ -255,7 +255,10 @@ async def test_an_answer_of_another_provider_is_refused(site: Site, browser: Bro
     await refused(site, answer, "another provider", browser)
 
 
-@pytest.mark.parametrize(("error", "shown"), [("access_denied", "access_denied"), ("<b>", "unknown error")])
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [("access_denied", "access_denied"), ("<b>", "unknown error"), ("call_eve", "unknown error")],
+)
 async def test_a_refusal_by_the_provider_is_shown(
     site: Site, browser: Browser, error: str, shown: str
 ) -> None:
