@@ -179,8 +179,7 @@ def _note_end_of_switch(state: State, at: datetime) -> State:
 def _why_end(rules: Rules, state: State, regimes: Regimes, at: datetime) -> str:
     """Why the approval does not hold any more; empty if it does."""
     if not _has(state, regimes.values):
-        names = ", ".join(sorted(regimes.values))
-        return f"{names} were changed otherwise, and stay"
+        return _why_values_stay(state, regimes)
     plan, number = regimes.regimes, (state.epoch, state.effects.next_number)
     if why := rules.guard.why_out_of_bounds(plan):  # since a reload of the config
         return why
@@ -215,18 +214,25 @@ def end(state: State, at: datetime, why: str) -> State:
     regimes = state.switching
     if regimes is None or regimes.ending:
         return state
-    regimes = replace(regimes, ending=why, wait_until=None)
-    number = (state.epoch, state.effects.next_number)
-    servers = state.fleet.running
+    stay = _why_values_stay(state, regimes)
+    ending = "; ".join(dict.fromkeys(filter(None, (why, stay))))
+    regimes = replace(regimes, ending=ending, wait_until=None, ended_at=at if stay else None)
+    return replace(state, regimes=regimes, note=f"{regimes.id} ended: {ending}")
+
+
+def _why_values_stay(state: State, regimes: Regimes) -> str:
+    """Why those from before do not come back; empty: they do, or no server runs that could say."""
+    names, running = ", ".join(sorted(regimes.values)), state.fleet.running
+    if not _has(state, regimes.values):
+        return f"{names} were changed otherwise, and stay"
     hot = {knob: value for knob, value in regimes.before.items() if value is not None}
-    if not _has(state, regimes.values) or why_not_hot(servers, hot, number):
-        regimes = replace(regimes, ended_at=at)
-    return replace(state, regimes=regimes, note=f"{regimes.id} ended: {why}")
+    why = why_not_hot(running, hot, (state.epoch, state.effects.next_number)) if running else ""
+    return f"the values of {names} stay: {why}" if why else ""
 
 
 def _go_back(rules: Rules, state: State, regimes: Regimes, at: datetime) -> Transition | None:
-    """Put the values from before back, and end when they are; None: not yet."""
-    if _has(state, regimes.before):
+    """Put the values from before back, and end when they are, or cannot be; None: not yet."""
+    if _has(state, regimes.before) or _why_values_stay(state, regimes):
         return without_effects(replace(state, regimes=replace(regimes, ended_at=at)))
     if _waits(regimes, at):
         return None

@@ -46,7 +46,7 @@ KINDS: Mapping[str, tuple[NoticeSeverity, str]] = {
     ),
     "regimes.ended": (
         "warning",
-        "settings do not follow the load any more: those from before are back; the text states why",
+        "settings do not follow the load any more: those from before come back, or the text says why not",
     ),
     "server.failing": ("warning", "a server hangs, refuses connections or fails most of its requests"),
     "target.failing": ("critical", "every server with traffic fails"),

@@ -325,6 +325,41 @@ def test_values_that_somebody_else_sets_stay_and_end_it() -> None:
     assert "were changed otherwise, and stay" in world.regimes.ending
 
 
+def without_way_back(world: Load) -> Load:
+    """The servers take caps from 8 on."""
+    servers = tuple(
+        replace(server, hot=server.hot and replace(server.hot, limits={CAP: (8, 16)}))
+        for server in world.state.fleet.servers
+    )
+    world.state = replace(world.state, fleet=replace(world.state.fleet, servers=servers))
+    return world
+
+
+def test_the_end_says_where_the_values_from_before_cannot_come_back() -> None:
+    world = without_way_back(at_night())
+    world.feed(e.Aborted(at=world.at, actor=ABORT, reason="no"))
+
+    assert world.state.switching is None
+    assert world.regimes.ending.startswith(
+        "aborted by alice; the values of max_num_seqs stay: max_num_seqs can"
+    )
+
+
+def test_an_abort_while_no_server_runs_waits_for_one() -> None:
+    world = at_night()
+    fleet = world.state.fleet
+    world.state = replace(world.state, fleet=fleet.with_exited(HOT.name))
+    world.feed(e.Aborted(at=world.at, actor=ABORT, reason="no", rollout="chat-1"))
+    assert world.regimes.ending == "aborted by alice"
+    assert world.state.switching is not None
+
+    world.state = replace(world.state, fleet=fleet)
+    world.tick(5)
+
+    assert world.cap() == 4
+    assert world.state.switching is None
+
+
 def test_too_many_switches_in_a_day_end_it() -> None:
     world = at_night()
     for _ in range(MOST_SWITCHES):
