@@ -7,7 +7,7 @@ the lengths of two kinds leave a gap between them, which those of one kind that 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import compress, groupby
 from math import exp, log
 from statistics import fmean
 from typing import Literal
@@ -80,7 +80,7 @@ def _split(rows: Sequence[LoadRow], metric: Metric) -> TwoMixes | None:
     is_above = [getattr(row, metric) > middle for row in rows]
     if not _take_turns(rows, is_above):
         return None
-    above = [row for row, it_is in zip(rows, is_above, strict=True) if it_is]
+    above = list(compress(rows, is_above))
     return TwoMixes(
         metric=metric,
         low=low,

@@ -189,9 +189,9 @@ def _gain_of(
     """
 
     def gains(drawn: StepLaw) -> list[tuple[float, float]]:
-        one = with_values(present, single)
+        limits = with_values(present, single)
         return [
-            paired_gain(load.run(drawn, one), load.run(drawn, with_values(present, setting)), goals)
+            paired_gain(load.run(drawn, limits), load.run(drawn, with_values(present, setting)), goals)
             if dict(setting) != dict(single)
             else (0.0, 0.0)
             for load, setting in zip(loads, best, strict=True)
