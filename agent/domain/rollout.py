@@ -145,6 +145,7 @@ class Regimes(Rollout):
     switches: tuple[datetime, ...] = ()  # of the last day
     trial: str = ""  # the id of a change whose end is not noted yet
     wait_until: datetime | None = None  # no change before
+    failed: int = 0  # tries of the way back to the values from before
     ending: str = ""  # why it ends; it has ended once the values from before are back
     kind: Literal["regimes"] = "regimes"
 

@@ -37,7 +37,7 @@ from flettner.agent.machine.transitions import (
 from flettner.vllm_facts.values import Knob, Setting, Value, describe_changes, is_same
 
 AGAIN_AFTER = timedelta(minutes=30)  # a switch that ended without a verdict
-RETRY_AFTER = timedelta(minutes=1)  # the way back to the values from before
+RETRY_AFTER = timedelta(minutes=1)  # the way back to the values from before; doubled each time
 CHECKED_S, CHECKED_REQUESTS = 600, 200  # that a comparison with the prediction is of, at least
 DAY = timedelta(days=1)
 
@@ -170,8 +170,11 @@ def _note_end_of_switch(state: State, at: datetime) -> State:
         values = {**regimes.values, **change.suggestion.proposal.to}
         noted = replace(regimes, trial="", values=values, counts=NO_REQUESTS, counted_s=0)
         return replace(state, regimes=noted)
-    pause = RETRY_AFTER if regimes.ending else AGAIN_AFTER
-    waiting = replace(state, regimes=replace(regimes, trial="", wait_until=at + pause))
+    pause, failed = AGAIN_AFTER, regimes.failed
+    if regimes.ending:  # each try is an outcome, of which the state keeps the last ones only
+        pause, failed = min(pause, RETRY_AFTER * 2 ** min(failed, 5)), failed + 1
+    noted = replace(regimes, trial="", wait_until=at + pause, failed=failed)
+    waiting = replace(state, regimes=noted)
     undecided = bool(state.outcomes) and state.outcomes[-1].result == "undecided"
     return waiting if undecided or regimes.ending else end(waiting, at, f"{change.id} failed: {change.why}")
 

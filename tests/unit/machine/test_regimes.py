@@ -384,6 +384,22 @@ def test_the_way_back_is_tried_again_until_it_is_done() -> None:
     assert world.state.switching is None
 
 
+def test_the_way_back_is_tried_ever_more_rarely() -> None:
+    world = at_night()
+    world.refuses = {"set_knobs"}
+    world.feed(e.Aborted(at=world.at, actor=ABORT, reason="no"))
+    pauses = []
+    for _ in range(7):
+        tried = world.regimes.failed
+        while world.regimes.failed == tried:
+            world.tick()
+        assert world.regimes.wait_until is not None
+        pauses.append((world.regimes.wait_until - world.at) / RETRY_AFTER)
+        world.at = world.regimes.wait_until
+
+    assert pauses == [1, 2, 4, 8, 16, 30, 30]
+
+
 def test_a_clock_that_is_set_back_does_not_hold_the_way_back_up() -> None:
     world = at_night()
     world.refuses = {"set_knobs"}
