@@ -43,7 +43,8 @@ WRAPPERS = frozenset(
 """Programs that start the program named after them and pass its words on unchanged."""
 
 _FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_SERVER_MODULE = re.compile(r"vllm\.entrypoints\.(openai|cli)\.\w+")
+_DEMONSTRATION = "vllm.entrypoints.api_server"
+_SERVER_MODULE = re.compile(r"vllm\.entrypoints\.(?:(?:openai|cli)\.\w+|api_server)")
 _PROGRAM_WORDS = 8  # of a command line: a wrapper, options of Python, then the program
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _KNOB = re.compile(r"[a-z][a-z0-9_]*(\.[\w.-]+)?")
@@ -273,6 +274,11 @@ def _after_python(argv: Sequence[str], at: int) -> int:
     while at < len(argv):
         word = argv[at]
         if word == "-m" and at + 1 < len(argv):
+            if argv[at + 1] == _DEMONSTRATION:
+                raise FlagError(
+                    f"{_DEMONSTRATION} was a demonstration, with /generate alone, gone from vLLM 0.32: "
+                    f"start `vllm serve MODEL` or `python3 -m {API_SERVER[-1]}`"
+                )
             return _after_serve(argv, at + 2, required=argv[at + 1] in {"vllm", "vllm.entrypoints.cli.main"})
         if word.startswith("-c"):
             raise FlagError("the command runs `python -c`: name a module or a file instead")

@@ -40,7 +40,7 @@ def read_container(
         launches = [Launch(name="", start=words[0].start or start, words=words)]
     elif own and own[0].text == "serve" and "vllm" in image.rpartition("/")[2]:
         launches = [Launch(name="", start=start, words=(Word(text="vllm"), *own))]
-    elif not entry and "vllm" in image.rpartition("/")[2] and _are_server_flags(own):
+    elif not entry and (not image or "vllm" in image.rpartition("/")[2]) and _are_server_flags(own):
         launches = [Launch(name="", start=start, words=(Word(text="vllm"), Word(text="serve"), *own))]
     elif entry and " " in entry[0].text and (commands := split_commands(entry[0].text)):
         parts = without_places((*commands[0], *entry[1:]))
@@ -56,10 +56,16 @@ def read_container(
 
 
 def _are_server_flags(words: Sequence[Word]) -> bool:
-    """Whether these are a model and flags of vLLM alone, for an image of someone's own build of vLLM."""
+    """Whether these are a model and flags of vLLM alone, for an image of someone's own build of vLLM.
+
+    A service that is built (`build:` in compose) has no image. More than one flag tells vLLM's list from
+    another server's.
+    """
     flags = [word.text.partition("=")[0] for word in words if word.text.startswith("--")]
     first = words[0].text if words else ""
-    has_model = "--model" in flags if first.startswith("--") else "/" in first and len(flags) > 1
+    has_model = (
+        "--model" in flags and len(flags) > 1 if first.startswith("--") else "/" in first and len(flags) > 1
+    )
     return has_model and all(map(_is_known, flags))
 
 

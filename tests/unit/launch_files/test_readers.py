@@ -123,6 +123,17 @@ spec:
     assert (launch.hosts, launch.ray) == (2, True)
 
 
+def test_a_service_that_is_built_is_read_by_its_flags() -> None:
+    text = "services:\n  llm:\n    build: {context: .}\n    command: --model org/m --max-model-len 2048\n"
+    other = text.replace("--max-model-len", "--routing-logic")
+
+    assert [words(launch) for launch in read_launches("compose.yaml", text)] == [
+        "vllm serve --model org/m --max-model-len 2048"
+    ]
+    assert read_launches("compose.yaml", other) == []
+    assert read_launches("compose.yaml", text.replace(" --max-model-len 2048", "")) == []
+
+
 def test_a_container_whose_image_is_a_build_of_vllm_is_read_by_its_flags() -> None:
     """KServe's ServingRuntimes name an image and its flags, and no command."""
     text = """\

@@ -99,6 +99,7 @@ def test_parses_every_way_to_start_a_server(head: list[str]) -> None:
         (["vllm", "bench", "serve"], "only if `serve` follows directly"),
         (["python", "-c", "import vllm"], "python -c"),
         (["python", "-u"], "no module and no file"),
+        (["python", "-m", "vllm.entrypoints.api_server", "--model", "m"], "a demonstration"),
         (["docker", "run", "vllm/vllm-openai", "--model", "m"], "belongs to no flag"),
         ([*SERVE, "another"], "belongs to no flag"),
         ([*SERVE, "--", "x"], "cannot be read"),
