@@ -24,7 +24,8 @@ _ERROR = re.compile(
     r"|(?P<quoted>\b[A-Za-z_]\w*(?:Error|Exception)\([\"'(].*)"
     r"|(?P<parser>\berror: (?:argument|the following|unrecognized) .*)"
     r"|(?:^|(?<=[\])] ))(?P<bare>[A-Za-z_][\w.]*(?:Error|Exception))$"
-    r"|(?P<fault>\bfatal *: \S.*|Memory access fault by GPU.*|Segmentation fault.*|Bus error.*"
+    r"|(?P<fault>\bfatal *: \S.*|Memory access fault by GPU.*|Seg(?:mentation |)fault\b.*|Bus error.*"
+    r"|\*{3} SIG(?:SEGV|BUS|ILL|FPE|ABRT)\b.*|free\(\): invalid \w+"
     r"|Fatal Python error: .*|what\(\): +\S.*|terminate called .*|Aborted \(core dumped\))"
 )
 _WRAPPER = re.compile(
@@ -69,6 +70,7 @@ _OF_PYTHON = re.compile(
 )
 """Messages of Python itself: that vLLM has one of the same words in a check says nothing."""
 
+_FRAME = re.compile(r"\bin (?P<name>\w+(?:::~?\w+)+)")
 _CONDITION = re.compile(r"\bassert (?P<text>\S.*)")
 _ABOVE, _BELOW = 80, 40  # lines: a traceback is above its error, and below a fault of the process
 _NEAR = 8  # lines of a traceback between the source line and the name of the error
@@ -93,6 +95,7 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
         after = _BELOW if last.re is _ERROR and last["fault"] else 0
         trace = since[max(0, place - _ABOVE) : place + 1 + after]
         error += _find_condition(trace) if root and root.re is _ERROR and root["bare"] else ""
+        error += _find_function(trace) if after else ""
         users = name_users(config, trace)
         yield _explain(own, raised, config, severity, users) if raised else _quote(error, severity, users)
 
@@ -108,6 +111,12 @@ def _find_condition(trace: Sequence[str]) -> str:
     """The source line of an assertion without a message; "" if the traceback does not show it."""
     source = next(filter(None, map(_CONDITION.search, reversed(trace[-_NEAR:]))), None)
     return f" (assert {source['text'].rstrip(' (,')})" if source else ""
+
+
+def _find_function(trace: Sequence[str]) -> str:
+    """The first function of C++ that the trace of a crashed process shows; "" without one."""
+    frame = next(filter(None, map(_FRAME.search, trace)), None)
+    return f" (in {frame['name']})" if frame else ""
 
 
 def _find_last_resort(lines: Sequence[str]) -> re.Match[str] | None:
