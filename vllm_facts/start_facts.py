@@ -43,8 +43,13 @@ class StartFacts:
 
 
 OUT_OF_MEMORY = (
-    r"(?:torch\.|CUDA)\w{0,40}\.?OutOfMemoryError.*|CUDA (?:out of memory\. Tried|error: out of memory).*"
+    r"(?:torch\.|CUDA)\w{0,40}\.?OutOfMemoryError.*"
+    r"|(?:CUDA|HIP|XPU|NPU) (?:out of memory\. Tried|error: out of memory).*"
+    r"|PT_DEVMEM Allocation failed.*|RESOURCE_EXHAUSTED: .*\bmemory\b.*"
+    r"|Ran out of memory in memory space hbm.*"
+    r"|UR_RESULT_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES).*"
 )
+"""Of PyTorch on CUDA, ROCm, XPU and NPU, of Gaudi's bridge, of XLA (TPU), of oneAPI."""
 DRIVER_OUT_OF_MEMORY = "NV_ERR_NO_MEMORY"
 
 _SIZE = r"(-?\d[\d,]*\.?\d*) ?([KMGT]i?)?B"
@@ -155,7 +160,8 @@ def _read_failure(log: Sequence[str]) -> StartFacts:
 def _is_failure(line: str) -> bool:
     line = line[:LONGEST_LINE]
     return (
-        "memory" in line.lower() and re.search(rf"{OUT_OF_MEMORY}|{DRIVER_OUT_OF_MEMORY}", line) is not None
+        re.search(r"(?i)mem|OUT_OF_RES", line) is not None
+        and re.search(rf"{OUT_OF_MEMORY}|{DRIVER_OUT_OF_MEMORY}", line) is not None
     )
 
 

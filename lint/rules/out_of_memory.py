@@ -95,7 +95,7 @@ def _out_of_memory(match: re.Match[str], config: ServeConfig) -> Finding | None:
         rule="M2",
         klass="gated" if LENGTH in to else "auto" if to else "note",
         severity="error",
-        why=f"the log shows a CUDA out of memory: {why}{others}",
+        why=f"the log shows an out of memory of the GPU: {why}{others}",
         to=to,
         expects=expects + (_IMAGES if _reads_images(config) else ""),
         risks="longer requests are refused; less KV cache" if LENGTH in to else "less KV cache",
@@ -109,8 +109,8 @@ def _count_graphs(match: re.Match[str], share: float) -> Finding:
         klass="auto",
         severity="error",
         why=(
-            f"the log shows a CUDA out of memory: {COUNTS_GRAPHS}=0 leaves the CUDA graphs out of the memory "
-            f"that is planned, and they take {share:.1%} of the GPU"
+            f"the log shows an out of memory of the GPU: {COUNTS_GRAPHS}=0 leaves the CUDA graphs out of the "
+            f"memory that is planned, and they take {share:.1%} of the GPU"
         ),
         env={COUNTS_GRAPHS: None},
         expects=f"the graphs have their memory; the KV cache is smaller by that. If not, lower {SHARE}",
@@ -246,7 +246,7 @@ def _weights_too_large(match: re.Match[str], config: ServeConfig) -> Finding:
         rule="M2",
         klass="gated" if narrow else "note",
         severity="error",
-        why="the log shows a CUDA out of memory: the weights do not fit the GPU in "
+        why="the log shows an out of memory of the GPU: the weights do not fit the GPU in "
         + ("float32, and do in 16 bit" if narrow else "the format in which they are read"),
         to=narrow,
         expects="it starts, with half the memory for weights" if narrow else advice,
@@ -273,7 +273,8 @@ LINTS = (
         "M2",
         OUT_OF_MEMORY,
         _out_of_memory,
-        reports="CUDA ran out of memory; the change is computed with the sizes in the log",
+        reports="the GPU ran out of memory (CUDA, ROCm, XPU, Gaudi, TPU); the change is computed with the "
+        "sizes in the log",
         source=CONSERVING_MEMORY,
         evidence_for="no public measurement of the steps 0.85 and 0.8, where the log has no sizes",
     ),

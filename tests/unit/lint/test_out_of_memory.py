@@ -38,6 +38,16 @@ def fixes_of(*log: str, flags: str = "", card: GpuModel | None = None, model: Mo
         ((KV, ROOMY, failed("0.75 GiB", "0.25 GiB")), "", {"gpu_memory_utilization": 0.86}),
         # without numbers: one step down, if the cache has the room
         ((KV, ROOMY, "CUDA error: out of memory"), "", {"gpu_memory_utilization": 0.85}),
+        # other makers' words for it
+        *(
+            ((KV, ROOMY, line), "", {"gpu_memory_utilization": 0.85})
+            for line in (
+                "HIP error: out of memory",
+                "[Rank:0] FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::40939249664",
+                "RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm.",
+                "RuntimeError: level_zero backend failed with error: 40 (UR_RESULT_ERROR_OUT_OF_RESOURCES)",
+            )
+        ),
         # at 0.85 no request of full length would be left: fewer sequences
         ((KV, NEED, "CUDA error: out of memory"), "--max-num-seqs 64", {"max_num_seqs": 32}),
         # the lower share is known and leaves less than a request: a shorter one with it
