@@ -12,6 +12,7 @@ from functools import cache
 from math import ceil
 
 from flettner.lint.recogniser import LOG, Recogniser, recogniser
+from flettner.lint.rules.serving import reranker_overrides
 from flettner.vllm_facts.code_areas import name_suspects
 from flettner.vllm_facts.fact_tables import FOLDER, read_rows
 from flettner.vllm_facts.model_parsers import TOOLS, find_family
@@ -171,6 +172,11 @@ def matching_parser(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Valu
     return {} if present in parsers or not parsers else {TOOLS: parsers[0]}
 
 
+def classify_reranker(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    overrides = reranker_overrides(config)
+    return {"hf_overrides": overrides} if overrides else {}
+
+
 def raise_batch(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
     """The next power of two, unless the present budget already holds an item."""
     needed, present = int(match["need"]), config.setting.get("max_num_batched_tokens")
@@ -297,6 +303,14 @@ def forces_aiter(config: ServeConfig) -> bool:
     return "VLLM_ROCM_USE_AITER" in config.env
 
 
+def is_in_fp4(config: ServeConfig) -> bool:
+    return "fp4" in text_of(config, "model").lower()
+
+
+def forces_aiter_in_fp4(config: ServeConfig) -> bool:
+    return forces_aiter(config) and not is_in_fp4(config)
+
+
 def leaves_aiter_off(config: ServeConfig) -> bool:
     return not forces_aiter(config)
 
@@ -315,6 +329,7 @@ FUNCTIONS = {
         *(
             enable_tools,
             matching_parser,
+            classify_reranker,
             raise_batch,
             raise_batch_by_missing,
             half_on_gpus,
@@ -325,6 +340,7 @@ FUNCTIONS = {
         *(has_not_served, has_no_template, lacks_tool_flags, serves_adapters),
         *(is_tensor_parallel, is_not_tensor_parallel, speculates, does_not_speculate, has_fixed_cache_size),
         *(exchanges_over_pcie, has_fast_links, is_short_of_cache, lacks_no_kernel, has_unnamed_cause),
+        *(forces_aiter_in_fp4, is_in_fp4),
         *(waits_for_engines, forces_aiter, leaves_aiter_off, forces_inductor_anew, keeps_inductor_caches),
     )
 }

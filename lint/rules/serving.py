@@ -50,17 +50,25 @@ def _check_parser_family(config: ServeConfig) -> Iterable[Finding]:
         )
 
 
-def _check_reranker(config: ServeConfig) -> Iterable[Finding]:
+def reranker_overrides(config: ServeConfig) -> str:
+    """The --hf-overrides with which Qwen's own reranker is a classifier; "" if it is none, or has some."""
     name = canonical_name(text_of(config, "model"))
     if not (reranker := _RERANKER.match(name)) or "seq-cls" in name or config.setting.get("hf_overrides"):
-        return
+        return ""
     kind = "Qwen3VLForSequenceClassification" if reranker["vision"] else "Qwen3ForSequenceClassification"
     meant = {
         "architectures": [kind],
         "classifier_from_token": ["no", "yes"],
         "is_original_qwen3_reranker": True,
     }
-    to: dict[Knob, Value] = {"hf_overrides": json.dumps(meant)}
+    return json.dumps(meant)
+
+
+def _check_reranker(config: ServeConfig) -> Iterable[Finding]:
+    overrides = reranker_overrides(config)
+    if not overrides:
+        return
+    to: dict[Knob, Value] = {"hf_overrides": overrides}
     yield invalid_flags_finding(
         "this reranker's own files describe a model that generates text, so /rerank and /score are missing",
         to,
