@@ -20,6 +20,7 @@ class ParserFamily:
     reasoning: tuple[str, ...] = ()
     until: str = ""  # the last release in which `reasoning` holds; empty: all
     why: str = ""  # the other parsers fail
+    thinks: str = ""  # the parser to add if none is given: the models reason unless a request says no
 
     def parsers(self, knob: Knob, version: str) -> tuple[str, ...]:
         """Those of the release; () if the family is not judged there."""

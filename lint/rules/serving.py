@@ -12,6 +12,7 @@ from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, invalid_
 from flettner.vllm_facts.values import Knob, Value, spell_flag
 from flettner.vllm_facts.weight_formats import format_from_name
 
+_IN_ANSWER = "_append_think"  # the end of such a parser's name
 _RERANKER = re.compile(r"qwen3-(?P<vision>vl-)?reranker-\d")
 """Qwen's own files, which say that they generate text; conversions have "seq-cls" in their names."""
 
@@ -48,6 +49,26 @@ def _check_parser_family(config: ServeConfig) -> Iterable[Finding]:
             severity="warning",
             expects=f"the parsers of this family: {', '.join(parsers)}",
         )
+
+
+def _check_reasoning_in_answer(config: ServeConfig) -> Iterable[Finding]:
+    """A note: clients may want the reasoning in the answer. A parser of tools tells of agents, who do not."""
+    family, given = find_family(text_of(config, "model")), text_of(config, REASONING)
+    if family is None or not family.thinks or not text_of(config, TOOLS):
+        return
+    if given and not given.endswith(_IN_ANSWER):
+        return
+    if family.thinks not in (values_in(REASONING, config.version) or ()):
+        return
+    yield invalid_flags_finding(
+        f"--reasoning-parser {given} leaves the reasoning in the answer's content"
+        if given
+        else "the model reasons by default, and without --reasoning-parser its reasoning stays in the "
+        "answer's content",
+        {},
+        severity="info",
+        expects=f"--reasoning-parser {family.thinks} returns it apart, if the clients want that",
+    )
 
 
 def reranker_overrides(config: ServeConfig) -> str:
@@ -112,6 +133,16 @@ LINTS = (
             "https://docs.vllm.ai/en/latest/features/tool_calling/; "
             "https://docs.vllm.ai/en/latest/features/reasoning_outputs/; vllm-project/vllm#26561; "
             "vllm-project/vllm#22507"
+        ),
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_reasoning_in_answer,
+        reports="a model that reasons by default, with a `--tool-call-parser` and no parser that takes "
+        "the reasoning out of its answers",
+        source=(
+            "https://docs.vllm.ai/en/latest/features/reasoning_outputs/; vllm-project/vllm#36207; "
+            "vllm-project/vllm#34625"
         ),
     ),
     DeploymentCheck(
