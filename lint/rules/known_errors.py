@@ -206,6 +206,14 @@ def pipeline_for_tensor(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, 
     return {"tensor_parallel_size": 1, "pipeline_parallel_size": now.tp * now.pp}
 
 
+def tensor_of_present_devices(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """The largest power of two, if nothing but tensor parallelism takes the devices."""
+    now, present = layout(config), int(match["has"])
+    if now.tp <= present or now.pp * now.dp > 1 or not present:
+        return {}
+    return {"tensor_parallel_size": 1 << (present.bit_length() - 1)}
+
+
 def current_connector(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
     """The name that the V1 engine has for LMCache's connector."""
     given = json_entries(config, "kv_transfer_config")
@@ -335,6 +343,7 @@ FUNCTIONS = {
             half_on_gpus,
             quarter_seqs,
             pipeline_for_tensor,
+            tensor_of_present_devices,
         ),
         *(current_connector, raise_pinned, keep_hybrid, keep_hybrid_without_connector),
         *(has_not_served, has_no_template, lacks_tool_flags, serves_adapters),
