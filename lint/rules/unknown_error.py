@@ -70,6 +70,7 @@ _OF_PYTHON = re.compile(
 )
 """Messages of Python itself: that vLLM has one of the same words in a check says nothing."""
 
+_SET = re.compile(r"(?:^|[.:;] )(?:Please s|S)et (?P<name>VLLM_[A-Z\d_]{1,80})=(?P<value>\w{1,40})\b")
 _FRAME = re.compile(r"\bin (?P<name>\w+(?:::~?\w+)+)")
 _CONDITION = re.compile(r"\bassert (?P<text>\S.*)")
 _ABOVE, _BELOW = 80, 40  # lines: a traceback is above its error, and below a fault of the process
@@ -178,14 +179,23 @@ def _explain(
     first, last = format_release(raised.first), format_release(raised.last)
     releases = f"vLLM {last}" if first == last else f"vLLM {first} to {last}"
     depends = f"it depends on {causes}: " if causes else f"{own}: "
+    env = _requested_variables(error, config)
     return Finding(
         rule="F10",
+        klass="gated" if env else "note",
         severity=severity,
+        env=env,
         why=f"{depends}{releases} raises in {raised.file}: {error[:300]}",
         source=f"vLLM {last} {raised.file}",
         expects="; ".join(filter(None, (_advice(error, named=bool(causes)), _newer(raised, config)))),
         evidence={"line": error[:240]},
     )
+
+
+def _requested_variables(error: str, config: ServeConfig) -> dict[str, str | None]:
+    """The variables that the message asks to set, but for those that lift a guard."""
+    asked = {match["name"]: match["value"] for match in _SET.finditer(error) if "ALLOW" not in match["name"]}
+    return {name: value for name, value in asked.items() if config.env.get(name) != value}
 
 
 def _causes(error: str, raised: RaisedError, config: ServeConfig) -> list[str]:
