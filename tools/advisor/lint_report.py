@@ -137,14 +137,16 @@ def lint_command(
     if args.only:
         fixes = _restrict(fixes, config, lints, args.only)
     command = replace(command, env={} if command.before else config.env)
-    errors = find_errors(fixes.after(config), lints)
+    errors, logged = find_errors(fixes.after(config), lints), _logged_errors(fixes)
+    if logged:  # an error of the flags that another finding's change corrects is none any more
+        logged -= {rule for rule, _ in find_errors(config, lints)}
     return LintReport(
         config=config,
         fixes=fixes,
         judged=judge_coverage(config, lints),
         better=edit_command(command, fixes.to, fixes.env),
         refused=bool(errors),
-        still=sorted({rule for rule, _ in errors} | _logged_errors(fixes)),
+        still=sorted({rule for rule, _ in errors} | logged),
         in_file=command.unsupported_edits(fixes.to),
         unread=[*unread, *([command.unread] if command.unread else [])],
         fail_on=args.fail_on,

@@ -443,6 +443,18 @@ def test_does_not_offer_a_command_that_still_fails_to_start(lint: Lint) -> None:
     assert lint_json(lint, "--", *EAGER)["still"] == []
 
 
+def test_counts_no_error_that_another_findings_change_corrects(lint: Lint, tmp_path: Path) -> None:
+    """D3 has no change of its own; the log tells how many chips there are."""
+    log = tmp_path / "vllm.log"
+    log.write_text("ValueError: Number of devices 4 must be >= the product of mesh_shape (1, 8)\n")
+    argv = ("--gpus", "4", "--log", str(log), "--", "vllm", "serve", "m", "--tensor-parallel-size", "8")
+
+    document = lint_json(lint, *argv)
+
+    assert {"D3", "F9"} <= {row["rule"] for row in document["findings"]}
+    assert (document["still"], document["command"][-1]) == ([], "4")
+
+
 def test_parses_a_quoted_command(lint: Lint) -> None:
     assert lint_json(lint, "--", shlex.join(EAGER)) == lint_json(lint, "--", *EAGER)
 
