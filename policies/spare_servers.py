@@ -9,6 +9,7 @@ from flettner.agent.domain.lateness import misses_any
 from flettner.agent.domain.model import SERVERS, Proposal, SavingLimits
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
+from flettner.performance_model.extrapolation import FAR_RATE
 from flettner.policies.shared.signals import build_evidence, check_options, has_insufficient_data
 from flettner.vllm_facts.references import SCALING
 
@@ -19,11 +20,12 @@ REST = timedelta(days=1)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpareServers:
     """Rule N2. The context has a headroom only where savings are wanted. Servers are counted by the lower end
-    of its band.
+    of its band, as far as their steps are like those that the law was fitted to.
     """
 
     load_at_most_ratio: float = 0.8  # of what the remaining servers carry, that the peak may be
     hours_at_least: float = 144  # of known peaks: a week has days unlike the others
+    peak_at_most_times: float = FAR_RATE  # the load that the headroom is of
     coverage_at_least_ratio: float = 0.8
 
     def __post_init__(self) -> None:
@@ -35,14 +37,16 @@ class SpareServers:
             return ()
         if (
             headroom.hours < self.hours_at_least
-            or headroom.extrapolation
+            or headroom.certain_rps is None
+            or headroom.peak_rps > self.peak_at_most_times * headroom.recorded_rps
             or _ended_lately(context, reading.at)
         ):
             return ()
         if misses_any(reading, context.slo, 1):
             return ()
         server_rps = headroom.capacity_rps.low / headroom.servers
-        enough = max(1, ceil(headroom.peak_rps / (self.load_at_most_ratio * server_rps)))
+        at_most_rps = min(self.load_at_most_ratio * server_rps, headroom.certain_rps)
+        enough = max(1, ceil(headroom.peak_rps / at_most_rps))
         while _was_late(context, enough):
             enough += 1
         if enough >= context.servers:

@@ -34,6 +34,8 @@ class Headroom:
     enough: int
     saved_per_hour: float | None = None  # by the servers that can be spared; None: none, or no price is set
     extrapolation: str = ""  # why the capacity is less certain than its band says
+    certain_rps: float | None = None  # of one server, up to which its steps are like those of the law's fit
+    recorded_rps: float = 0.0  # of all servers, in the load that the capacity is of
     text: str = ""  # all of it in a sentence
 
 
@@ -46,6 +48,8 @@ def find_headroom(
     share: float,
     server_price: float | None = None,
     extrapolation: str = "",
+    certain_rps: float | None = None,
+    recorded_rps: float = 0.0,
 ) -> Headroom | None:
     """None where the history is too short or the band of the capacity, `server_rps`, is too wide.
 
@@ -72,6 +76,8 @@ def find_headroom(
         enough=enough,
         saved_per_hour=saved,
         extrapolation=extrapolation,
+        certain_rps=certain_rps,
+        recorded_rps=recorded_rps,
         text=(
             f"keeps the SLO up to {capacity.value:.3g} requests/s "
             f"({capacity.low:.3g} to {capacity.high:.3g}), "

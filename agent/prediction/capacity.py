@@ -24,6 +24,7 @@ from flettner.vllm_facts.values import Knob, Setting, Value
 
 MOST_REQUESTS = 1_500  # of the trace, the latest: some ten replays at up to 64 times their rate for each draw
 DRAWS = 8
+LOWER = (4.0, 3.0, 2.5, 2.0, 1.5, 1.0)  # times the recorded rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class CapacityForecast:
     rate_rps: Band | None = None
     cost_per_thousand_good_requests: Band | None = None  # at this rate; None without a price
     extrapolation: str = ""  # why it is less certain than the band says; empty: nothing is known
+    certain_rps: float | None = None  # the highest rate up to the capacity with steps like those of the fit
     why_not: str = ""  # why it is not predicted; empty: it is
 
 
@@ -98,9 +100,15 @@ def _forecast(
     rate = find_capacity(trace, load.law, limits, goals, replicates=DRAWS)
     if rate is None:
         return CapacityForecast(suggestion=name, to=dict(to))
+
+    def describe(times: float, said: float = 1.0) -> str:
+        largest = ReplayedScheduler(scale_rate(trace, times), load.law.law, limits).run().largest_step
+        step = LargestStep(tokens=largest.tokens, sequences=largest.sequences)
+        return describe_extrapolation(load.law.fitted_to, step, said)
+
     times = rate.value / load.rate_rps
-    largest = ReplayedScheduler(scale_rate(trace, times), load.law.law, limits).run().largest_step
-    step = LargestStep(tokens=largest.tokens, sequences=largest.sequences)
+    lower = (times, *(each for each in LOWER if each < times))
+    certain = next((each for each in lower if not describe(each)), None)
     return CapacityForecast(
         suggestion=name,
         to=dict(to),
@@ -108,5 +116,6 @@ def _forecast(
         cost_per_thousand_good_requests=cost_of_good_requests(
             rate, goals.share, load.rates, layout(load.config).gpus
         ),
-        extrapolation=describe_extrapolation(load.law.fitted_to, step, round(times, 2)),
+        extrapolation=describe(times, round(times, 2)),
+        certain_rps=None if certain is None else certain * load.rate_rps,
     )

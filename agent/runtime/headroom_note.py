@@ -1,4 +1,4 @@
-"""Says once a day how much more load a target would carry than the peak of its last week; changes nothing."""
+"""Says how much more load a target would carry than the peak of its last week; changes nothing."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -18,13 +18,16 @@ from flettner.performance_model.errors import PredictionInputError
 
 LOOK_EVERY_S = 300.0
 EVERY = timedelta(days=1)
-AGAIN = timedelta(hours=1)  # where nothing could be said
+AGAIN = timedelta(hours=1)  # where nothing could be said for certain: another hour may have more load
 log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
 class HeadroomNote:
-    """`headroom`: the latest; None before it is known, and after the servers in force changed."""
+    """`headroom`: the one that was made under the most load of a day, as a night says little of it.
+
+    None before one is known, and after the servers in force changed.
+    """
 
     search: ModelSearch
     headroom: Headroom | None = None
@@ -54,10 +57,14 @@ class HeadroomNote:
             log.warning("headroom.failed", target=target.state.target, why=str(error))
             return
         self._due_at = at + AGAIN
-        self.headroom = _read(answer, target, rates, at)
-        if self.headroom is not None:
+        headroom = _read(answer, target, rates, at)
+        if headroom is not None and not headroom.extrapolation:
             self._due_at = at + EVERY
-            log.info("headroom.found", target=target.state.target, text=self.headroom.text)
+        earlier = self.headroom if self.headroom and at - self.headroom.made_at < EVERY else None
+        candidates = [each for each in (headroom, earlier) if each is not None]
+        self.headroom = max(candidates, key=lambda each: each.recorded_rps, default=None)
+        if self.headroom is not None and self.headroom is headroom:
+            log.info("headroom.found", target=target.state.target, text=headroom.text)
 
 
 def _read(answer: CapacityAnswer, target: Observable, rates: GpuRates, at: datetime) -> Headroom | None:
@@ -71,4 +78,6 @@ def _read(answer: CapacityAnswer, target: Observable, rates: GpuRates, at: datet
         share=answer.share,
         server_price=None if rates.per_hour is None else rates.per_hour * answer.gpus,
         extrapolation=answer.now.extrapolation,
+        certain_rps=answer.now.certain_rps,
+        recorded_rps=answer.servers * answer.rate_rps,
     )

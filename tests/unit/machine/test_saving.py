@@ -34,7 +34,15 @@ def saving_rules(**more: object) -> Rules:
 def headroom(peak: float = PEAK, servers: int = 4, hours: int = 168) -> Headroom:
     capacity = Band(value=6 * servers, low=EACH * servers, high=7 * servers)
     return Headroom(
-        made_at=NOON, capacity_rps=capacity, share=0.95, peak_rps=peak, hours=hours, servers=servers, enough=2
+        made_at=NOON,
+        capacity_rps=capacity,
+        share=0.95,
+        peak_rps=peak,
+        hours=hours,
+        servers=servers,
+        enough=2,
+        certain_rps=EACH,
+        recorded_rps=PEAK,
     )
 
 

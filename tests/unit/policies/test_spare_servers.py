@@ -24,6 +24,8 @@ HEADROOM = Headroom(
     servers=4,
     enough=2,
     saved_per_hour=5.0,
+    certain_rps=6.0,
+    recorded_rps=4.0,
 )
 
 
@@ -56,12 +58,19 @@ def test_the_proposal_says_peak_capacity_and_price() -> None:
         pytest.param(None, 4, id="no saving is wanted"),
         pytest.param(replace(HEADROOM, peak_rps=12.1), 4, id="the peak is above 80 % of three servers"),
         pytest.param(replace(HEADROOM, hours=143), 4, id="less than six days are known"),
-        pytest.param(replace(HEADROOM, extrapolation="3 times the rate"), 4, id="the capacity is a guess"),
-        pytest.param(HEADROOM, 2, id="there are as many already"),
+        pytest.param(replace(HEADROOM, certain_rps=None), 4, id="the capacity is a guess"),
+        pytest.param(replace(HEADROOM, certain_rps=2.6), 4, id="the law is of smaller steps than three have"),
+        pytest.param(replace(HEADROOM, recorded_rps=3.9), 4, id="the load of a night"),
     ],
 )
 def test_nothing_is_proposed(headroom: Headroom | None, servers: int) -> None:
     assert proposed(headroom, servers=servers) == []
+
+
+def test_servers_are_spared_as_far_as_the_law_is_certain() -> None:
+    smaller = replace(HEADROOM, extrapolation="the rate is 2.5 times the recorded one", certain_rps=2.7)
+
+    assert proposed(smaller) == [{SERVERS: 3}]
 
 
 def test_nothing_is_proposed_while_an_objective_is_missed() -> None:

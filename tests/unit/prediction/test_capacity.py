@@ -52,10 +52,22 @@ def test_a_rate_far_from_the_recorded_one_is_less_certain() -> None:
         narrow, config=replace(narrow.config, setting={**narrow.config.setting, "max_num_seqs": 256})
     )
 
-    now = predict_capacity(CapacityRequest(learned=many, slo=SLO)).now
+    answer = predict_capacity(CapacityRequest(learned=many, slo=SLO))
 
+    now = answer.now
     assert "sequences are predicted from steps of at most 8" in now.extrapolation
     assert "times the recorded one" in now.extrapolation
+    assert now.rate_rps is not None
+    assert now.certain_rps is not None
+    assert now.certain_rps < now.rate_rps.value
+    assert now.certain_rps >= answer.rate_rps
+
+
+def test_a_rate_that_is_near_is_certain_up_to_the_capacity() -> None:
+    now = predict_capacity(CapacityRequest(learned=learned_model(3.0), slo=SLO)).now
+
+    assert now.rate_rps is not None
+    assert (now.extrapolation, now.certain_rps) == ("", now.rate_rps.value)
 
 
 def test_an_objective_that_nothing_meets_has_no_capacity() -> None:

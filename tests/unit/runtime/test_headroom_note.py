@@ -1,8 +1,8 @@
 """When the headroom is said: once a day, with enough history, of the servers in force."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from flettner.agent.domain.cost import GpuRates
 from flettner.agent.domain.errors import WorkerError
@@ -29,15 +29,21 @@ ANSWER = CapacityAnswer(
     gpus=1,
     share=0.95,
     law_source="iteration log",
-    now=CapacityForecast(rate_rps=Band(value=4.0, low=3.5, high=4.5)),
+    now=CapacityForecast(rate_rps=Band(value=4.0, low=3.5, high=4.5), certain_rps=4.0),
     suggestions=(),
 )
 
 
+def uncertain(rate_rps: float) -> CapacityAnswer:
+    forecast = replace(ANSWER.now, extrapolation="the rate is 3 times the recorded one")
+    return replace(ANSWER, now=forecast, rate_rps=rate_rps)
+
+
 class Search(ModelSearch):
-    """Answers with `answer`, and notes when."""
+    """Answers with `answer`, or that of the hour, and notes when."""
 
     answer: CapacityAnswer | Exception = ANSWER
+    by_hour: Mapping[int, CapacityAnswer] = {}
     asked: list[float]
 
     async def predict_capacity(self, suggested: Suggested, rates: GpuRates) -> CapacityAnswer:
@@ -45,7 +51,7 @@ class Search(ModelSearch):
         self.asked.append(asyncio.get_running_loop().time())
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer
+        return self.by_hour.get(int(self.asked[-1] // HOUR_S), self.answer)
 
 
 @dataclass
@@ -88,6 +94,18 @@ def test_it_is_said_once_a_day() -> None:
     assert asked.asked == [0.0, DAY_S, 2 * DAY_S]
     assert note.headroom is not None
     assert note.headroom.text.endswith("1 of 2 servers is enough at 95%, which would save 2.5 an hour")
+
+
+def test_an_uncertain_one_is_asked_for_each_hour_and_that_of_the_busiest_hour_stays() -> None:
+    asked = search(uncertain(rate_rps=0.4))
+    asked.by_hour = {1: uncertain(rate_rps=1.5)}
+    note = HeadroomNote(search=asked)
+
+    play(note, target(), 2 * 3600.0 + 1.0)
+
+    assert asked.asked == [0.0, 3600.0, 7200.0]
+    assert note.headroom is not None
+    assert note.headroom.recorded_rps == 2 * 1.5
 
 
 def test_without_a_day_of_history_the_model_is_not_asked() -> None:
