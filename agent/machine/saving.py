@@ -55,6 +55,7 @@ from flettner.agent.machine.transitions import (
     request_effect,
     retry_later,
     sum_counts,
+    take_number,
     without_effects,
 )
 
@@ -290,7 +291,7 @@ def put_back(
     state = replace(state, rollout=saving, fleet=replace(state.fleet, spared=()))
     short = [server for server in state.fleet.running if server.replicas < whole.get(server.name, 0)]
     if not short and missing_server(state) is not None:
-        return restore(rules, state, at, why)
+        return _start_all(rules, restore(rules, state, at, why))
     state = enter_phase(choose_blue(state), Phase.RESTORING, at, why)
     if not short:
         return request_effect(state, route_to(state.fleet.running))
@@ -298,7 +299,20 @@ def put_back(
     server = replace(short[0], replicas=whole[short[0].name])
     state, effects = request_effect(state, Launch(number=0, server=server, deadline_s=rules.plan.start_s))
     more: tuple[Effect, ...] = (meanwhile, *effects)
-    return state, more
+    return _start_all(rules, (state, more))
+
+
+def _start_all(rules: Rules, moved: Transition) -> Transition:
+    """Start all stopped servers at once. RESTORING awaits one after the other, and finds the rest started."""
+    state, effects = moved
+    awaited = state.effects.awaited
+    awaits = awaited.server.name if isinstance(awaited, Launch) else ""
+    for stopped in state.fleet.servers:
+        if stopped.name in state.fleet.stopped and stopped.name != awaits:
+            state, number = take_number(state)
+            server = replace(stopped, adapters=state.fleet.adapters)
+            effects = (*effects, Launch(number=number, server=server, deadline_s=rules.plan.start_s))
+    return state, effects
 
 
 def return_servers(rules: Rules, state: State, event: Observed) -> Transition | None:

@@ -206,6 +206,17 @@ def test_the_load_that_returns_is_seen_within_a_minute() -> None:
     assert "the load returned" in world.state.saving.why
 
 
+def test_stopped_servers_start_all_at_once() -> None:
+    world = saved()
+    world.rate = LIMIT + 1
+    world.tick(70)
+
+    acts = [effect for effect in world.performed if isinstance(effect, fx.Launch | fx.Route)]
+    first = next(at for at, effect in enumerate(acts) if isinstance(effect, fx.Launch))
+    both = acts[first : first + 2]
+    assert {effect.server.name for effect in both if isinstance(effect, fx.Launch)} == {"vllm2", "vllm3"}
+
+
 def test_a_server_with_an_open_request_is_not_stopped() -> None:
     world = on_trial(open=1)
     world.tick(PASSED_S + 60)
