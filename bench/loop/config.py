@@ -6,6 +6,10 @@ from bench.loop.world import World
 from flettner.agent.config.plugin_tables import POLICIES
 
 
+def server_names(world: World) -> list[str]:
+    return [f"server-{number + 1}" for number in range(world.servers)]
+
+
 def config_text(
     world: World, target: str, *, python: str = "python", listen: str = "127.0.0.1:8080", engine: str = ""
 ) -> str:
@@ -18,7 +22,10 @@ def config_text(
     policies = "\n".join(
         [*(f"{name} = false" for name in others), f"model = {str(world.model != 'off').lower()}"]
     )
-    cost = "[targets.cost]\n        save = true" if world.gpus else ""
+    cost = "[targets.cost]\n        save = true" if world.saves else ""
+    command = f'kind = "process"\n        command = {json.dumps([python, *world.command])}'
+    if world.servers > 1:
+        command = f'kind = "docker"\n        containers = {json.dumps(server_names(world))}'
     return f"""
         [agent]
         state_dir = "s"
@@ -31,8 +38,7 @@ def config_text(
         {promises}
         {cost}
         [targets.engine]
-        kind = "process"
-        command = {json.dumps([python, *world.command])}
+        {command}
         strategy = "{"hot" if world.live_cap else "auto"}"
         {engine}
         [targets.traffic]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from bench.loop.config import server_names
 from bench.loop.world import PROGRAM, World
 from flettner.actuators.host.memory import GpuMemory
 from flettner.actuators.host.origin import Origin
@@ -55,6 +56,10 @@ class VirtualEngine(FakeEngine):
         self._world = world
         self._seed = seed
         self._start_s: float | None = None  # of the last start
+        for name in server_names(world) if world.servers > 1 else ():
+            setting = parse_setting(("python", *world.command))
+            self.servers[name] = Server(name=name, setting=setting, address=self._new_address())
+            self.virtual[name] = self._build(name, flags_of(world, setting))
 
     async def preflight(
         self,
@@ -66,8 +71,10 @@ class VirtualEngine(FakeEngine):
         """Check the flags as vLLM does; whether the memory suffices shows at the start."""
         del start
         self.calls.append(("preflight", servers[0].name))
+        if wanted == "save":
+            return PreflightResult(strategy="save", start_s=self._start_s)
         if wanted not in {"auto", "surge"}:
-            return PreflightResult(problem="processes know only surge")
+            return PreflightResult(problem="only surge is simulated")
         try:
             flags_of(self._world, setting)
         except InvalidFlagError as error:
@@ -109,13 +116,18 @@ class VirtualEngine(FakeEngine):
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         self.calls.append(("launch", server.name))
+        if server.name in self.virtual:
+            return self.servers[server.name]
         try:
             async with asyncio.timeout(deadline_s):
                 virtual = await self._start(server)
         except TimeoutError as error:
             raise ActError(f"{server.name} was not healthy within {deadline_s:g} s") from error
         setting = server.setting or parse_setting(("python", *self._world.command))
-        started = replace(server, setting=setting, address=f"127.0.0.1:{next(self._ports)}", ours=True)
+        if server.name in self.virtual:  # an earlier launch was faster
+            return self.servers[server.name]
+        again = self.stopped.pop(server.name, None)
+        started = again or replace(server, setting=setting, address=self._new_address(), ours=True)
         self.virtual[server.name], self.servers[server.name] = virtual, started
         if self._world.live_cap:
             knobs = find_knobs(virtual.flags, asyncio.get_running_loop().time)
@@ -144,8 +156,11 @@ class VirtualEngine(FakeEngine):
         return None if virtual is None else virtual.open
 
     async def stop(self, server: Server, keep: int = 0) -> None:
-        del keep
-        raise ActError(f"{server.name} is a process: an ended process cannot be started again as it was")
+        if self._world.servers == 1:
+            raise ActError(f"{server.name} is a process: an ended process cannot be started again as it was")
+        await super().stop(server, keep)
+        if (virtual := self.virtual.pop(server.name, None)) is not None:
+            self.left.append(virtual)
 
     async def retire(self, server: Server) -> None:
         await super().retire(server)
@@ -153,21 +168,26 @@ class VirtualEngine(FakeEngine):
         if virtual is not None:
             self.left.append(virtual)
 
+    def _new_address(self) -> str:
+        return f"127.0.0.1:{next(self._ports)}"
+
+    def _build(self, name: str, flags: Flags, ready_in_s: float = 0.0) -> VirtualServer:
+        """Raises StartError."""
+        now_s, card = asyncio.get_running_loop().time(), self.card or Card()
+        seeded = replace(flags, seed=draws(self._seed, "server", name).getrandbits(32))
+        return VirtualServer(name, seeded, now_s=now_s + ready_in_s, unix_s=now_s, card=card)
+
     async def _start(self, server: Server) -> VirtualServer:
         """Raises ActError where the simulator would exit."""
-        clock = asyncio.get_running_loop().time
         try:
             flags = flags_of(self._world, server.setting)
         except InvalidFlagError as error:
             await asyncio.sleep(REFUSED_S)
             raise ActError(f"{server.name} exited with code 1: {error}") from error
-        start_s, card = flags.simulation.start_s, self.card or Card()
+        start_s, card = flags.simulation.start_s, self.card or Card()  # a card of its own is not slowed
         await asyncio.sleep(start_s / 2)
-        seeded = replace(flags, seed=draws(self._seed, "server", server.name).getrandbits(32))
         try:
-            virtual = VirtualServer(
-                server.name, seeded, now_s=clock() + start_s / 2, unix_s=clock(), card=card
-            )
+            virtual = self._build(server.name, flags, ready_in_s=start_s / 2)
         except StartError as error:
             raise ActError(f"{server.name} exited with code 1: {error}") from error
         card.take(server.name, self._world.shared_card or 0.0)

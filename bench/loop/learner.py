@@ -1,8 +1,9 @@
 """What the daemon knows of its servers when a world begins: the performance model in virtual time.
 
 The law of step time was fitted, and accepted, before: to the log of the steps of ten minutes at a third of
-the load, with the flags that the world begins with. The trace is exact: arrivals and lengths as the clients
-know them.
+the load, or at four fifths of the peak of the week where there is one, with the flags that the world begins
+with.
+The trace is exact: arrivals and lengths as the clients know them.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from math import inf
 from bench.loop.clients import Clients
 from bench.loop.engine import VirtualEngine, flags_of
 from bench.loop.site import LoopSite
-from bench.loop.world import World
+from bench.loop.world import LoadPhase, World
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.performance_model.acceptance import Acceptance, ServedRequest, check_ahead
 from flettner.performance_model.engine_settings import limits_of
@@ -34,7 +35,7 @@ from tests.support.virtual_server import VirtualServer
 
 TRACE_S = 900.0
 EVERY_S = 60.0  # between two traces
-BEFORE_S, BEFORE_SHARE = 600.0, 1 / 3
+BEFORE_S, BEFORE_SHARE, PEAK_SHARE = 600.0, 1 / 3, 0.8
 BEFORE_SEED = 7_000  # added to the seed of the run
 MOST_ROWS = 600  # of a fit, evenly spaced
 LLAMA = "meta-llama/Llama-3.1-8B"
@@ -67,6 +68,7 @@ class VirtualLearner:
 
     def _learn(self, since_s: float) -> LearnedModel:
         name, server = next(iter(self.engine.virtual.items()))
+        servers = len(self.engine.virtual) if self.world.servers > 1 else 1
         cache, is_accepted = (
             server.scheduler.cache,
             self.acceptance is not None and self.acceptance.is_accepted,
@@ -76,7 +78,8 @@ class VirtualLearner:
             server=name,
             config=deployment(self.world, self.engine.servers[name].setting),
             fitted_at=loop_now(),
-            trace=trace_of(self.world, self.site.sent, since_s),
+            trace=trace_of(self.world, self.site.sent, since_s)[::servers],
+            servers=servers,
             counts_from="records",
             kv_tokens=cache.blocks * cache.block_size,
             law=self.law if is_accepted else None,
@@ -89,6 +92,9 @@ class VirtualLearner:
 def learn_before(world: World, seed: int) -> tuple[UncertainLaw | None, Acceptance]:
     """Fit the law to an earlier load, and check it on requests that it has not seen; None without a law."""
     phases = tuple(replace(phase, rate=phase.rate * BEFORE_SHARE) for phase in world.load)
+    if world.peak_rps is not None:
+        rate = PEAK_SHARE * world.peak_rps / world.servers
+        phases = (LoadPhase(BEFORE_S, rate, world.load[0].cv),)
     earlier = replace(world, load=phases)
     flags = flags_of(world, parse_setting(("python", *world.command)))
     server = VirtualServer("before", flags, now_s=0.0, unix_s=0.0)

@@ -60,6 +60,7 @@ class Run:
     sent: int
     notes: tuple[tuple[float, str], ...]
     cpu_s: float
+    servers: tuple[tuple[float, int], ...] = ()  # since when how many run, of those that are not spared
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +76,7 @@ class Books:
     _labels: dict[str, str] = field(default_factory=dict)  # by server: the key of its present setting
     _shares: list[tuple[float, Mapping[str, int]]] = field(default_factory=list)
     _notes: list[tuple[float, str]] = field(default_factory=list)
+    _servers: list[tuple[float, int]] = field(default_factory=list)
 
     def add_state(self, state: State, at_s: float) -> None:
         self.history.add_state(state)
@@ -93,6 +95,9 @@ class Books:
                 ended_s = at_s
                 self._results[rollout.id] = state.outcomes[-1].result if state.outcomes else rollout.outcome
             self._rolling[rollout.id] = (began_s, shared_s, ended_s)
+        count = len(state.fleet.running)
+        if not self._servers or self._servers[-1][1] != count:
+            self._servers.append((at_s, count))
         note = f"{state.phase.value}: {state.note}"
         if not self._notes or self._notes[-1][1] != note:
             self._notes.append((at_s, note))
@@ -138,6 +143,7 @@ class Books:
             sent=sent,
             notes=tuple((since(at_s), note) for at_s, note in self._notes),
             cpu_s=round(cpu_s, 1),
+            servers=tuple((since(at_s), count) for at_s, count in self._servers),
         )
 
     def _describe_suggestion(self, suggestion: Suggestion, began_s: float) -> RunSuggestion:

@@ -20,11 +20,14 @@ from bench.loop.static import LATE_S
 from bench.loop.world import World, WorldError
 from flettner.agent.config.loader import parse_config
 from flettner.agent.domain import events as e
+from flettner.agent.domain.headroom import HOUR_S
 from flettner.agent.domain.ports import Site
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.prediction.worker import InlineWorker
 from flettner.agent.runtime.loop import TargetLoop
 from flettner.agent.runtime.model_search import ModelSearch
+from flettner.agent.runtime.peak_hours import PeakHours
+from flettner.agent.runtime.time_series import TimeSeries
 from flettner.agent.runtime.wiring import build_rules
 from tests.support.fake_traffic import FakeTraffic
 from tests.support.fast_time import in_no_time, loop_now
@@ -55,6 +58,8 @@ async def _play(world: World, seed: int, home: Path) -> Run:
     bound = traffic.bind(Site(target=TARGET, state_dir=home, epoch=1))
     site = LoopSite(engine=engine, traffic=bound)
     learner = VirtualLearner(world=world, seed=seed, site=site, engine=engine)
+    peaks = PeakHours()
+    peaks.merge(known_peaks(world, loop_now().timestamp()))
     search = ModelSearch(
         worker=InlineWorker(), learned=learner.learned, slo=target.slo, bounds=target.bounds, now=loop_now
     )
@@ -69,7 +74,8 @@ async def _play(world: World, seed: int, home: Path) -> Run:
         limits=config.audit,
         sensors=(site,),
         on_state=lambda state: books.add_state(state, clock()),
-        model_search=search if world.model != "off" else None,
+        model_search=search if world.model != "off" or world.servers > 1 else None,
+        series=TimeSeries(peaks=peaks),
     )
     tasks = [
         daemon.task,
@@ -92,6 +98,14 @@ async def _play(world: World, seed: int, home: Path) -> Run:
         daemon.journal.close()
     cpu_s = process_time() - began_cpu_s
     return books.close(world, seed, began_s=began_s, ended=site.ended, sent=len(site.sent), cpu_s=cpu_s)
+
+
+def known_peaks(world: World, unix_s: float) -> dict[int, float]:
+    """Return the hours of the week before, each with the busiest minute of all."""
+    if world.peak_rps is None:
+        return {}
+    hour = int(unix_s) // HOUR_S * HOUR_S
+    return {hour - ago * HOUR_S: world.peak_rps for ago in range(world.history_h, 0, -1)}
 
 
 def _is_ready(state: State) -> bool:

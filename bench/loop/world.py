@@ -79,6 +79,9 @@ class World:
     wrong_most: int
     shared_card: float | None  # the part of the one card that a start takes; None: each server has its own
     gpus: int | None = None  # of the host, of one model whose size is known; a saving is wanted
+    servers: int = 1  # equal containers that run at the begin; with several of them a saving is wanted
+    peak_rps: float | None = None  # of all servers, in the busiest minute of the week before the load
+    history_h: int = 168  # hours of that week that are known
     live_cap: bool = False  # the server takes another cap while it runs, and the daemon's strategy is `hot`
 
     @property
@@ -89,6 +92,10 @@ class World:
         cap = "--max-num-active-seqs"
         flags = (cap if word == "--max-num-seqs" else word for word in self.flags)
         return (*PROGRAM, *flags, "--max-num-seqs", f"{SLOTS}", "--scheduler-cls", SCHEDULER_CLASS)
+
+    @property
+    def saves(self) -> bool:
+        return self.servers > 1 or self.gpus is not None
 
     @property
     def start_s(self) -> float:
@@ -198,6 +205,9 @@ class _WorldTable(_Table):
     seed: int = Field(0, ge=0)
     rollout: str = ""
     gpus: Annotated[int, Field(ge=1)] | None = None
+    servers: int = Field(1, ge=1)
+    peak_rps: float | None = Field(None, gt=0)
+    history_h: int = Field(168, ge=0)
     shared_card: Annotated[float, Field(ge=0, lt=1)] | None = None
     real: bool = False
     within_min: float | None = None

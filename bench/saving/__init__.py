@@ -1,0 +1,1 @@
+"""Fewer servers on worlds: how many are spared against a sweep, whether the SLO is kept, and the way back."""
