@@ -4,7 +4,7 @@ It costs seconds of CPU, so it runs in the worker process.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flettner.agent.domain.cost import GpuRates, cost_of_good_requests
 from flettner.agent.domain.model import Slo
@@ -46,7 +46,7 @@ class CapacityForecast:
     rate_rps: Band | None = None
     cost_per_thousand_good_requests: Band | None = None  # at this rate; None without a price
     extrapolation: str = ""  # why it is less certain than the band says; empty: nothing is known
-    certain_rps: float | None = None  # the highest rate up to the capacity with steps like those of the fit
+    certain_rps: float | None = None  # up to which steps are like those of the fit; of the setting in force
     why_not: str = ""  # why it is not predicted; empty: it is
 
 
@@ -75,7 +75,7 @@ def predict_capacity(request: CapacityRequest) -> CapacityAnswer:
         gpus=layout(load.config).gpus,
         share=goals.share,
         law_source=request.learned.law_source,
-        now=_forecast(load, goals, load.present, {}, ""),
+        now=_with_certain_rate(load, _forecast(load, goals, load.present, {}, "")),
         suggestions=tuple(_suggested(load, goals, name, to) for name, to in request.suggested),
     )
 
@@ -100,15 +100,7 @@ def _forecast(
     rate = find_capacity(trace, load.law, limits, goals, replicates=DRAWS)
     if rate is None:
         return CapacityForecast(suggestion=name, to=dict(to))
-
-    def describe(times: float, said: float = 1.0) -> str:
-        largest = ReplayedScheduler(scale_rate(trace, times), load.law.law, limits).run().largest_step
-        step = LargestStep(tokens=largest.tokens, sequences=largest.sequences)
-        return describe_extrapolation(load.law.fitted_to, step, said)
-
     times = rate.value / load.rate_rps
-    lower = (times, *(each for each in LOWER if each < times))
-    certain = next((each for each in lower if not describe(each)), None)
     return CapacityForecast(
         suggestion=name,
         to=dict(to),
@@ -116,6 +108,23 @@ def _forecast(
         cost_per_thousand_good_requests=cost_of_good_requests(
             rate, goals.share, load.rates, layout(load.config).gpus
         ),
-        extrapolation=describe(times, round(times, 2)),
-        certain_rps=None if certain is None else certain * load.rate_rps,
+        extrapolation=_describe_steps(load, limits, times, round(times, 2)),
     )
+
+
+def _describe_steps(load: ServedLoad, limits: EngineLimits, times: float, rate: float = 1.0) -> str:
+    """How far the steps at so many times the recorded rate, called `rate`, are from those of the fit."""
+    trace = scale_rate(latest_part(load.trace, MOST_REQUESTS), times)
+    largest = ReplayedScheduler(trace, load.law.law, limits).run().largest_step
+    step = LargestStep(tokens=largest.tokens, sequences=largest.sequences)
+    return describe_extrapolation(load.law.fitted_to, step, rate)
+
+
+def _with_certain_rate(load: ServedLoad, now: CapacityForecast) -> CapacityForecast:
+    """The forecast of the setting in force, with the highest rate whose steps are like those of the fit."""
+    if now.rate_rps is None or not now.extrapolation:
+        return replace(now, certain_rps=now.rate_rps.value if now.rate_rps else None)
+    most = now.rate_rps.value / load.rate_rps
+    lower = (most, *(times for times in LOWER if times < most))
+    certain = next((times for times in lower if not _describe_steps(load, load.present, times)), None)
+    return replace(now, certain_rps=None if certain is None else certain * load.rate_rps)
