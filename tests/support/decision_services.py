@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from flettner.agent.config.listen import Role
+from flettner.agent.notify.delivery import NoticeDelivery
 from flettner.agent.notify.rules import Notice, Notifier
 from flettner.notifiers.mail import Mail
 from flettner.notifiers.slack import Slack
@@ -26,6 +27,23 @@ PEOPLE: Mapping[str, tuple[str, Role]] = {
     "U0ADA": ("admin ada", "admin"),
 }
 SignedCall = tuple[Mapping[str, str], bytes]
+
+
+def deliver_by(notifier: Notifier, home: Path, name: str = "ops") -> NoticeDelivery:
+    """A receiver that asks for decisions, without a journal to follow."""
+    return NoticeDelivery(
+        name=name,
+        notifier=notifier,
+        min_severity="info",
+        file=home / "ops.json",
+        console="https://flettner.example.org",
+        now=lambda: NOON,
+        follow=None,
+        head=0,
+        states=dict,
+        writable=lambda: True,
+        full=lambda: False,
+    )
 
 
 class DecisionService(Protocol):

@@ -15,14 +15,14 @@ from flettner.agent.api.tokens import Tokens
 from flettner.agent.domain.state import Phase
 from flettner.agent.domain.suggestion import Suggestion, Suggestions
 from flettner.agent.machine.guard import PERSON
-from flettner.agent.notify.delivery import NoticeDelivery
-from flettner.agent.notify.rules import Notice, Notifier, waiting_notice
+from flettner.agent.notify.rules import Notice, waiting_notice
 from tests.support.decision_services import (
     DecisionService,
     MailService,
     SignedCall,
     SlackService,
     TeamsService,
+    deliver_by,
 )
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 
@@ -31,22 +31,6 @@ SERVICES: dict[str, DecisionService] = {
     "teams": TeamsService(),
     "mail": MailService(),
 }
-
-
-def deliver_by(notifier: Notifier, home: Path) -> NoticeDelivery:
-    return NoticeDelivery(
-        name="ops",
-        notifier=notifier,
-        min_severity="info",
-        file=home / "ops.json",
-        console="https://flettner.example.org",
-        now=lambda: NOON,
-        follow=None,
-        head=0,
-        states=dict,
-        writable=lambda: True,
-        full=lambda: False,
-    )
 
 
 @dataclass

@@ -18,11 +18,10 @@ from flettner.agent.api.routes.decisions import RECEIVED
 from flettner.agent.api.tokens import Tokens
 from flettner.agent.domain.errors import NoticeError
 from flettner.agent.domain.suggestion import Suggestions
-from flettner.agent.notify.delivery import NoticeDelivery
 from flettner.agent.notify.mail import send_mail
 from flettner.agent.notify.rules import waiting_notice
 from flettner.notifiers.mail import Mail
-from tests.support.decision_services import MailService
+from tests.support.decision_services import MailService, deliver_by
 from tests.support.fake_daemon_view import NOON, FakeDaemonView
 from tests.support.mail_server import HOST, LOGIN, MailServer, mail_server
 
@@ -50,28 +49,12 @@ def mail(tmp_path: Path, server: MailServer) -> Mail:
     )
 
 
-def deliver_by(notifier: Mail, home: Path) -> NoticeDelivery:
-    return NoticeDelivery(
-        name="mail to ops",
-        notifier=notifier,
-        min_severity="info",
-        file=home / "ops.json",
-        console="https://flettner.example.org",
-        now=lambda: NOON,
-        follow=None,
-        head=0,
-        states=dict,
-        writable=lambda: True,
-        full=lambda: False,
-    )
-
-
 class Site:
     """A daemon with a suggestion, whose receiver sends mails."""
 
     def __init__(self, mail: Mail, home: Path) -> None:
         self.daemon, self.at = FakeDaemonView(), NOON
-        self.delivery = deliver_by(mail, home)
+        self.delivery = deliver_by(mail, home, "mail to ops")
         self.daemon.listed_receivers = {self.delivery.name: self.delivery}
         self.made = self.daemon.suggest({"max_num_seqs": 128})
         self.accepted: set[str] = set()
