@@ -35,10 +35,13 @@ def find_listener(address: Address) -> Process | None:
     return None if listener and ownership_env.is_marked(listener) else listener
 
 
-async def find(address: Address, site: Site, command: Sequence[str], timeout_s: float) -> Sequence[Server]:
+async def find(
+    address: Address, site: Site, command: Sequence[str], timeout_s: float, *, remembers: bool
+) -> Sequence[Server]:
     """Return the server there, or none. `command` gives its setting if its command line is not readable.
 
-    A busy server may take longer than the probe waits: it counts as running while it listens.
+    A busy server may take longer than the probe waits: it counts as running while it listens. With
+    `remembers` its origin is written to the state directory, as it may be gone when others are started.
     """
     health = await OpenAiProbe(address=str(address)).health(timeout_s)
     if health.status is None or health.status >= _BROKEN:
@@ -46,7 +49,10 @@ async def find(address: Address, site: Site, command: Sequence[str], timeout_s: 
             return ()
     elif health.status != _OK:
         return ()
-    return await asyncio.to_thread(_described, address, site, command)
+    server, origin = await asyncio.to_thread(_describe, address, site, command)
+    if origin and remembers:
+        await asyncio.to_thread(server_origin.remember, site.state_dir, origin)
+    return (server,) if server else ()
 
 
 def obstacle_to_ending(address: Address) -> str:
@@ -104,15 +110,15 @@ def _still_listens(address: Address, site: Site) -> bool:
     return listener is None or remembered is None or remembered.argv == tuple(procfs.words(listener.pid))
 
 
-def _described(address: Address, site: Site, command: Sequence[str]) -> Sequence[Server]:
+def _describe(
+    address: Address, site: Site, command: Sequence[str]
+) -> tuple[Server | None, server_origin.Origin | None]:
     listener = procfs.find_listener(address.port)
     if listener and ownership_env.is_marked(listener):
-        return ()
+        return None, None
     origin = server_origin.adopted(listener) if listener else None
-    if origin:
-        server_origin.remember(site.state_dir, origin)  # the server may be gone when it is needed
     setting = setting_of(origin.argv if origin else ()) or setting_of(command)
-    return (Server(name=f"{site.target}-r0", setting=setting, address=str(address), ours=False),)
+    return Server(name=f"{site.target}-r0", setting=setting, address=str(address), ours=False), origin
 
 
 async def find_unmanaged_servers() -> FoundServers:

@@ -54,7 +54,11 @@ class ProcessEngine(VllmEngine):
 
     async def problems(self) -> Sequence[str]:
         problems = await self.obstacles() if self._site.acts else []
-        if not self._options.serving or await self.observe() or stopped.newest_epoch(self._site):
+        if (
+            not self._options.serving
+            or await self._find_awake(remembers=False)
+            or stopped.newest_epoch(self._site)
+        ):
             return problems
         health = await OpenAiProbe(address=str(parse_url(self._options.serving))).health()
         why = health.why or "is no server to adopt"
@@ -69,6 +73,13 @@ class ProcessEngine(VllmEngine):
         return obstacles
 
     async def observe(self) -> Sequence[Server]:
+        return await self._with_hot_knobs(await self._find_awake(remembers=True))
+
+    async def _find_awake(self, *, remembers: bool) -> list[Server]:
+        """Return the servers that do not sleep.
+
+        Only `observe` remembers an adopted one: what a check writes looks like the work of an earlier daemon.
+        """
         running = await asyncio.to_thread(ownership_env.marked, self._site)
         servers = [
             Server(name=name, setting=setting_of(process.argv), address=_address_of(process.argv))
@@ -76,9 +87,10 @@ class ProcessEngine(VllmEngine):
         ]
         if self._options.serving:
             address, timeout_s = parse_url(self._options.serving), self._options.health_timeout_s
-            servers += await adopted.find(address, self._site, self._options.command, timeout_s)
-        awake = await asyncio.to_thread(lambda: [server for server in servers if not self._is_asleep(server)])
-        return await self._with_hot_knobs(awake)
+            servers += await adopted.find(
+                address, self._site, self._options.command, timeout_s, remembers=remembers
+            )
+        return await asyncio.to_thread(lambda: [server for server in servers if not self._is_asleep(server)])
 
     async def preflight(
         self,
@@ -329,7 +341,8 @@ class ProcessEngine(VllmEngine):
     async def newest_epoch(self) -> int:
         running = await asyncio.to_thread(ownership_env.marked, self._site)
         marked = ownership_env.newest_epoch(self._site, running)
-        return max(marked, stopped.newest_epoch(self._site), control.newest_epoch(await self.observe()))
+        servers = await self._with_hot_knobs(await self._find_awake(remembers=False))
+        return max(marked, stopped.newest_epoch(self._site), control.newest_epoch(servers))
 
     # Starting and ending.
 

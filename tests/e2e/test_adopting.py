@@ -49,6 +49,7 @@ async def test_changes_and_retires_an_adopted_server_like_a_launched_one(site: S
     async with third_party_server() as (url, process):
         rig = await site(SiteConfig(serving=url))
         before = await rig.serving()
+        assert rig.audit()[0]["action"] == "daemon.started", "a first start misses no journal"
 
         async with rig.observer() as answers, rig.clients() as traffic:
             rollout = await rig.switch(max_num_seqs=16)
@@ -69,6 +70,7 @@ async def test_advise_mode_changes_nothing(site: Start, mode: str, words: tuple[
     async with third_party_server() as (url, process):
         rig = await site(SiteConfig(serving=url, mode=mode), *words)
         await until(rig.target, lambda target: target and target["servers"], "the server to be seen")
+        assert not rig.named_in_audit("the journal was removed")
         made = await rig.propose(max_num_seqs=16)
         status, answer = await rig.approve(made)
         await asyncio.sleep(2.0)  # some ticks of the loop

@@ -80,6 +80,8 @@ async def test_adopts_a_running_server_with_its_setting(third_party: ThirdParty,
     adopting = engine(third_party.url, tmp_path)
 
     assert list(await adopting.problems()) == []
+    assert await adopting.newest_epoch() == 0
+    assert not list(tmp_path.iterdir()), "a check and a first start would find traces of an earlier daemon"
     [server] = await adopting.observe()
 
     setting = {"max_num_seqs": 2, "engine_core": True}
