@@ -110,8 +110,16 @@ class AccessControl:
         return self._limits.charge(request[HOLDER].id, size)
 
     def report_failure(self, request: web.Request, why: str) -> None:
-        """Log and audit a failed authentication. `why` is our own text."""
+        """Log and audit a failed authentication. `why` is our own text.
+
+        Raises RequestRefusedError (429) if too many have failed from there.
+        """
         self._failed_auth.record(_address(request), why)
+        self._limits.spend(_address(request))
+
+    def spend(self, holder: Holder) -> None:
+        """Count a request of a caller whom its handler has identified. Raises RequestRefusedError (429)."""
+        self._limits.spend(holder.id)
 
     async def _served(self, request: web.Request, handler: HttpHandler) -> web.StreamResponse:
         holder = request.get(HOLDER)
@@ -146,7 +154,9 @@ class AccessControl:
             raise RequestRefusedError(403, detail, kind="cross-site")
 
     async def _authenticate(self, request: web.Request) -> None:
-        if request.path.startswith(DECISIONS) or (self._sign_in and request.path in PATHS):
+        if request.path.startswith(DECISIONS):
+            return  # only failures count: others may come from the address of the same TLS proxy
+        if self._sign_in and request.path in PATHS:
             self._limits.spend(_address(request))
             return
         try:
@@ -173,7 +183,6 @@ class AccessControl:
                 kind="no-console-header",
             )
         self.report_failure(request, self._tokens.describe_fault(_bearer(request)) if sent else "no token")
-        self._limits.spend(_address(request))
         detail = (
             "The token is unknown, revoked or expired; ask an admin for a new one (`flettner token new`)."
             if sent

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from flettner.agent.api.external_tokens import Authenticator, IdentifiedCaller, holder_of
+from flettner.agent.api.rate_limits import RateLimits
 from flettner.agent.api.tokens import Holder
 from flettner.agent.domain.errors import FlettnerError
 
@@ -27,6 +28,7 @@ CONSOLE = "Flettner-Console"
 """Header with which a cookie counts: only a page of this origin can set it, without a preflight (CORS)."""
 ATTEMPT_S = 600.0  # in which a person signs in at the provider
 MOST_ATTEMPTS, MOST_SESSIONS = 10_000, 1000  # the oldest is dropped
+EXCHANGES_PER_S, MOST_EXCHANGES_AT_ONCE = 2.0, 40.0  # of all browsers: each is a request to the provider
 
 Value = TypeVar("Value")
 
@@ -111,6 +113,10 @@ class SignIn:
     """By state: with the hash of its cookie, the place to return to, and the time; oldest first."""
     _sessions: dict[str, tuple[Holder, float]] = field(default_factory=dict)
     """By the hash of the cookie: with the time of the end; oldest first."""
+    _exchanges: RateLimits = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._exchanges = RateLimits(self.clock, per_s=EXCHANGES_PER_S, burst=MOST_EXCHANGES_AT_ONCE)
 
     @property
     def cookies(self) -> Cookies:
@@ -134,7 +140,10 @@ class SignIn:
     async def finish(
         self, *, state: str, code: str, error: str, issuer: str | None, cookie: str
     ) -> tuple[str, str]:
-        """The cookie of the new session and the place to return to. Raises SignInError and ReviewError."""
+        """The cookie of the new session and the place to return to.
+
+        Raises SignInError, ReviewError, and RequestRefusedError (429) at too many exchanges of codes.
+        """
         attempt, browser, place, at = self._attempts.pop(state, (None, "", "", 0.0))
         if attempt is None:
             raise SignInError("this sign-in is unknown, or was used before")
@@ -146,6 +155,7 @@ class SignIn:
             raise SignInError("the answer is of another provider")
         if error or not code:
             raise SignInError(f"the provider refused it{f' ({error})' if error else ''}")
+        self._exchanges.spend("every browser")
         caller = await self.provider.redeem(code, attempt)
         holder = holder_of(self.source, caller) if caller is not None else None
         if holder is None:

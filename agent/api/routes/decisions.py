@@ -56,6 +56,9 @@ class ReceivedDecisions:
         self._seen.setdefault(id_, at)
         return is_new
 
+    def remove(self, id_: str) -> None:
+        self._seen.pop(id_, None)
+
     def post(self, post: OutgoingNotice, receiver: str) -> None:
         """Send the request after the response, for which the service waits some seconds only."""
         task = asyncio.create_task(_post(post, receiver))
@@ -133,10 +136,15 @@ async def _take(
         raise _forged(call, f"a decision by {delivery.name}: {error}") from None
     except NoticeError as error:
         raise RequestRefusedError(503, f"The signature cannot be checked: {error}") from None
+    if decision.person is not None:
+        call.request.app[ACCESS_CONTROL].spend(decision.person)
     if decision.id and not received.add(decision.id):
         call.request.app[ACCESS_CONTROL].report_failure(call.request, f"a repeat by {decision.sender}")
         raise RequestRefusedError(409, "This decision was received before; make it again.", kind="repeated")
-    answer = source.answer(decision, await _decide(call, delivery, decision))
+    reply = await _decide(call, delivery, decision)
+    if decision.link and not reply.ends:
+        received.remove(decision.id)  # nothing is decided: the person may press the same button later
+    answer = source.answer(decision, reply)
     if answer.post is not None:
         received.post(answer.post, delivery.name)
     return web.Response(body=answer.body, content_type=answer.media, headers=answer.headers)

@@ -94,6 +94,8 @@ async def _finish(call: Call) -> web.Response:
     except SignInError as refusal:
         call.request.app[ACCESS_CONTROL].report_failure(call.request, f"a sign-in: {refusal}")
         return answer_page("Not signed in", f"The sign-in is refused: {refusal}.", status=403)
+    except RequestRefusedError as refusal:
+        return answer_page("Not signed in", refusal.problem.detail, status=refusal.problem.status)
     except ReviewError as away:
         return _provider_is_away(away)
     response = web.Response(status=303, headers={"Location": f"/#{quote(place, safe='/?=&%:')}"})

@@ -13,7 +13,16 @@ from aiohttp.test_utils import TestServer
 from flettner.agent.api.app import build_app
 from flettner.agent.api.idempotency import HEADER
 from flettner.agent.api.rate_limits import RateLimits
-from flettner.agent.api.sign_in import ATTEMPT_S, CALLBACK, CONSOLE, OFFER, SIGN_IN, SIGNING_IN, SignIn
+from flettner.agent.api.sign_in import (
+    ATTEMPT_S,
+    CALLBACK,
+    CONSOLE,
+    MOST_EXCHANGES_AT_ONCE,
+    OFFER,
+    SIGN_IN,
+    SIGNING_IN,
+    SignIn,
+)
 from flettner.agent.api.tokens import Tokens
 from flettner.authenticators.oidc import Oidc
 from tests.support.fake_daemon_view import FakeDaemonView
@@ -95,7 +104,7 @@ async def site(daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path) -> AsyncI
             url = str(server.make_url("")).rstrip("/")
             sign_in.public_url = url
             site = Site(url=url, daemon=daemon, provider=provider, sign_in=sign_in)
-            sign_in.clock = lambda: site.now_s
+            sign_in.clock = sign_in._exchanges.now = lambda: site.now_s
             yield site
 
 
@@ -423,6 +432,17 @@ async def test_attempts_and_sessions_take_bounded_memory(
         await site.sign_in.begin("/")
 
     assert (len(site.sign_in._attempts), len(site.sign_in._sessions)) == (2, 2)
+
+
+async def test_the_provider_is_asked_for_a_bounded_number_of_codes(site: Site, browser: Browser) -> None:
+    address = await browser.leave()
+    for _ in range(int(MOST_EXCHANGES_AT_ONCE)):
+        site.sign_in._exchanges.spend("every browser")
+
+    refused = await browser.get(address, LINK)
+    site.shift_clock(1.0)
+
+    assert (refused.status, (await browser.sign_in()).status) == (429, 303)
 
 
 async def test_no_secret_is_in_the_answers(site: Site, browser: Browser) -> None:

@@ -189,15 +189,26 @@ async def test_the_link_itself_cannot_be_sent_as_a_decision(site: Site, server: 
 async def test_a_link_counts_once(site: Site, server: MailServer, verb: str) -> None:
     await site.send()
     text = await (await site.open(link_of(server))).text()
-    state = site.daemon.targets()["chat"].state
-    site.daemon.set(replace(state, paused=True))
     first, _ = await site.press(text, "approve")
-    site.daemon.set(replace(state, paused=False))
 
     second, page = await site.press(text, verb)
 
-    assert (first, second, site.status) == (200, 409, "open")
+    assert (first, second, site.status) == (200, 409, "approved")
     assert "<h1>Not decided</h1>" in page
+
+
+async def test_a_button_can_be_pressed_again_after_a_refusal(site: Site, server: MailServer) -> None:
+    await site.send()
+    text = await (await site.open(link_of(server))).text()
+    state = site.daemon.targets()["chat"].state
+    site.daemon.set(replace(state, paused=True))
+    _, refused = await site.press(text, "approve")
+    site.daemon.set(replace(state, paused=False))
+
+    await site.press(text, "approve")
+
+    assert "paused" in refused
+    assert site.status == "approved"
 
 
 async def test_a_late_link_shows_nothing(site: Site, server: MailServer) -> None:
