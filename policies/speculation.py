@@ -1,11 +1,15 @@
-"""Reduce speculative decoding that does not pay at the present batch.
+"""Choose how many tokens speculative decoding drafts, or none, by what is accepted at the present batch.
 
 A step that verifies K drafted tokens of each sequence yields 1 + K x acceptance tokens instead of 1. Up to
 the GPU's ridge, where computing takes as long as reading the weights, it takes hardly longer; above it, its
-time grows with its tokens. Where the acceptance or K is not known, the gain is not, and nothing is proposed.
+time grows with its tokens. So the gain changes its sign with the load while the acceptance stays
+(vllm-project/vllm#26504). Where the acceptance or K is not known, the gain is not, and nothing is proposed.
+
+A schedule of K by the batch (`num_speculative_tokens_per_batch_size`) is left as it is, and not proposed:
+at its thresholds a server fell to a tenth of its throughput (vllm-project/vllm#49548).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flettner.agent.domain.model import Proposal
@@ -16,27 +20,29 @@ from flettner.policies.shared.signals import (
     check_options,
     has_insufficient_data,
 )
+from flettner.vllm_facts import drafts
 from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import draft_tokens, speculation_method
 from flettner.vllm_facts.sizing.gpus import find_speed
 from flettner.vllm_facts.values import Knob, Value
 
-TOKENS = "spec_tokens"
-FLAGS = ("speculative_config", "spec_method", "spec_model", TOKENS)
 _BY_LOOKUP = frozenset({"ngram", "ngram_gpu", "suffix"})
+_ANY_NUMBER = frozenset({"ngram", "ngram_gpu", "draft_model", "eagle", "eagle3", "mtp"})
+"""Methods that draft token by token; others draft a block whose length their draft model was trained for."""
 _STEPS = 30  # of the bisection for the acceptance of one position
 SIXTEEN_BIT = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """Rule SD1. Fewer draft tokens are gated, because answers can differ; turning it off is a note."""
+    """Rule SD1. Every change is gated, because answers can differ in the last digits of a logit."""
 
-    acceptance_series: str = "spec_acceptance_ratio"  # of the reading's series: accepted over drafted tokens
+    drafts_at_least: float = 200.0  # in the window; fewer tell nothing of the acceptance
     ridge_tokens: float = 600.0  # of a step, where the GPU is not known: the highest of the usual GPUs
     lookup_cost_ratio: float = 0.02  # of a step, for each drafted token: looked up in the text
     model_cost_ratio: float = 0.05  # the same, computed by a head or a small model
+    gain_at_least_ratio: float = 0.15  # of more draft tokens, where tokens come too late
     coverage_at_least_ratio: float = 0.8
 
     def __post_init__(self) -> None:
@@ -45,41 +51,58 @@ class Speculation:
             raise ValueError(f"ridge_tokens must be above 0, not {self.ridge_tokens}")
 
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
-        given = [knob for knob in FLAGS if context.setting.get(knob) is not None]
         config = ServeConfig(setting=context.setting)
-        drafts, accepted = draft_tokens(config), reading.series.get(self.acceptance_series)
-        if not given or not drafts or accepted is None or not 0 <= accepted <= 1:
+        drafting = reading.drafting
+        if drafting is None or drafting.drafts < self.drafts_at_least:
+            return ()
+        if not drafts.find_flags(context.setting) or drafts.has_schedule(context.setting):
             return ()
         if has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
-        batch, ridge = max(1.0, min(reading.running.early, reading.running.late)), self._find_ridge(context)
-        each = self.lookup_cost_ratio if speculation_method(config) in _BY_LOOKUP else self.model_cost_ratio
-        position = _position_acceptance(accepted, drafts)
-        gains = {
-            count: _count_tokens(position, count) / _step_cost(batch, count, ridge, each)
-            for count in range(drafts + 1)
-        }
-        if gains[drafts] >= 1:
-            return ()
-        to = _choose(context, given, max(gains, key=lambda count: gains[count]))
+        accepted = drafting.accepted_ratio
+        now = draft_tokens(config) or round(drafting.drafted / drafting.drafts)  # MTP has a number of its own
+        gains = self._price(reading, context, config, position=_position_acceptance(accepted, now), now=now)
+        best = max(range(now + 1), key=lambda count: gains[count])
+        if gains[now] >= 1:
+            best = self._find_more(reading, context, gains, now=now)
+        to = _choose(context, best) if best != now else {}
         if not to:
             return ()
-        values = "fewer tokens" if to.get(TOKENS) is not None else "off"
+        values = f"{best} tokens" if best else "none"
         proposal = build_optimisation(
             "SD1",
             reading,
             to,
             f"{accepted:.0%} of the drafted tokens are accepted, {reading.running.mean:.1f} requests ran "
-            f"over {reading.span_s:.0f} s: a step with {drafts} drafts yields "
-            f"{_count_tokens(position, drafts):.2f} tokens of a sequence and takes "
-            f"{_step_cost(batch, drafts, ridge, each):.2f} times as long; try {values}",
+            f"over {reading.span_s:.0f} s: with {now} drafted tokens a sequence gets {gains[now]:.2f} times "
+            f"as many tokens a second as without a draft, with {values} {gains[best]:.2f} times",
             ("spec_acceptance", accepted, "ratio"),
-            expects="fewer rejected draft tokens to compute: throughput rises",
-            risks="at small batches ITL rises; answers may differ in the last digits of a logit",
+            expects=f"about {gains[best] / gains[now] - 1:.0%} more tokens a second at this load",
+            risks="answers may differ in the last digits of a logit; at another load another number is best",
             source=f"{DOCS}/features/spec_decode/",
-            klass="gated" if set(to) == {TOKENS} else "note",  # method and model are the operator's choice
+            klass="gated",
         )
         return (proposal,)
+
+    def _price(
+        self, reading: Reading, context: Context, config: ServeConfig, *, position: float, now: int
+    ) -> Mapping[int, float]:
+        """Tokens a second of a sequence, as a multiple of those without a draft, by the number drafted."""
+        batch, ridge = max(1.0, min(reading.running.early, reading.running.late)), self._find_ridge(context)
+        each = self.lookup_cost_ratio if speculation_method(config) in _BY_LOOKUP else self.model_cost_ratio
+        return {
+            count: _count_tokens(position, count) / _step_cost(batch, count, ridge, each)
+            for count in range(2 * now + 1)
+        }
+
+    def _find_more(self, reading: Reading, context: Context, gains: Mapping[int, float], *, now: int) -> int:
+        """The best number up to twice the present one, where tokens are late; else the present one."""
+        late, objective = reading.itl, context.slo.itl
+        is_late = late is not None and objective is not None and (late.over_slo or 0) > 1 - objective.share
+        if not is_late or speculation_method(ServeConfig(setting=context.setting)) not in _ANY_NUMBER:
+            return now
+        best = max(gains, key=lambda count: gains[count])
+        return best if gains[best] >= gains[now] * (1 + self.gain_at_least_ratio) else now
 
     def _find_ridge(self, context: Context) -> float:
         """The tokens of a step at which computing takes as long as reading the weights."""
@@ -92,33 +115,37 @@ class Speculation:
         return max(1.0, speed.tflops * 1000 / speed.gb_per_s * stored / SIXTEEN_BIT)
 
 
-def _position_acceptance(accepted: float, drafts: int) -> float:
-    """The probability that one more drafted token is accepted, by the mean over all `drafts` positions."""
+def _position_acceptance(accepted: float, count: int) -> float:
+    """The probability that one more drafted token is accepted, by the mean over all `count` positions."""
     low, high = 0.0, 1.0
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        mean = (_count_tokens(middle, drafts) - 1) / drafts
+        mean = (_count_tokens(middle, count) - 1) / count
         low, high = (middle, high) if mean < accepted else (low, middle)
     return (low + high) / 2
 
 
-def _count_tokens(position: float, drafts: int) -> float:
+def _count_tokens(position: float, count: int) -> float:
     """Tokens that a step yields for one sequence: its own, and the drafts up to the first rejected one."""
-    return sum(position**place for place in range(drafts + 1))
+    return sum(position**place for place in range(count + 1))
 
 
-def _step_cost(batch: float, drafts: int, ridge: float, each: float) -> float:
+def _step_cost(batch: float, count: int, ridge: float, each: float) -> float:
     """The time of a step with drafts, as a multiple of one without."""
-    return max(1.0, batch * (1 + drafts) / ridge) / max(1.0, batch / ridge) + drafts * each
+    return max(1.0, batch * (1 + count) / ridge) / max(1.0, batch / ridge) + count * each
 
 
-def _choose(context: Context, given: Sequence[Knob], best: int) -> dict[Knob, Value]:
-    """The best number of drafts, if a flag of its own has it; else all flags of speculation removed."""
-    if best and TOKENS in given and context.bound(TOKENS).allows(best):
-        return {TOKENS: best}
-    if all(context.bound(knob).allows(None) for knob in given):
-        return dict.fromkeys(given)
-    return {}
+def _choose(context: Context, best: int) -> dict[Knob, Value]:
+    """The change to the best number of drafts, else to none; empty if the bounds allow neither."""
+    given = drafts.find_flags(context.setting)
+    to = drafts.set_count(context.setting, best) if best else {}
+    off: dict[Knob, Value] = dict.fromkeys(given)
+    allowed = (
+        change
+        for change in (to, off if best <= 1 else {})
+        if change and all(context.bound(knob).allows(value) for knob, value in change.items())
+    )
+    return next(allowed, {})
 
 
 plugin = Speculation

@@ -53,6 +53,9 @@ class EngineSample:
     cached_tokens: float = 0.0  # of the prompt tokens
     prefix_queries: float = 0.0
     prefix_hits: float = 0.0
+    drafts: float = 0.0  # of speculative decoding, each for one sequence and step
+    drafted: float = 0.0  # tokens of the drafts
+    accepted: float = 0.0  # of the drafted tokens
     finished: Mapping[str, float] = field(default_factory=dict)  # by finished_reason
     answered: Mapping[str, float] = field(default_factory=dict)  # POST requests by class of status: "5xx"
     rejected: Mapping[str, float] = field(default_factory=dict)  # by admission limit
@@ -262,6 +265,15 @@ class RefusedRequests:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """Speculative decoding over the window. Each draft is for one sequence and one step; all above 0."""
+
+    drafts: float
+    drafted: float  # tokens
+    accepted_ratio: float  # of the drafted tokens, 0..1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineWindow:
     """One data-parallel engine over the window."""
 
@@ -307,6 +319,7 @@ class Reading:
     prompt_tokens_per_s: Trend | None = None
     generation_tokens_per_s: Trend | None = None
     prefix_hit_ratio: float | None = None
+    drafting: Drafting | None = None  # None: nothing was drafted
     ttft: Latency | None = None
     itl: Latency | None = None
     e2e: Latency | None = None

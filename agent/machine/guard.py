@@ -30,6 +30,7 @@ from flettner.agent.machine.earlier_outcomes import gained_nothing, why_not_agai
 from flettner.agent.machine.evidence import no_measurement
 from flettner.agent.machine.hot_knobs import why_not_hot
 from flettner.agent.machine.suggestion_notes import altering_knobs, notes_of_plan
+from flettner.vllm_facts import drafts
 from flettner.vllm_facts.knobs import KNOBS, beyond_sense, misfit, tunable
 from flettner.vllm_facts.values import GPUS, Knob, Setting, Value, as_number, is_start
 
@@ -166,13 +167,13 @@ class Guard:
             return ProposalRefusal(why="no server runs that could be changed")
         if why := _blocker(state, proposal):
             return ProposalRefusal(why=why)
-        refusals = [why for knob, wanted in proposal.to.items() if (why := self._refusal(knob, wanted))]
-        if refusals:
-            return ProposalRefusal(why="; ".join(refusals))
+        in_force = {**blue.setting, **blue.start, SERVERS: state.fleet.replica_count}
+        refusals = [self._refusal(knob, wanted, in_force.get(knob)) for knob, wanted in proposal.to.items()]
+        if any(refusals):
+            return ProposalRefusal(why="; ".join(filter(None, refusals)))
         to: dict[Knob, Value] = {}
         notes: list[str] = []
         outside: list[str] = []
-        in_force = {**blue.setting, **blue.start, SERVERS: state.fleet.replica_count}
         for knob, wanted in proposal.to.items():
             now = in_force.get(knob)
             present = proposal.assumed.get(knob) if now is None else now
@@ -236,10 +237,11 @@ class Guard:
             )
         )
 
-    def _refusal(self, knob: Knob, wanted: Value) -> str:
+    def _refusal(self, knob: Knob, wanted: Value, now: Value) -> str:
         """Why the change is refused rather than clamped; empty if it is not.
 
-        The value of a knob that is not tunable is not shown: it may be a secret.
+        The value of a knob that is not tunable is not shown: it may be a secret. Without a bound drafts may
+        become fewer, more or none; their method and model stay the operator's choice.
         """
         if is_upgrade(knob):
             return self.upgrades.refusal(knob, wanted)
@@ -248,6 +250,8 @@ class Guard:
         if knob == GPUS:
             return f"{GPUS}={wanted} was requested: a server gets free GPUs where a change needs other ones"
         bound = self.bounds.get(knob, Bound())
+        if not bound.has_limits and drafts.keeps_method(knob, now, wanted):
+            return ""
         if not tunable(knob) and not (bound.has_limits and bound.allows(wanted)):
             why = (
                 f"[targets.bounds.{_toml_key(knob)}] does not allow the value"

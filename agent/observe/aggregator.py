@@ -36,6 +36,7 @@ from flettner.agent.domain.request_counts import (
 )
 from flettner.agent.observe.arrivals import choose_span, count_arrivals, find_shift, lasting_rate
 from flettner.agent.observe.attribution import summarize_queue, summarize_work
+from flettner.agent.observe.drafting import ChunkSize, summarize_drafts
 from flettner.agent.observe.engine_counts import EngineCounter
 from flettner.agent.observe.latencies import Record, add_latencies, record_request
 from flettner.agent.observe.plausibility import is_finite
@@ -111,6 +112,7 @@ class _Server:
     unknown_models: Counter[str] = field(default_factory=Counter)
     engine: EngineCounter = field(default_factory=EngineCounter)
     gap: RecordGap = field(default_factory=RecordGap)
+    chunk: ChunkSize = field(default_factory=ChunkSize)
     new_samples: list[EngineSample] = field(default_factory=list)  # since the last `take_liveness`
     restarted: bool = False  # since the last `take_liveness`
     tokens: float | None = None  # in the scrapes of the last `take_liveness` that had any
@@ -151,6 +153,7 @@ class _Server:
     def add_scrape(self, sample: EngineSample) -> None:
         self.restarted |= sample.restarted
         self.samples.append(sample)
+        self.chunk.add_scrape(sample)
         self.new_samples.append(sample)
         del self.new_samples[:-MAX_NEW_SAMPLES]
 
@@ -366,6 +369,7 @@ class Aggregator:
                 window, "generation_tokens", [s.generation_tokens for s in samples]
             ),
             prefix_hit_ratio=sum(sample.prefix_hits for sample in samples) / queries if queries else None,
+            drafting=summarize_drafts(samples),
             requests=_count_outcomes(records),
             refused=summarize_refused([record.request for record in records]),
             goodput_rps=self._goodput(measured, records, at, span_s),
@@ -410,10 +414,11 @@ class Aggregator:
     def _add_requests(self, sample: RequestSample) -> None:
         old = sample.at - timedelta(seconds=max(2 * self.span_s, self.longest_s))
         self._lost.update(sample.lost)
-        for request in sample.requests:
-            if not isfinite(request.duration_s) or not isfinite(request.ttft_s or 0.0):
+        for recorded in sample.requests:
+            if not isfinite(recorded.duration_s) or not isfinite(recorded.ttft_s or 0.0):
                 continue
-            server = self._server(request.server, sample.at)
+            server = self._server(recorded.server, sample.at)
+            request = server.chunk.count_tokens(recorded)
             server.gap.add_records(sample.at, not request.stalled)
             server.requests.append(record_request(sample.at, request, self.slo))
             server.pending.append(request)

@@ -47,6 +47,9 @@ def sample(
         cached_tokens=new.get("cached_tokens", new.get("prefix_hits", 0.0)),  # before 0.16 the hits say it
         prefix_queries=new.get("prefix_queries", 0.0),
         prefix_hits=new.get("prefix_hits", 0.0),
+        drafts=new.get("drafts", 0.0),
+        drafted=new.get("drafted", 0.0),
+        accepted=new.get("accepted", 0.0),
         finished={why: count - before.finished.get(why, 0.0) for why, count in after.finished.items()},
         answered=_grown(before.answered, after.answered) if before.statuses else {},
         rejected=_grown(before.rejected, after.rejected),

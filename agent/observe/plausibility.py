@@ -17,6 +17,7 @@ STEPS_PER_S = 1e4  # of an engine: a step of the smallest model takes longer tha
 GENERATED_PER_S = 1e6  # tokens, of an engine
 PROMPTED_PER_S = 1e8  # tokens, of an engine, with those found in the prefix cache
 REQUESTS_PER_S = 1e5  # of an engine
+MOST_DRAFTED = 128.0  # tokens for one sequence in a step
 
 
 def highest_setting(server: Server) -> Setting:
@@ -48,6 +49,8 @@ def find_nonsense(sample: EngineSample, setting: Setting) -> str:
         ("cached tokens", sample.cached_tokens, PROMPTED_PER_S * engines),
         ("prefix cache queries", sample.prefix_queries, PROMPTED_PER_S * engines),
         ("prefix cache hits", sample.prefix_hits, PROMPTED_PER_S * engines),
+        ("drafted tokens", sample.drafted, STEPS_PER_S * running * MOST_DRAFTED),
+        ("accepted tokens", sample.accepted, MARGIN * sample.drafted / seconds),
         ("preemptions", sample.preemptions, STEPS_PER_S * running),
         ("finished requests", sum(sample.finished.values()), requests),
         ("first tokens", _count(sample.ttft), requests),
@@ -66,10 +69,11 @@ def is_finite(sample: EngineSample) -> bool:
     gauges = (sample.interval_s, sample.running, sample.waiting, sample.kv_usage or 0.0)
     counters = (sample.preemptions, sample.prompt_tokens, sample.generation_tokens)
     prefix = (sample.cached_tokens, sample.prefix_queries, sample.prefix_hits)
+    drafts = (sample.drafts, sample.drafted, sample.accepted)
     latencies = (sample.ttft, sample.itl, sample.gaps, sample.e2e)
     parts = (sample.queue, sample.prefill, sample.decode, sample.inference)
     sizes = (sample.prompts, sample.answers, sample.steps)
-    finite = all(isfinite(number) for number in (*gauges, *counters, *prefix))
+    finite = all(isfinite(number) for number in (*gauges, *counters, *prefix, *drafts))
     return finite and all(_is_valid(buckets) for buckets in (*latencies, *parts, *sizes))
 
 

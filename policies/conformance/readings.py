@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from flettner.agent.domain.model import Bound, Objective, Outcome, Slo
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import (
+    Drafting,
     EngineWindow,
     Gpu,
     Health,
@@ -130,6 +131,11 @@ def queues(draw: st.DrawFn) -> Queue:
     )
 
 
+DRAFTINGS = st.builds(
+    Drafting, drafts=st.floats(1, 1e5), drafted=st.floats(1, 1e6), accepted_ratio=st.floats(0, 1)
+)
+
+
 def _some(least: float, most: float) -> st.SearchStrategy[float | None]:
     return st.none() | st.floats(least, most)
 
@@ -199,6 +205,7 @@ READINGS = st.builds(
     prompt_tokens_per_s=st.none() | trends(top=10_000) | st.just(steady(0.0)),
     generation_tokens_per_s=st.none() | trends(top=10_000) | st.just(steady(0.0)),
     prefix_hit_ratio=st.none() | st.floats(0, 1),
+    drafting=st.none() | DRAFTINGS,
     ttft=st.none() | latencies(),
     itl=st.none() | latencies(),
     e2e=st.none() | latencies(),

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from flettner.agent.domain.model import Objective, Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Latency, Reading
+from flettner.vllm_facts.drafts import keeps_method
 from flettner.vllm_facts.knobs import KNOBS, misfit, tunable
 from flettner.vllm_facts.values import Knob, Value, as_number
 
@@ -115,7 +116,9 @@ def _class_too_permissive(_: Reading, __: Context, proposal: Proposal) -> str:
 def _not_admitted(_: Reading, context: Context, proposal: Proposal) -> str:
     """The guard refuses the value, unless the operator lists it for the knob."""
     for knob, value in proposal.to.items() if proposal.klass != "note" else ():
-        if not tunable(knob) and knob not in context.bounds:
+        if knob in context.bounds or keeps_method(knob, context.setting.get(knob), value):
+            continue
+        if not tunable(knob):
             return f"{knob} is not tunable: propose it as a note"
         if why := misfit(knob, value):
             return f"{knob} = {value!r}, but it {why}"

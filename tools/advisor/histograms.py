@@ -1,4 +1,4 @@
-"""Request lengths and draft acceptance from two /metrics pages, where no Prometheus is available."""
+"""Request lengths from two /metrics pages, where no Prometheus is available."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -11,8 +11,7 @@ from flettner.vllm_facts.metrics.exposition import SampleRow, parse_bucket, pick
 
 ENOUGH = 20  # requests; with fewer between the pages, all requests since the server's start are counted
 _PROMPT, _ANSWER = "vllm:request_prompt_tokens_bucket", "vllm:request_generation_tokens_bucket"
-_DRAFTED, _ACCEPTED = "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"
-_METRICS = frozenset({_PROMPT, _ANSWER, _DRAFTED, _ACCEPTED})
+_METRICS = frozenset({_PROMPT, _ANSWER})
 
 _Rows = Mapping[str, list[SampleRow]]
 _Buckets = Mapping[float, float]
@@ -20,7 +19,7 @@ _Buckets = Mapping[float, float]
 
 
 def series(first: bytes, last: bytes) -> dict[str, float]:
-    """Return quantiles of the tokens of requests that ended between the pages, and the draft acceptance.
+    """Return quantiles of the tokens of requests that ended between the pages.
 
     The keys are the names of the policies' options; unknown values are absent.
     """
@@ -37,9 +36,6 @@ def series(first: bytes, last: bytes) -> dict[str, float]:
         quantiles |= {"prompt_tokens_p50": p50, "prompt_tokens_p99": p99}
         answer_p99 = _quantile(answer, 0.99)
         quantiles |= {} if answer_p99 is None else {"request_tokens_p99": p99 + answer_p99}
-    drafted, accepted = (_total(name, after) - _total(name, before) for name in (_DRAFTED, _ACCEPTED))
-    if drafted > 0 <= accepted:
-        quantiles["spec_acceptance_ratio"] = min(1.0, accepted / drafted)
     return quantiles
 
 
@@ -62,7 +58,3 @@ def _quantile(counts: _Buckets, share: float) -> float | None:
         return None
     per_bucket = [high - low for low, high in pairwise((0.0, *(counts[edge] for edge in (*edges, inf))))]
     return histogram_quantile(edges, per_bucket, share)
-
-
-def _total(name: str, rows: _Rows) -> float:
-    return sum(value for _, value in rows.get(name, ()))

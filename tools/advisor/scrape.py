@@ -159,7 +159,7 @@ def setting_of(facts: Mapping[str, str]) -> Setting:
 def _split(start: EngineSample, full: EngineSample, seconds: float) -> tuple[EngineSample, EngineSample]:
     counted = (
         *("preemptions", "prompt_tokens", "generation_tokens", "cached_tokens"),
-        *("prefix_queries", "prefix_hits"),
+        *("prefix_queries", "prefix_hits", "drafts", "drafted", "accepted"),
     )
     half = {name: getattr(full, name) / 2 for name in counted}
     nothing: dict[str, Any] = dict.fromkeys(HISTOGRAMS)

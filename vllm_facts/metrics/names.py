@@ -17,6 +17,12 @@ COUNTERS: dict[str, tuple[str, ...]] = {
     "prefix_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
     "finished": ("vllm:request_success_total",),
 }
+DRAFTS: dict[str, tuple[str, ...]] = {
+    "drafts": ("vllm:spec_decode_num_drafts_total",),
+    "drafted": ("vllm:spec_decode_num_draft_tokens_total",),
+    "accepted": ("vllm:spec_decode_num_accepted_tokens_total",),
+}
+"""Counters of a server with speculative decoding; the pages of others lack them, and nothing is missing."""
 HISTOGRAMS: dict[str, tuple[str, ...]] = {
     "ttft": ("vllm:time_to_first_token_seconds",),
     "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
@@ -45,7 +51,7 @@ TOO_MANY = 1e18
 """No counter reaches this; two near the largest float would add up to infinity."""
 
 WANTED = frozenset(
-    [name for names in (*GAUGES.values(), *COUNTERS.values()) for name in names]
+    [name for names in (*GAUGES.values(), *COUNTERS.values(), *DRAFTS.values()) for name in names]
     + [name + part for names in HISTOGRAMS.values() for name in names for part in ("_bucket", "_sum")]
     + [CONFIG, *BORN, ANSWERED, REJECTED, WAITING_BY_REASON, SLEEP]
 )

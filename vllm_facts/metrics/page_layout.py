@@ -65,7 +65,7 @@ def parse_layout(heads: str) -> PageLayout:
         stamped=stamped,
         born={name: _places(rows[name]) for name in names.BORN if name in rows},
         gauges=_by_field(names.GAUGES, rows),
-        counters=_by_field(names.COUNTERS, rows),
+        counters=_by_field(names.COUNTERS | names.DRAFTS, rows),
         finished=_by_label("finished_reason", rows.get(names.COUNTERS["finished"][0])),
         histograms={field: places for field, places in histograms.items() if places is not None},
         facts=_facts(config[0][0]) if config else {},

@@ -47,14 +47,6 @@ def test_sums_all_engines() -> None:
     assert series(b"", both)["prompt_tokens_p50"] == pytest.approx(100.0)
 
 
-def test_reports_accepted_drafts_as_a_share() -> None:
-    def drafts(drafted: str, accepted: str) -> bytes:
-        metric = 'vllm:spec_decode_num_{}_tokens_total{{engine="0"}} {}\n'
-        return page(metric.format("draft", drafted), metric.format("accepted", accepted))
-
-    assert series(drafts("100", "50"), drafts("1.1e+03", "300.0")) == {"spec_acceptance_ratio": 0.25}
-
-
 @pytest.mark.parametrize(
     "last",
     [

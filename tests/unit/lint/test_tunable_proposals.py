@@ -39,7 +39,6 @@ ODD = st.fixed_dictionaries(
 SERIES = st.dictionaries(
     st.sampled_from(
         [
-            "spec_acceptance_ratio",
             "cpu_utilization",
             "request_tokens_p99",
             "request_tokens_max",

@@ -75,6 +75,30 @@ def test_a_clamped_value_is_reported(wanted: int, bound: Bound, value: int, note
     assert note in " ".join(suggestion.notes)
 
 
+NGRAM = '{"method": "ngram", "num_speculative_tokens": 4}'
+
+
+@pytest.mark.parametrize(
+    ("wanted", "bounds", "admitted"),
+    [
+        (NGRAM.replace("4", "2"), {}, True),
+        (None, {}, True),
+        (NGRAM.replace("ngram", "suffix"), {}, False),
+        (NGRAM.replace("4", "2"), {"speculative_config": Bound(allowed=(NGRAM,))}, False),
+    ],
+    ids=["fewer drafts", "none", "another method", "a bound of the operator"],
+)
+def test_drafts_may_become_fewer_or_none_without_a_bound(
+    wanted: Value, bounds: dict[str, Bound], admitted: bool
+) -> None:
+    speculating = replace(BLUE, setting={**BLUE.setting, "speculative_config": NGRAM})
+    state = State(target="chat", fleet=Fleet(servers=(speculating,)))
+
+    answer = admit(proposal(wanted, "speculative_config"), state, replace(GUARD, bounds=bounds))
+
+    assert isinstance(answer, Suggestion) is admitted
+
+
 def test_a_bound_on_the_other_side_never_turns_a_raise_into_a_cut() -> None:
     refusal = admit(proposal(8), guard=replace(GUARD, bounds={"max_num_seqs": Bound(min=1, max=2)}))
 

@@ -14,6 +14,7 @@ from flettner.agent.domain.calibration import STREAMS
 from flettner.agent.domain.model import Objective, Slo
 from flettner.agent.domain.reading import (
     Buckets,
+    Drafting,
     EngineLiveness,
     EngineSample,
     Gpu,
@@ -135,6 +136,25 @@ def test_counters_become_rates_and_a_ratio() -> None:
     assert reading.prompt_tokens_per_s is not None
     assert (reading.preemptions_per_s.mean, reading.prompt_tokens_per_s.high) == (2, 100)
     assert reading.prefix_hit_ratio == 0.25
+
+
+def test_drafts_are_counted_over_the_window() -> None:
+    drafting = [replace(scrape(n), drafts=10, drafted=30, accepted=6) for n in (29, 30)]
+
+    assert read(folded(*drafting)).drafting == Drafting(drafts=20, drafted=60, accepted_ratio=0.2)
+    assert read(folded(scrape(29), scrape(30))).drafting is None
+
+
+def test_a_chunk_has_the_tokens_that_a_step_gives_a_sequence() -> None:
+    """Of 30 tokens 20 were drafted: 10 steps, so that 11 chunks are about 31 tokens and 1 s is 30 gaps."""
+    fold = folded(*(replace(scrape(n), generation_tokens=30, drafted=40, accepted=20) for n in range(25, 31)))
+
+    fold.add(RequestSample(at=second(30), requests=(request(), request(server="r1"))))
+
+    itl = read(fold).itl
+    assert itl is not None
+    assert itl.p50 == pytest.approx(1 / 30)
+    assert fold.take_request_counts(second(30))["r1"] == count_requests([request(server="r1")])
 
 
 def test_a_missing_metric_is_unknown_not_zero() -> None:

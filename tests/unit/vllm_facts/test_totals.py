@@ -39,6 +39,24 @@ def test_parses_a_real_page() -> None:
     assert change.missing == frozenset()
 
 
+def test_the_counters_of_speculative_decoding_are_read_where_they_are() -> None:
+    def counters(drafts: int, drafted: int, accepted: int) -> bytes:
+        names = ("drafts", "draft_tokens", "accepted_tokens")
+        values = zip(names, (drafts, drafted, accepted), strict=True)
+        series = [
+            f'vllm:spec_decode_num_{name}_total{{engine="{engine}"}} {value}\n'
+            for name, value in values
+            for engine in "01"
+        ]
+        return "".join(series).encode()
+
+    change = between(PAGE + counters(10, 30, 5), LATER + counters(14, 42, 9))
+
+    assert (change.drafts, change.drafted, change.accepted) == (8.0, 24.0, 8.0)
+    assert change.missing == between(PAGE, LATER).missing
+    assert between(PAGE, LATER).drafted == 0.0
+
+
 def test_histograms_are_increases_that_are_not_cumulative() -> None:
     change = between(PAGE, LATER)
 
