@@ -4,6 +4,7 @@ The counts are the judge's baseline. A forecast needs the rate that will come: n
 over a change of load, or of the minutes after a rollout, in which queues drain.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -42,6 +43,16 @@ def remember_traffic(state: State, event: Event) -> State:
     )
     speed = counted.speed.plus(speed_of(state, event), keep=SPEED_KEEPS)
     return replace(state, traffic=replace(counted, waiting=waiting, speed=speed))
+
+
+def select_usual(state: State, arms: Mapping[str, RequestCounts]) -> dict[str, RequestCounts]:
+    """The counts by which servers of one setting are seen to differ by chance; empty during a rollout.
+
+    There the start of a green makes blue late where both share a card or cores. Taken for chance, one such
+    minute would leave the rollouts of the next hours without a verdict.
+    """
+    servers = state.fleet.running if state.phase in IDLE else ()
+    return {server.name: arms[server.name] for server in servers if server.name in arms}
 
 
 def _add_counts(state: State, event: Observed) -> RecentTraffic:

@@ -27,6 +27,7 @@ from flettner.agent.domain.regimes import RegimeAdvice
 from flettner.agent.domain.state import State
 from flettner.agent.machine.order import find_ends
 from flettner.agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
+from flettner.agent.machine.traffic import select_usual
 from flettner.agent.machine.transitions import WITHOUT_ROLLOUT, Rules
 from flettner.agent.observe.aggregator import TRAFFIC, Aggregator
 from flettner.agent.observe.minute_rows import MinuteRow
@@ -338,9 +339,6 @@ class TargetLoop:
             at, server = self.now(), self._main_server()
             self.reading = self.aggregator.reading(server.name, at) if server is not None else None
             arms = self.aggregator.take_request_counts(at)
-            equal = {
-                server.name: arms[server.name] for server in self.state.fleet.running if server.name in arms
-            }
             self.observed = observed = Observed(
                 at=at,
                 reading=self.reading,
@@ -350,7 +348,7 @@ class TargetLoop:
                 lost=self.aggregator.take_lost(),
                 engines=self.aggregator.take_liveness(at),
                 blind=self.aggregator.blind,
-                calibration=self.aggregator.calibrate(at, equal),
+                calibration=self.aggregator.calibrate(at, select_usual(self.state, arms)),
                 ahead=find_ends(self.state, self.find_state),
                 findings=self.findings,
                 model_search=self.search_result,

@@ -9,8 +9,9 @@ import pytest
 from flettner.agent.domain.events import Observed
 from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.reading import EngineSample, Request, RequestSample
+from flettner.agent.domain.request_counts import NO_REQUESTS
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.machine.traffic import expected_rate, recent_traffic, remember_traffic
+from flettner.agent.machine.traffic import expected_rate, recent_traffic, remember_traffic, select_usual
 from flettner.agent.observe.aggregator import Aggregator
 from tests.support.machine_stories import BLUE, NOON
 
@@ -132,3 +133,13 @@ def test_a_restart_of_the_daemon_begins_the_counts_anew() -> None:
     _, seconds = recent_traffic(site.state, site.at)
 
     assert seconds < 30
+
+
+@pytest.mark.parametrize(
+    ("phase", "usual"),
+    [(Phase.OBSERVING, ["chat-r0"]), (Phase.LAUNCHING, []), (Phase.CANARY, []), (Phase.PROMOTING, [])],
+)
+def test_what_a_rollout_does_to_blue_is_not_taken_for_chance(phase: Phase, usual: list[str]) -> None:
+    state = State(target="chat", fleet=Fleet(servers=(BLUE,)), phase=phase)
+
+    assert list(select_usual(state, {"chat-r0": NO_REQUESTS, "chat-r9": NO_REQUESTS})) == usual
