@@ -13,7 +13,7 @@ _MAY_LAG_S = 0.25  # of delay that is caught up when a busy machine wakes late; 
 
 
 class TokenStream:
-    """The answer to one request, token by token."""
+    """The answer to one request, step by step: a token, or several by speculative decoding."""
 
     def __init__(self, request: SimulatedRequest, text: Transcript, *, natural: bool) -> None:
         self.request = request
@@ -124,10 +124,11 @@ class SimulatedEngine:
             return
         work = step.work
         decodes = work.sequences - work.prefills
+        generated = decodes + work.drafted
         self._log_step(
             f"Engine 000: Iteration({self._steps}): {work.prefills} context requests, "
-            f"{work.tokens - decodes} context tokens, {decodes} generation requests, {decodes} generation "
-            f"tokens, iteration elapsed time: {1000 * seconds:.2f} ms, "
+            f"{work.tokens - generated} context tokens, {decodes} generation requests, "
+            f"{generated} generation tokens, iteration elapsed time: {1000 * seconds:.2f} ms, "
             f"GPU KV cache usage: {100 * self.scheduler.cache.used_share:.1f}%"
         )
 
@@ -135,7 +136,7 @@ class SimulatedEngine:
         tokens = prompts = 0
         for request in self.scheduler.finish(step):
             stream = self._streams[request]
-            tokens += 1
+            tokens += request.new_tokens
             if request.first_at is None or request.last_at is None:
                 request.first_at = now
                 prompts += request.prompt - request.cached
@@ -143,7 +144,8 @@ class SimulatedEngine:
             else:
                 self.metrics.observe("inter_token_latency_seconds", now - request.last_at)
             request.last_at = now
-            stream.put(stream.text.produce(), stream.finish_reason if request.ended else None)
+            text = "".join(stream.text.produce() for _ in range(request.new_tokens))
+            stream.put(text, stream.finish_reason if request.ended else None)
             if request.ended:
                 del self._streams[request]
                 self.metrics.ended(request, stream.finish_reason)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from flettner.simulator.drafts import read_drafts
 from flettner.simulator.faults import Faults, faults_for
 from flettner.simulator.hardware import GIB, LINKS, PRESETS, Hardware, scaled, split
 from flettner.simulator.memory import Demand
@@ -17,6 +18,7 @@ from flettner.simulator.pace import Hiccups
 from flettner.simulator.release import SimulatedRelease
 from flettner.simulator.scheduler import SchedulerLimits
 from flettner.simulator.step_time import MAX_CAPTURE
+from flettner.simulator.text import draws
 from flettner.vllm_facts.releases import TABLE, ReleaseFlag
 
 _Values = TypeVar("_Values")
@@ -37,7 +39,8 @@ _SIMULATED = frozenset(
     long_prefill_token_threshold long_prefill_token_threshold_adaptive max_cudagraph_capture_size
     max_model_len max_num_active_seqs max_num_batched_tokens max_num_queued_reqs max_num_queued_tokens
     max_num_scheduled_tokens max_num_seqs model num_gpu_blocks_override performance_mode port
-    scheduler_reserve_full_isl scheduling_policy seed served_model_name shutdown_timeout stream_interval
+    scheduler_reserve_full_isl scheduling_policy seed served_model_name shutdown_timeout speculative_config
+    stream_interval
     tensor_parallel_size watermark
     """.split()  # noqa: SIM905 - one a line would be a page
 )
@@ -71,6 +74,7 @@ class Simulation:
     speed: float  # seconds of the engine per second of the clock
     start_s: float
     jitter: float  # sigma of the lognormal noise on step times
+    acceptance: float  # of a drafted token, where those before it were accepted
     oom_above: float | None
     faults: Faults
     hiccups: Hiccups | None
@@ -95,6 +99,7 @@ class Flags:
     tensor_parallel_size: int
     enable_prefix_caching: bool
     kv_cache_dtype: str
+    speculative_config: str | None
     max_num_queued_reqs: int | None
     max_num_queued_tokens: int | None
     limits: SchedulerLimits
@@ -160,6 +165,7 @@ def _parser(release: SimulatedRelease) -> argparse.ArgumentParser:
     own.add_argument("--sim-speed", type=float, default=1.0, help="engine seconds per second")
     own.add_argument("--sim-start-s", type=float, default=1.0, help="seconds until the port opens")
     own.add_argument("--sim-jitter", type=float, default=0.03, help="sigma of lognormal step noise")
+    own.add_argument("--sim-acceptance", type=float, default=0.6, help="of each drafted token")
     own.add_argument("--sim-times", metavar="NAME=FACTOR,…", help="multiply coefficients of the step time")
     own.add_argument("--sim-hiccups", metavar="EVERY:LENGTH", help="seconds between pauses, and of each")
     own.add_argument("--sim-oom-above", type=float, help="gpu_memory_utilization beyond which start fails")
@@ -188,6 +194,7 @@ def _resolve(options: argparse.Namespace, given: Mapping[str, object], release: 
         alone = scaled(PRESETS[options.sim_hardware], _times(options.sim_times))
         gpu = split(alone, max(1, options.tensor_parallel_size), options.sim_link)
         hiccups = _hiccups(options.sim_hiccups)
+        read_drafts(options.speculative_config, options.sim_acceptance, draws(0, "drafts"))
     except ValueError as error:
         raise InvalidFlagError("Simulation", str(error)) from error
     values = vars(options) | _resolve_sizes(options, gpu)

@@ -285,7 +285,7 @@ class Frontend:
                 await response.write(opening + reply.chunk(pending, reason))
                 pending = ""
             else:
-                await response.write(reply.closing(stream.request.prompt, count))
+                await response.write(reply.closing(stream.request.prompt, stream.request.produced))
         return response
 
     async def _whole(
@@ -298,7 +298,8 @@ class Frontend:
             tokens.append(token)
         if cut:
             _hang_up(request)
-        return web.json_response(reply.whole("".join(tokens), reason, stream.request.prompt, len(tokens)))
+        text, made = "".join(tokens), stream.request
+        return web.json_response(reply.whole(text, reason, made.prompt, made.produced))
 
 
 async def _aborted(request: web.Request, reply: Reply) -> web.StreamResponse:

@@ -215,6 +215,13 @@ class Metrics:
             ("generation_tokens", "Number of generation tokens processed.", self.generation_tokens),
         ):  # fmt: skip
             yield from _family(f"vllm:{name}_total", "counter", about, {self._labels: value})
+        if (drafts := scheduler.drafts) is not None:
+            for name, about, value in (
+                ("num_drafts", "Number of spec decoding drafts.", drafts.drafts),
+                ("num_draft_tokens", "Number of draft tokens.", drafts.drafted),
+                ("num_accepted_tokens", "Number of accepted tokens.", drafts.accepted_tokens),
+            ):
+                yield from _family(f"vllm:spec_decode_{name}_total", "counter", about, {self._labels: value})
         for name, about, values in (
             ("prompt_tokens_by_source", "Number of prompt tokens by source.",
              {f'{self._labels},source="local_compute"': computed,

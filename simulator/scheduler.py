@@ -1,13 +1,14 @@
 """vLLM's V1 scheduler as arithmetic: the number of tokens of each request in the next step.
 
 The rules and their order are those of vLLM 0.32 (v1/core/sched/scheduler.py, v1/core/kv_cache_manager.py) for
-one engine without speculative decoding, LoRA or connectors, first come first served.
+one engine without LoRA or connectors, first come first served.
 """
 
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from flettner.simulator.drafts import Drafts
 from flettner.simulator.kv_cache import KvCache
 from flettner.simulator.step_time import StepWork
 
@@ -41,6 +42,8 @@ class SimulatedRequest:
     last_at: float | None = None
     computed: int = 0
     produced: int = 0
+    new_tokens: int = 0  # of the last step that produced any; more than one by speculative decoding
+    chunks: int = 0  # steps that produced tokens
     cached: int = 0  # prompt tokens found in the cache when first admitted
     preemptions: int = 0
     blocks: list[int] = field(default_factory=list)
@@ -69,9 +72,12 @@ class ScheduledStep:
 class Scheduler:
     """Call `plan`, let the step's time pass, then `finish`. Requests may be added or aborted in between."""
 
-    def __init__(self, limits: SchedulerLimits, cache: KvCache, *, leak: int = 0) -> None:
+    def __init__(
+        self, limits: SchedulerLimits, cache: KvCache, *, leak: int = 0, drafts: Drafts | None = None
+    ) -> None:
         """`leak`: the blocks of each request that are never free again, as by a fault."""
         self.limits = limits
+        self.drafts = drafts
         self._leak = leak
         self.cache = cache
         self.waiting: deque[SimulatedRequest] = deque()
@@ -131,19 +137,24 @@ class Scheduler:
         return ScheduledStep(chunks=tuple(chunks), admitted=tuple(admitted), work=_work(chunks), stuck=stuck)
 
     def finish(self, step: ScheduledStep) -> list[SimulatedRequest]:
-        """Account for a computed step; return the requests with a new token, finished or not."""
+        """Account for a computed step; return the requests with new tokens, finished or not."""
         produced: list[SimulatedRequest] = []
         block = self.cache.block_size
         for request, count in step.chunks:
             if request.ended:
                 continue
-            since = request.computed
+            since, new = request.computed, 1
+            if self.drafts is not None and request.decoding:
+                new += self.drafts.verify(count - 1) if count > 1 else 0
+                count = new  # noqa: PLW2901 - what is rejected is computed again
             request.computed += count
             if since // block <= len(request.hashes):  # beyond, no block has a name
                 self.cache.register(request.blocks, request.hashes, since, request.computed)
             if request.computed < request.prompt + request.produced:
                 continue
-            request.produced += 1
+            request.produced += new
+            request.new_tokens = new
+            request.chunks += 1
             produced.append(request)
             if request.produced >= request.wanted:
                 self._end(request)
@@ -157,6 +168,8 @@ class Scheduler:
         Every running sequence then decodes one token, none ends, and none is admitted or preempted.
         """
         running, cache = self.running, self.cache
+        if self.drafts is not None:
+            return 0
         held_back = not self.waiting or step.stuck or len(running) >= self._cap
         if step.work.prefills or step.admitted or len(step.chunks) != len(running) or not held_back:
             return 0
@@ -169,6 +182,7 @@ class Scheduler:
         for request in self.running:
             request.computed += times
             request.produced += times
+            request.chunks += times
             need = self.cache.needed(request.computed) - len(request.blocks)
             if need > 0:
                 request.blocks += self.cache.take(need)
@@ -194,6 +208,8 @@ class Scheduler:
             count = request.prompt + request.produced - request.computed
             if count > 1:
                 count = min(count, longest, left)
+            elif self.drafts is not None and request.decoding:
+                count += min(self.drafts.tokens, request.wanted - request.produced - 1, left - 1)
             need = -(-(request.computed + count) // block) - len(request.blocks)
             while need > 0 and need > cache.free:
                 preempted = True
@@ -257,15 +273,24 @@ class Scheduler:
 
 
 def _work(chunks: list[tuple[SimulatedRequest, int]]) -> StepWork:
-    tokens = prefills = kv_read = 0
+    tokens = prefills = kv_read = drafted = 0
     area = 0.0
+    longest_draft = 0
     for request, count in chunks:
         tokens += count
         if request.decoding:
             kv_read += request.computed + 1
+            drafted += count - 1
+            longest_draft = max(longest_draft, count - 1)
         else:
             prefills += 1
             area += count * (request.computed + count / 2)
     return StepWork(
-        tokens=tokens, sequences=len(chunks), prefills=prefills, kv_read=kv_read, prefill_area=area
+        tokens=tokens,
+        sequences=len(chunks),
+        prefills=prefills,
+        kv_read=kv_read,
+        prefill_area=area,
+        drafted=drafted,
+        longest_draft=longest_draft,
     )

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from aiohttp import web
 
+from flettner.simulator.drafts import read_drafts
 from flettner.simulator.engine import SimulatedEngine
 from flettner.simulator.flags import Flags, InvalidFlagError, parse
 from flettner.simulator.frontend import Frontend
@@ -39,8 +40,12 @@ def build_server(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Fron
     simulation, memory = flags.simulation, flags.memory
     blocks = kv_blocks(simulation.hardware, memory, simulation.oom_above)
     cache = KvCache(blocks, block_size=memory.block_size, caching=flags.enable_prefix_caching)
+    drafts = read_drafts(flags.speculative_config, simulation.acceptance, draws(flags.seed, "drafts"))
     law = StepTime(
-        hardware=simulation.hardware, eager=flags.enforce_eager, largest_graph=memory.largest_graph
+        hardware=simulation.hardware,
+        eager=flags.enforce_eager,
+        largest_graph=memory.largest_graph,
+        draft_cost=drafts.cost if drafts else 0.0,
     )
     pace = Pace(
         law.split,
@@ -61,7 +66,7 @@ def build_server(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Fron
         memory_bytes=memory.kv_cache_memory_bytes,
     )
     engine = SimulatedEngine(
-        Scheduler(flags.limits, cache, leak=int(simulation.faults.leak)),
+        Scheduler(flags.limits, cache, leak=int(simulation.faults.leak), drafts=drafts),
         pace,
         Metrics(flags.names[0], facts, now(), without=simulation.release.without_metrics),
         seed=flags.seed,

@@ -20,6 +20,8 @@ class StepWork:
     prefills: int = 0  # sequences that still compute their prompt
     kv_read: int = 0  # tokens of context read by the sequences that decode
     prefill_area: float = 0.0  # sum of chunk x (context before it + half the chunk)
+    drafted: int = 0  # of the tokens, by speculative decoding
+    longest_draft: int = 0  # of a sequence, in tokens
 
 
 class StepParts(NamedTuple):
@@ -53,6 +55,7 @@ class StepTime:
     hardware: Hardware
     eager: bool = False
     largest_graph: int = MAX_CAPTURE
+    draft_cost: float = 0.0  # of each token of the longest draft, as a share of `weights_us`
 
     def graph_size(self, work: StepWork) -> int | None:
         """Return the captured size that the step uses; None without a graph."""
@@ -72,6 +75,7 @@ class StepTime:
             + gpu.head_us
             + gpu.kv_read_us * work.kv_read
             + gpu.prefill_attention_us * work.prefill_area
+            + gpu.weights_us * self.draft_cost * work.longest_draft
         )
         launch_us = gpu.layers * gpu.launch_us if size is None else 0.0
         host_us = gpu.host_step_us + gpu.host_sequence_us * work.sequences

@@ -13,9 +13,11 @@ from bench.loop.clients import Clients
 from bench.loop.engine import flags_of
 from bench.loop.world import World
 from flettner.agent.domain.model import Objective, Slo
+from flettner.simulator.drafts import read_drafts
 from flettner.simulator.flags import Flags, InvalidFlagError
 from flettner.simulator.memory import StartError
 from flettner.simulator.text import draws
+from flettner.vllm_facts import drafts as drafted
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.values import Knob, Setting, Value
 from tests.support.virtual_server import Ended, VirtualServer
@@ -64,7 +66,9 @@ def configured(world: World) -> Setting:
 def effective(flags: Flags) -> Mapping[Knob, Value]:
     """Return the value of each knob in this server, with vLLM's defaults filled in."""
     limits, memory = flags.limits, flags.memory
+    drafts = read_drafts(flags.speculative_config, 0.0, draws(0))
     return {
+        **({drafted.CONFIG: drafts.tokens} if drafts else {}),
         "tensor_parallel_size": flags.tensor_parallel_size,
         "max_num_seqs": limits.max_num_seqs,
         "max_num_batched_tokens": limits.max_num_batched_tokens,
@@ -132,7 +136,7 @@ def best(world: World) -> Best:
     """Sweep a usual setting, each other knob, then caps times budgets and the others again; on one seed."""
     base, some, short = configured(world), SEEDS[:1], _shorter(world)
     choice = Best({}, goodput(short, base, some), 1)
-    for stage in (islice(_pairs(), 1), _singles(), _pairs(), _singles()):
+    for stage in (islice(_pairs(), 1), _singles(base), _pairs(), _singles(base)):
         for change in stage:
             if min(astuple(choice.goodput)) >= ENOUGH:
                 break
@@ -190,6 +194,7 @@ def moves_right(world: World, before: Setting, after: Setting) -> bool:
     return False
 
 
+DRAFTED = (1, 2, 3, 4, 6, 8)
 SIZES = ("num_gpu_blocks_override", "kv_cache_memory_bytes")
 CAPS, BUDGETS = (128, 256, 32, 64, 512, 1024, 16, 8), (2048, 8192, 512, 256)
 OTHERS: Mapping[Knob, Sequence[Value]] = {
@@ -211,5 +216,9 @@ def _pairs() -> Iterator[Setting]:
             yield {"max_num_seqs": seqs, "max_num_batched_tokens": budget}
 
 
-def _singles() -> Iterable[Setting]:
-    return ({knob: value} for knob, values in OTHERS.items() for value in values)
+def _singles(base: Setting) -> Iterable[Setting]:
+    """Each other knob, and the numbers of draft tokens where the world begins with speculative decoding."""
+    if base.get(drafted.CONFIG) is not None:
+        yield {drafted.CONFIG: None}
+        yield from (drafted.set_count(base, count) for count in DRAFTED)
+    yield from ({knob: value} for knob, values in OTHERS.items() for value in values)

@@ -157,9 +157,9 @@ class VirtualServer:
                 StepRecord(
                     seconds=round(seconds, 5),
                     prefills=work.prefills,
-                    prefill_tokens=work.tokens - decodes,
+                    prefill_tokens=work.tokens - decodes - work.drafted,
                     decodes=decodes,
-                    decode_tokens=decodes,
+                    decode_tokens=decodes + work.drafted,
                     kv_share=round(self.scheduler.cache.used_share, 3),
                 ),
             )
@@ -221,7 +221,7 @@ class VirtualServer:
         since: dict[float, int] = {}  # most tokens follow one of the last step
         tokens = prompts = 0
         for request in self.scheduler.finish(step):
-            tokens += 1
+            tokens += request.new_tokens
             if request.first_at is None or request.last_at is None:
                 request.first_at = now_s
                 prompts += request.prompt - request.cached
@@ -273,6 +273,6 @@ class VirtualServer:
             status=status if outcome != "stalled" else 0,
             duration_s=at_s - request.arrived_at,
             ttft_s=None if first_s is None else first_s - request.arrived_at,
-            tokens=request.produced or None,
+            tokens=request.chunks or None,  # as the proxy counts them
             request_bytes=BYTES_PER_TOKEN * request.prompt,
         )

@@ -50,6 +50,19 @@ def test_the_worlds_of_layouts_have_a_model_of_known_size_on_four_gpus() -> None
         assert (world.gpus or 0) >= 4
 
 
+def test_the_worlds_of_speculation_draft_tokens() -> None:
+    worlds = read(OWN.with_name("speculation.toml"))
+
+    assert [world.right for world in worlds] == [
+        {"speculative_config": "down"},
+        {"speculative_config": "down"},
+        {"speculative_config": "down"},
+        {"speculative_config": "up"},
+        None,
+    ]
+    assert all(parse(world.command[2:]).speculative_config for world in worlds)
+
+
 def test_a_world_has_the_defaults_of_its_file(tmp_path: Path) -> None:
     file = tmp_path / "worlds.toml"
     file.write_text(

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flettner.simulator.drafts import Drafts
 from flettner.simulator.hardware import PRESETS
 from flettner.simulator.kv_cache import KvCache
 from flettner.simulator.replay import Run, replay
@@ -54,13 +55,28 @@ LIMITS = st.builds(
 )
 
 
-@given(limits=LIMITS, blocks=st.integers(18, 60), seed=st.integers(0, 10_000), caching=st.booleans())
+DRAFTS = st.builds(
+    Drafts,
+    tokens=st.integers(1, 7),
+    accepted=st.floats(0, 1),
+    method=st.just("ngram"),
+    random=st.builds(draws, st.just(1), st.just("drafts")),
+)
+
+
+@given(
+    limits=LIMITS,
+    blocks=st.integers(18, 60),
+    seed=st.integers(0, 10_000),
+    caching=st.booleans(),
+    drafts=st.none() | DRAFTS,
+)
 @settings(max_examples=examples(160), deadline=None)
 def test_all_requests_are_served_within_the_limits(
-    limits: SchedulerLimits, blocks: int, seed: int, caching: bool
+    limits: SchedulerLimits, blocks: int, seed: int, caching: bool, drafts: Drafts | None
 ) -> None:
     cache = KvCache(blocks, caching=caching)
-    scheduler = Scheduler(limits, cache)
+    scheduler = Scheduler(limits, cache, drafts=drafts)
     coming = requests(seed, 15)
     for request in coming:
         scheduler.add(request)
