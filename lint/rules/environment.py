@@ -84,9 +84,18 @@ def _check_deep_gemm(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
-def _check_nccl(config: ServeConfig) -> Iterable[Finding]:
+def _find_tuned_nccl(config: ServeConfig) -> dict[str, str]:
     tuned = {name: config.env[name] for name in sorted(HAND_TUNED & config.env.keys())}
-    tuned = {name: value for name, value in tuned.items() if HARMLESS.get(name) != value}
+    return {name: value for name, value in tuned.items() if HARMLESS.get(name) != value}
+
+
+def describe_tuned_nccl(config: ServeConfig) -> str:
+    """`NCCL_BUFFSIZE=1024, …`: the variables that control NCCL's transport; "" for none."""
+    return ", ".join(f"{name}={value}" for name, value in _find_tuned_nccl(config).items())
+
+
+def _check_nccl(config: ServeConfig) -> Iterable[Finding]:
+    tuned = _find_tuned_nccl(config)
     card = config.card.name if config.card else ""
     if tuned.get(CUMEM) == "0" and "gb200" in card.lower():
         yield Finding(

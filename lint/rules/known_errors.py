@@ -12,6 +12,7 @@ from functools import cache
 from math import ceil
 
 from flettner.lint.recogniser import LOG, Recogniser, recogniser
+from flettner.lint.rules.environment import describe_tuned_nccl
 from flettner.lint.rules.serving import reranker_overrides
 from flettner.vllm_facts.code_areas import name_suspects
 from flettner.vllm_facts.fact_tables import FOLDER, read_rows
@@ -31,6 +32,8 @@ from flettner.vllm_facts.values import Knob, Value
 FILES = ("requests", "models", "weights", "layouts", "caches", "host", "kernels", "warnings")
 AT_START = ("start",)  # errors of other rules, which report the same before a start: see start_errors.py
 PINNED = "kv_cache_memory_bytes"
+ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+EXPANDABLE = "expandable_segments:True"
 _NO_HYBRID = "disable_hybrid_kv_cache_manager"
 _FEW_SEQS = 16
 _STEP = 2048  # tokens: vLLM's least default of max_num_batched_tokens
@@ -41,11 +44,17 @@ _HYBRID_CONNECTORS = frozenset(
 )
 """Connectors that are SupportsHMA."""
 
-_OF_NCCL = re.compile(r"ShmOpen|shared memory segment|insufficient shared memory|Duplicate GPU")
+_OF_NCCL = re.compile(
+    r"ShmOpen|shared memory segment|insufficient shared memory|Duplicate GPU|ibv_reg_.*Cannot allocate memory"
+)
 """Causes of an error of NCCL that other rows name."""
 
 
 def _no_changes(_: re.Match[str], __: ServeConfig) -> Mapping[Knob, Value]:
+    return {}
+
+
+def _no_variables(_: re.Match[str], __: ServeConfig) -> Mapping[str, str | None]:
     return {}
 
 
@@ -57,8 +66,9 @@ def _always(_: ServeConfig) -> bool:
 class KnownError:
     """One row. `why` and `expects` may name groups of `pattern`.
 
-    `set` and `remove` change flags, `set_env` and `unset` variables; `changes`: a change that depends on the
-    line. What the command line has already is left out; if all of it is, the line is of another start.
+    `set` and `remove` change flags, `set_env` and `unset` variables; `changes` and `changes_env`: changes
+    that depend on the line or the present value. What the command line has already is left out; if all of it
+    is, the line is of another start.
     `applies`: False if the flags show the same, or that the line is of another start.
     """
 
@@ -71,6 +81,7 @@ class KnownError:
     set_env: Mapping[str, str] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
     changes: Callable[[re.Match[str], ServeConfig], Mapping[Knob, Value]] = _no_changes
+    changes_env: Callable[[re.Match[str], ServeConfig], Mapping[str, str | None]] = _no_variables
     applies: Callable[[ServeConfig], bool] = _always
     severity: FindingSeverity = "error"
     risks: str = "none known"
@@ -79,12 +90,13 @@ class KnownError:
     quotes: bool = True  # the finding shows the line
     until: str = ""  # the first patch release without the fault, if known: a log of it is of another one
     blames: bool = False  # the finding names what of the command the crash may come from
+    names_nccl: bool = False  # the finding names the variables with which NCCL is tuned by hand
 
     def recognise(self, match: re.Match[str], config: ServeConfig) -> Finding | None:
         if not self.applies(config):
             return None
         knobs = {**self.set, **dict.fromkeys(self.remove), **self.changes(match, config)}
-        variables = {**self.set_env, **dict.fromkeys(self.unset)}
+        variables = {**self.set_env, **dict.fromkeys(self.unset), **self.changes_env(match, config)}
         to = {knob: value for knob, value in knobs.items() if config.setting.get(knob) != value}
         env = {name: value for name, value in variables.items() if config.env.get(name) != value}
         if (knobs or variables) and not (to or env):
@@ -97,13 +109,17 @@ class KnownError:
             rule=self.rule,
             klass="gated" if to or env else "note",
             severity=self.severity,
-            why=self.why.format(**groups) + (_describe_suspects(config) if self.blames else ""),
+            why=self.why.format(**groups) + self._name_suspects(config),
             to=to,
             env=env,
             expects=self.expects.format(**groups),
             risks=self.risks,
             evidence={"line": match[0].strip()[:200]} if self.quotes else {},
         )
+
+    def _name_suspects(self, config: ServeConfig) -> str:
+        tuned = describe_tuned_nccl(config) if self.names_nccl else ""
+        return f"; set by hand here: {tuned}" if tuned else _describe_suspects(config) if self.blames else ""
 
     def _report_other_release(self, match: re.Match[str], config: ServeConfig) -> Finding:
         return Finding(
@@ -241,6 +257,15 @@ def keep_hybrid_without_connector(_: re.Match[str], config: ServeConfig) -> Mapp
     return {} if connects or _NO_HYBRID not in setting else {_NO_HYBRID: None}
 
 
+def without_expandable_segments(_: re.Match[str], config: ServeConfig) -> Mapping[str, str | None]:
+    """The allocator's variables without that entry; a variable with no other entry is unset."""
+    given = {
+        name: config.env[name].split(",") for name in ALLOCATORS if EXPANDABLE in config.env.get(name, "")
+    }
+    rest = {name: ",".join(part for part in parts if EXPANDABLE not in part) for name, parts in given.items()}
+    return {name: value or None for name, value in rest.items()}
+
+
 def has_not_served(config: ServeConfig) -> bool:
     return not any('HTTP/1.1" 200' in line or "tool_parser" in line for line in config.log)
 
@@ -299,6 +324,35 @@ def has_unnamed_cause(config: ServeConfig) -> bool:
     return not any(map(_OF_NCCL.search, config.log))
 
 
+def allocates_expandable(config: ServeConfig) -> bool:
+    return any(EXPANDABLE in config.env.get(name, "") for name in ALLOCATORS)
+
+
+def allocates_plainly(config: ServeConfig) -> bool:
+    return not allocates_expandable(config)
+
+
+def sizes_nccl_buffers(config: ServeConfig) -> bool:
+    return "NCCL_BUFFSIZE" in config.env
+
+
+def leaves_nccl_buffers(config: ServeConfig) -> bool:
+    return not sizes_nccl_buffers(config)
+
+
+def forces_compatibility(config: ServeConfig) -> bool:
+    return config.env.get("VLLM_ENABLE_CUDA_COMPATIBILITY", "0").lower() not in {"0", "false", ""}
+
+
+def leaves_compatibility(config: ServeConfig) -> bool:
+    return not forces_compatibility(config)
+
+
+def has_no_user_name(config: ServeConfig) -> bool:
+    """Whether Python asks the system for the user's name: getpass.getuser."""
+    return not any(config.env.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME"))
+
+
 def waits_for_engines(config: ServeConfig) -> bool:
     """Whether the log ends while vLLM waits, which it says every ten seconds, and tells no error."""
     waits = [place for place, line in enumerate(config.log) if "remote core engine proc" in line]
@@ -349,7 +403,9 @@ FUNCTIONS = {
         *(has_not_served, has_no_template, lacks_tool_flags, serves_adapters),
         *(is_tensor_parallel, is_not_tensor_parallel, speculates, does_not_speculate, has_fixed_cache_size),
         *(exchanges_over_pcie, has_fast_links, is_short_of_cache, lacks_no_kernel, has_unnamed_cause),
-        *(forces_aiter_in_fp4, is_in_fp4),
+        *(forces_aiter_in_fp4, is_in_fp4, has_no_user_name, without_expandable_segments),
+        *(allocates_expandable, allocates_plainly, sizes_nccl_buffers, leaves_nccl_buffers),
+        *(forces_compatibility, leaves_compatibility),
         *(waits_for_engines, forces_aiter, leaves_aiter_off, forces_inductor_anew, keeps_inductor_caches),
     )
 }

@@ -42,6 +42,7 @@ _INNER = re.compile(r"Worker failed with error ['\"](?P<text>(?:(?!Worker failed
 
 _NATIVE = re.compile(
     r"CUDA (?:error|driver) ?:|CUDA driver version is insufficient|(?:Cuda|NCCL) failure|device-side assert"
+    r"|Failed[:,] (?:Cuda|NCCL) error"
     r"|Assertion `[^`]{0,300}` failed|Watchdog caught collective operation timeout|/ld: cannot find "
     r"|(?:nvcc|ptxas)\w{0,40} ?(?:fatal|error) *:|ninja: build stopped|NCCL WARN |Failed to initialize NVML"
     r"|\.(?:cu|cuh|cpp)(?:[:(]\d+\)?){1,2}:? (?:fatal )?error\b|NVRM: |^Killed|Killed process"
