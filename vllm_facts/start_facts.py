@@ -28,6 +28,7 @@ class StartFacts:
     request_gib: float | None = None  # KV cache of one request of full length
     longest: int | None = None  # tokens of the longest request that fits
     loaded: bool = False  # the weights: the log shows the KV cache, or a later step
+    read_weights: bool = False  # from the disk: kernels may still refuse them
     ran_out: bool = False  # of memory, once or more
     stage: str = ""  # of the last such error, by its traceback: "load", "profile" or "" (later, or unknown)
     missing_gib: float | None = None  # of the allocation that failed
@@ -39,7 +40,7 @@ class StartFacts:
     @property
     def passed_flags(self) -> bool:
         """Whether that start got past vLLM's checks of its flags, which come before the weights."""
-        return self.loaded or self.ran_out
+        return self.loaded or self.read_weights or self.ran_out
 
 
 OUT_OF_MEMORY = (
@@ -80,6 +81,7 @@ _LOADED = (
     r"|compilation during inference|RPC call to (?:execute_model|sample_tokens) timed out"
     r"|SpecDecoding metrics"
 )
+_READ = "Loading weights took"
 _FAILED = rf"Tried to allocate {_SIZE}"
 _LEFT = rf"{_SIZE} (?:is )?free"
 _OWN = rf"this process has {_SIZE} memory in use"
@@ -120,6 +122,7 @@ def _read_facts(log: tuple[str, ...]) -> StartFacts:
         total_gib=min((float(match[2]) for match in free), default=None) or failed.total_gib,
         free_gib=min((float(match[1]) for match in free), default=None),
         weights_gib=numbers["weights_gib"],
+        read_weights=_READ in text,
         loaded=any(numbers[name] is not None for name in _AFTER_LOADING) or bool(re.search(_LOADED, text)),
         kv_gib=numbers["kv_gib"],
         kv_tokens=whole["kv_tokens"],
