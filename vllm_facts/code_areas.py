@@ -4,9 +4,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flettner.vllm_facts.catalogue.facts import release_of
 from flettner.vllm_facts.fact_tables import FOLDER, read_rows
 from flettner.vllm_facts.serve_config import ServeConfig
-from flettner.vllm_facts.values import Knob, spell_flag
+from flettner.vllm_facts.values import Knob, Value, spell_flag
 
 _TRACE = 120  # lines: the tracebacks of a worker and of the engine
 _OF_CODE = re.compile(r'\bFile "|scheduled_spec_decode_tokens=|\bassert\b|\b\w+\.(?:py|cuh?|cpp)\b')
@@ -29,6 +30,31 @@ class CodeArea:
         return [*map(spell_flag, given), *variables]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeSwitch:
+    """What leaves a part of the code out that runs by default: a flag, or a variable of the environment."""
+
+    name: str
+    pattern: str
+    value: Value
+    knob: Knob = ""
+    variable: str = ""
+    since: str = ""  # the first release with it, where that is not older than the table
+    cost: str = ""
+
+    def helps(self, config: ServeConfig) -> bool:
+        """Whether the release has it and the command does not set it."""
+        present, first = release_of(config.version), release_of(self.since)
+        known = present is None or first is None or present >= first
+        return known and self.knob not in config.setting and self.variable not in config.env
+
+    def describe(self) -> str:
+        """`--enforce-eager leaves CUDA graphs and compilation out (slower decoding)`"""
+        value = "" if self.value is True else f" {self.value}"
+        what = f"{self.variable}={self.value}" if self.variable else f"{spell_flag(self.knob)}{value}"
+        return f"{what} leaves {self.name} out" + (f" ({self.cost})" if self.cost else "")
+
+
 def name_suspects(config: ServeConfig) -> str:
     """What of the command a crash on the GPU may come from: by its traceback, else by experience."""
     areas = read_rows(FOLDER / "code_areas.toml", "area", CodeArea)
@@ -47,3 +73,11 @@ def name_users(config: ServeConfig, lines: Sequence[str]) -> str:
         if (users := area.find_users(config)) and re.search(area.pattern, text):
             return f"{area.name} ({', '.join(users)})"
     return ""
+
+
+def name_switch(config: ServeConfig, lines: Sequence[str]) -> str:
+    """What leaves the narrowest default part of a traceback out; "" for none."""
+    text = "\n".join(line.lower() for line in lines if _OF_CODE.search(line))
+    switches = read_rows(FOLDER / "code_areas.toml", "switch", CodeSwitch)
+    fitting = (switch for switch in switches if switch.helps(config) and re.search(switch.pattern, text))
+    return next((switch.describe() for switch in fitting), "")

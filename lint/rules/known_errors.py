@@ -348,6 +348,14 @@ def leaves_compatibility(config: ServeConfig) -> bool:
     return not forces_compatibility(config)
 
 
+def forces_marlin(config: ServeConfig) -> bool:
+    return "VLLM_TEST_FORCE_FP8_MARLIN" in config.env
+
+
+def chooses_kernels(config: ServeConfig) -> bool:
+    return not forces_marlin(config)
+
+
 def has_no_user_name(config: ServeConfig) -> bool:
     """Whether Python asks the system for the user's name: getpass.getuser."""
     return not any(config.env.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME"))
@@ -405,7 +413,7 @@ FUNCTIONS = {
         *(exchanges_over_pcie, has_fast_links, is_short_of_cache, lacks_no_kernel, has_unnamed_cause),
         *(forces_aiter_in_fp4, is_in_fp4, has_no_user_name, without_expandable_segments),
         *(allocates_expandable, allocates_plainly, sizes_nccl_buffers, leaves_nccl_buffers),
-        *(forces_compatibility, leaves_compatibility),
+        *(forces_compatibility, leaves_compatibility, forces_marlin, chooses_kernels),
         *(waits_for_engines, forces_aiter, leaves_aiter_off, forces_inductor_anew, keeps_inductor_caches),
     )
 }

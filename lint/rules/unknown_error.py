@@ -9,7 +9,7 @@ from functools import cache
 
 from flettner.lint.recogniser import LOG, Recogniser
 from flettner.lint.rules import known_errors, log, out_of_memory, start_errors, unified_memory
-from flettner.vllm_facts.code_areas import name_users
+from flettner.vllm_facts.code_areas import name_switch, name_users
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.raised_errors import RaisedError, find_raised, format_release, next_release
 from flettner.vllm_facts.releases import NAME, TABLE
@@ -99,7 +99,12 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
         error += _find_condition(trace) if root and root.re is _ERROR and root["bare"] else ""
         error += _find_function(trace) if after else ""
         users = name_users(config, trace)
-        yield _explain(own, raised, config, severity, users) if raised else _quote(error, severity, users)
+        switch = "" if users else name_switch(config, trace)
+        yield (
+            _explain(own, raised, config, severity, users)
+            if raised
+            else _quote(error, severity, users, switch)
+        )
 
 
 def _find_root(lines: Sequence[str]) -> re.Match[str] | None:
@@ -153,19 +158,20 @@ def _known_patterns() -> tuple[str, ...]:
     return tuple(part.pattern for part in parts if isinstance(part, Recogniser))
 
 
-def _quote(error: str, severity: FindingSeverity, users: str) -> Finding:
-    """`users`: what of the command uses the code of the traceback."""
+def _quote(error: str, severity: FindingSeverity, users: str, switch: str) -> Finding:
+    """`users`: what of the command uses the code of the traceback; `switch`: what leaves it out."""
+    if users:
+        first = "start once without it, to see whether that is the cause"
+    elif switch:
+        first = f"start once with another setting, to see whether that is the cause: {switch}"
+    else:
+        first = "no flag here is known to cause it"
     return Finding(
         rule="F10",
         severity=severity,
         why=f"the log's last error, which no rule explains: {error[:240]}"
         + (f"; it comes from the code of {users}" if users else ""),
-        expects=(
-            "start once without it, to see whether that is the cause; "
-            if users
-            else "no flag here is known to cause it; "
-        )
-        + "look for this text in vLLM's issues and release notes before other changes",
+        expects=f"{first}; look for this text in vLLM's issues and release notes before other changes",
         evidence={"line": error[:240]},
     )
 
