@@ -17,6 +17,8 @@ from flettner.lint.rules.serving import reranker_overrides
 from flettner.vllm_facts.code_areas import name_suspects
 from flettner.vllm_facts.fact_tables import FOLDER, read_rows
 from flettner.vllm_facts.model_parsers import TOOLS, find_family
+from flettner.vllm_facts.releases import TABLE
+from flettner.vllm_facts.releases.history import values_in
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -27,6 +29,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     patch_number,
     text_of,
 )
+from flettner.vllm_facts.start_facts import LONGEST_LINE
 from flettner.vllm_facts.values import Knob, Value
 
 FILES = ("requests", "models", "weights", "layouts", "caches", "host", "kernels", "warnings")
@@ -43,6 +46,9 @@ _HYBRID_CONNECTORS = frozenset(
     {"MooncakeConnector", "MooncakeStoreConnector", "OffloadingConnector", "SimpleCPUOffloadConnector"}
 )
 """Connectors that are SupportsHMA."""
+
+_HINT = re.compile(r"\bconsider using `--(?P<flag>[a-z][a-z-]{1,60})[ =](?P<value>[\w.]{1,40})`")
+_SAMPLER = re.compile(r'File "[^"]*(?:topk_topp_sampler|flashinfer/sampling)\.py')
 
 _OF_NCCL = re.compile(
     r"ShmOpen|shared memory segment|insufficient shared memory|Duplicate GPU|ibv_reg_.*Cannot allocate memory"
@@ -266,6 +272,23 @@ def without_expandable_segments(_: re.Match[str], config: ServeConfig) -> Mappin
     return {name: value or None for name, value in rest.items()}
 
 
+def follow_hints(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """Choices that vLLM's own lines advise, `consider using --flag value`, where the release takes them."""
+    hints = (match for line in config.log for match in _HINT.finditer(line[:LONGEST_LINE]))
+    advised = {match["flag"].replace("-", "_"): match["value"] for match in hints}
+    return {
+        knob: value
+        for knob, value in advised.items()
+        if knob in TABLE and TABLE[knob].choices and value in (values_in(knob, config.version) or ())
+    }
+
+
+def leave_sampler_out(_: re.Match[str], config: ServeConfig) -> Mapping[str, str | None]:
+    """Without FlashInfer's sampler, if it is what the traceback compiles."""
+    compiles = any(_SAMPLER.search(line) for line in config.log)
+    return {"VLLM_USE_FLASHINFER_SAMPLER": "0"} if compiles else {}
+
+
 def has_not_served(config: ServeConfig) -> bool:
     return not any('HTTP/1.1" 200' in line or "tool_parser" in line for line in config.log)
 
@@ -407,7 +430,14 @@ FUNCTIONS = {
             pipeline_for_tensor,
             tensor_of_present_devices,
         ),
-        *(current_connector, raise_pinned, keep_hybrid, keep_hybrid_without_connector),
+        *(
+            follow_hints,
+            leave_sampler_out,
+            current_connector,
+            raise_pinned,
+            keep_hybrid,
+            keep_hybrid_without_connector,
+        ),
         *(has_not_served, has_no_template, lacks_tool_flags, serves_adapters),
         *(is_tensor_parallel, is_not_tensor_parallel, speculates, does_not_speculate, has_fixed_cache_size),
         *(exchanges_over_pcie, has_fast_links, is_short_of_cache, lacks_no_kernel, has_unnamed_cause),
