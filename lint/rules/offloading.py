@@ -1,5 +1,6 @@
 """KV cache and weights in the host's memory: rule O1."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -11,12 +12,18 @@ from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     effective_seqs,
     has_any,
+    json_entry,
+    layout,
     number_of,
 )
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit, longest_request
 from flettner.vllm_facts.values import Knob, Value
 
 WEIGHTS = "cpu_offload_gb"
+LMCACHE_SIZE = "LMCACHE_MAX_LOCAL_CPU_SIZE"
+_LMCACHE_IN_LOG = re.compile(r"'max_local_cpu_size': '?(?P<size>\d{1,6}(?:\.\d*)?)")
+_TAKES_MEMORY = "Creating LMCacheEngine instance"
+_ENDED = re.compile(r"leaked shared_memory|died unexpectedly|\bKilled\b|exit ?code")
 PCIE_GIB_PER_S = 24.0  # PCIe 4 with 16 lanes, in practice
 
 
@@ -75,6 +82,40 @@ def _check_weights(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_lmcache(config: ServeConfig) -> Iterable[Finding]:
+    """LMCache inside the workers: each takes the whole size when the server starts."""
+    connector = str(json_entry(config, "kv_transfer_config", "kv_connector") or "")
+    size, ranks = _lmcache_size(config), layout(config).gpus
+    if not connector.startswith("LMCacheConnector") or not size or ranks == 1:
+        return
+    failed = _ends_in_lmcache(config)
+    yield Finding(
+        rule="F9" if failed else "O1",
+        severity="error" if failed else "info",
+        why=("it did not start: the log ends where LMCache takes the host's memory; " if failed else "")
+        + f"LMCache pins {size:g} GB for each of {ranks} ranks, {size * ranks:g} GB in all",
+        expects=f"host memory for all of it, also in the container's limit; or a smaller {LMCACHE_SIZE} "
+        "(max_local_cpu_size in LMCache's file), which is the share of one rank",
+        risks="fewer prefixes are kept",
+        evidence={LMCACHE_SIZE: size},
+    )
+
+
+def _lmcache_size(config: ServeConfig) -> float | None:
+    """In GB, for one rank; None if neither the variable nor the log gives it."""
+    text = config.env.get(LMCACHE_SIZE, "")
+    told = next(filter(None, map(_LMCACHE_IN_LOG.search, reversed(config.log))), None)
+    number = re.fullmatch(r"\d{1,6}(?:\.\d*)?", text.strip())
+    return float(number[0]) if number else float(told["size"]) if told else None
+
+
+def _ends_in_lmcache(config: ServeConfig) -> bool:
+    last = max((at for at, line in enumerate(config.log) if _TAKES_MEMORY in line), default=None)
+    after = () if last is None else config.log[last + 1 :]
+    loaded = config.start is not None and config.start.loaded
+    return any(map(_ENDED.search, after)) and not loaded
+
+
 LINTS = (
     DeploymentCheck(
         rules=("O1",),
@@ -97,5 +138,11 @@ LINTS = (
             "4 to 6 tokens/s with 16 and 70 GiB on the host (vllm-project/vllm#22692, vllm-project/vllm#6496)"
         ),
         needs=Needs(for_change=ESTIMATE, applies=has_any(WEIGHTS)),
+    ),
+    DeploymentCheck(
+        rules=("O1", "F9"),
+        find=_check_lmcache,
+        reports="LMCache's size in the host's memory, which each rank takes as a whole",
+        source="LMCache/LMCache#949; LMCache/LMCache#2901",
     ),
 )
