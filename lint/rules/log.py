@@ -18,6 +18,7 @@ from flettner.vllm_facts.values import Knob, Value
 _UTILIZATION, _SEQS, _LEN = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
 _DENSE, _MOE = 0.92, 0.85  # the exchange's buffers of a MoE are outside vLLM's accounts
 _UTMOST = 0.95  # vllm-project/vllm#1298: safe up to there
+_LITTLE = 0.03  # of the GPU: more than that is rarely free beside a server
 _FULL = 95.0  # percent of the KV cache
 LEAST_CACHE_GIB = 0.5
 HYBRID_OFF = "Turning off hybrid kv cache manager because `--kv-transfer-config`"
@@ -133,6 +134,19 @@ def _context_too_long(match: re.Match[str], config: ServeConfig) -> Finding | No
         )
     if fits < 1 or (isinstance(present, int) and present <= fits):
         return None
+    if (share := _share_for_request(config)) is not None:
+        return Finding(
+            rule="F4",
+            klass="auto",
+            severity="error",
+            why=f"it did not start: a request of {wanted} tokens does not fit the KV cache of {fits} tokens, "
+            f"and {share - memory_share(config):.2f} of the GPU's memory are missing",
+            to={_UTILIZATION: share},
+            expects=f"it starts with the full length where that much of the GPU is free; else with {_LEN} "
+            f"{round_length(fits)}",
+            risks="less memory for other processes on this GPU, which may run out of memory",
+            evidence={_LEN: wanted, "estimated_max_model_len": fits},
+        )
     return Finding(
         rule="F4",
         klass="gated",
@@ -143,6 +157,24 @@ def _context_too_long(match: re.Match[str], config: ServeConfig) -> Finding | No
         risks="longer requests are refused; more KV cache or a smaller model would keep them",
         evidence={_LEN: wanted, "estimated_max_model_len": fits},
     )
+
+
+def _share_for_request(config: ServeConfig) -> float | None:
+    """The share with room for a request of full length, if a little more memory is enough and is safe.
+
+    vLLM counts the memory of CUDA graphs inside the share since 0.21; before, a higher one is not safe.
+    """
+    start, card, limit = config.start, config.card, share_limit(config)
+    total = start.total_gib if start and start.total_gib else card.memory_gib if card else None
+    if start is None or start.request_gib is None or start.kv_gib is None or not total:
+        return None
+    counted = any("graph memory profiling is enabled" in line for line in config.log)
+    least = memory_share(config) + (start.request_gib - start.kv_gib) / total
+    share = ceil(least * 100) / 100
+    highest = _UTMOST if limit is None else min(limit, _UTMOST)
+    small = share - memory_share(config) <= _LITTLE
+    alone = config.shared_card is None
+    return share if counted and alone and small and share <= highest else None
 
 
 def _describe_host_cache(config: ServeConfig) -> str:
