@@ -24,6 +24,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     effective_batched_tokens,
     effective_seqs,
+    is_older_than,
     json_entries,
     layout,
     patch_number,
@@ -371,6 +372,11 @@ def leaves_compatibility(config: ServeConfig) -> bool:
     return not forces_compatibility(config)
 
 
+def runs_out_uncounted(config: ServeConfig) -> bool:
+    """Whether memory ran out under a release whose model runner V2 leaves CUDA graphs out of its accounts."""
+    return config.start is not None and config.start.ran_out and is_older_than(config, (0, 28))
+
+
 def forces_marlin(config: ServeConfig) -> bool:
     return "VLLM_TEST_FORCE_FP8_MARLIN" in config.env
 
@@ -444,6 +450,7 @@ FUNCTIONS = {
         *(forces_aiter_in_fp4, is_in_fp4, has_no_user_name, without_expandable_segments),
         *(allocates_expandable, allocates_plainly, sizes_nccl_buffers, leaves_nccl_buffers),
         *(forces_compatibility, leaves_compatibility, forces_marlin, chooses_kernels),
+        *(runs_out_uncounted,),
         *(waits_for_engines, forces_aiter, leaves_aiter_off, forces_inductor_anew, keeps_inductor_caches),
     )
 }
