@@ -377,6 +377,15 @@ def runs_out_uncounted(config: ServeConfig) -> bool:
     return config.start is not None and config.start.ran_out and is_older_than(config, (0, 28))
 
 
+def bypasses_entrypoint(config: ServeConfig) -> bool:
+    """Whether NVIDIA's own image starts without its entrypoint, which prepares CUDA's libraries."""
+    return config.bypassed_image.startswith("nvcr.io/nvidia/")
+
+
+def keeps_entrypoint(config: ServeConfig) -> bool:
+    return not bypasses_entrypoint(config)
+
+
 def forces_marlin(config: ServeConfig) -> bool:
     return "VLLM_TEST_FORCE_FP8_MARLIN" in config.env
 
@@ -450,7 +459,7 @@ FUNCTIONS = {
         *(forces_aiter_in_fp4, is_in_fp4, has_no_user_name, without_expandable_segments),
         *(allocates_expandable, allocates_plainly, sizes_nccl_buffers, leaves_nccl_buffers),
         *(forces_compatibility, leaves_compatibility, forces_marlin, chooses_kernels),
-        *(runs_out_uncounted,),
+        *(runs_out_uncounted, bypasses_entrypoint, keeps_entrypoint),
         *(waits_for_engines, forces_aiter, leaves_aiter_off, forces_inductor_anew, keeps_inductor_caches),
     )
 }

@@ -52,7 +52,8 @@ def read_container(
         launches = [Launch(name="", start=start, problem=problem)]
     else:
         launches = []
-    return [_complete(text, launch, image) for launch in launches]
+    bypassed = image if entry else ""
+    return [replace(_complete(text, launch, image), bypassed_image=bypassed) for launch in launches]
 
 
 def _are_server_flags(words: Sequence[Word]) -> bool:

@@ -52,6 +52,7 @@ class ServeCommand:
     lead: str = ""  # the script's text before the server's words
     inner_aside: tuple[str, ...] = ()  # its redirections
     entry_fault: str = ""  # why the container starts something else than the words say
+    bypassed: str = ""  # the image in a file whose own entrypoint another command replaces
 
     @property
     def setting(self) -> dict[str, Value]:
@@ -88,6 +89,12 @@ class ServeCommand:
     def version(self) -> str:
         """The vLLM version in the image's tag; "" if the tag has no version."""
         return image_version(self.before[-1]) if self.before else ""
+
+    @property
+    def bypassed_image(self) -> str:
+        """The image whose own entrypoint another command replaces; "" for none."""
+        replaced = any(word.startswith("--entrypoint") for word in self.before)
+        return self.before[-1] if replaced else self.bypassed
 
     @property
     def little_shared_memory(self) -> Launcher | None:

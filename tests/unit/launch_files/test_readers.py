@@ -56,6 +56,19 @@ def test_compose_service_starts_vllm_in_several_ways(service: str) -> None:
     assert words(launch).removeprefix("exec ") == "vllm serve m --x 1"
 
 
+@pytest.mark.parametrize(
+    ("service", "bypassed"),
+    [
+        pytest.param("{image: b, entrypoint: vllm serve, command: m --x 1}", "b", id="another entrypoint"),
+        pytest.param("{image: b, command: vllm serve m --x 1}", "", id="arguments alone"),
+    ],
+)
+def test_an_image_whose_entrypoint_is_replaced_is_named(service: str, bypassed: str) -> None:
+    (launch,) = read_launches("compose.yaml", f"services:\n  a: {service}\n")
+
+    assert launch.bypassed_image == bypassed
+
+
 def test_deployment_gives_the_container_with_its_gpus() -> None:
     (launch,) = read_launches("deployment.yaml", DEPLOYMENT)
 
