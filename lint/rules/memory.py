@@ -89,10 +89,12 @@ def _check_share_maximum(config: ServeConfig) -> Iterable[Finding]:
     size = config.card.memory_gib if config.card else None
     left = None if size is None else (1 - given) * size
     tight = left is not None and left < CONTEXT_GIB
+    began = config.start is not None and (config.start.loaded or config.start.ran_out)  # M2 knows more of it
+    never = tight and given >= 1 and not began  # the CUDA context alone takes a part of it
     yield Finding(
         rule="M4",
         klass="auto",
-        severity="warning" if tight else "info",
+        severity="error" if never else "warning" if tight else "info",
         why=(
             f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU"
             + ("" if left is None else f" ({left:.1f} GiB)")
