@@ -102,6 +102,7 @@ class ServeConfig:
     hosts: int | None = None  # that serve one model together, by the file; None: not known
     ray: bool = False  # Ray is started beside the server
     entry_fault: str = ""  # why the container starts something else than the words say
+    locks_memory: bool = False  # the container may pin memory without a limit; False: not known
     bypassed_image: str = ""  # whose own entrypoint another command replaces
 
     def __post_init__(self) -> None:

@@ -360,8 +360,12 @@ def sizes_nccl_buffers(config: ServeConfig) -> bool:
     return "NCCL_BUFFSIZE" in config.env
 
 
-def leaves_nccl_buffers(config: ServeConfig) -> bool:
-    return not sizes_nccl_buffers(config)
+def may_lack_memlock(config: ServeConfig) -> bool:
+    return not (sizes_nccl_buffers(config) or config.locks_memory)
+
+
+def locks_memory(config: ServeConfig) -> bool:
+    return config.locks_memory and not sizes_nccl_buffers(config)
 
 
 def forces_compatibility(config: ServeConfig) -> bool:
@@ -457,7 +461,7 @@ FUNCTIONS = {
         *(is_tensor_parallel, is_not_tensor_parallel, speculates, does_not_speculate, has_fixed_cache_size),
         *(exchanges_over_pcie, has_fast_links, is_short_of_cache, lacks_no_kernel, has_unnamed_cause),
         *(forces_aiter_in_fp4, is_in_fp4, has_no_user_name, without_expandable_segments),
-        *(allocates_expandable, allocates_plainly, sizes_nccl_buffers, leaves_nccl_buffers),
+        *(allocates_expandable, allocates_plainly, sizes_nccl_buffers, may_lack_memlock, locks_memory),
         *(forces_compatibility, leaves_compatibility, forces_marlin, chooses_kernels),
         *(runs_out_uncounted, bypasses_entrypoint, keeps_entrypoint),
         *(waits_for_engines, forces_aiter, leaves_aiter_off, forces_inductor_anew, keeps_inductor_caches),

@@ -105,6 +105,7 @@ def _parse_launch(launch: Launch) -> ServeCommand:
         command,
         live=any(word.live for word in launch.words),
         entry_fault=command.entry_fault or launch.entry_fault,
+        unlimited_memlock=launch.locks_memory,
         bypassed=launch.bypassed_image,
     )
     if command.before:  # `docker run` passes no variables on

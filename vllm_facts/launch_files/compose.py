@@ -36,6 +36,7 @@ def _read_service(text: str, service: Node, start: int) -> list[Launch]:
             gpus=_count_gpus(service),
             devices=_list_gpus(service),
             together=get(service, "profiles") is None,
+            locks_memory=_locks_memory(service),
             little_shared_memory="compose" if little and not _mounts_shared_memory(service) else None,
             words=tuple(replace(word, text=replace_defaults(word.text)) for word in launch.words),
             remarks=(*remarks, *launch.remarks, *explain_defaults(text, launch.words)),
@@ -49,6 +50,12 @@ def _mounts_shared_memory(service: Node) -> bool:
     for place in (*volumes, *items(get(service, "tmpfs"))):
         mounted += str(place.value).split(":") if place.id == SCALAR else [text_at(place, "target")]
     return "/dev/shm" in mounted  # noqa: S108 - a path inside the container
+
+
+def _locks_memory(service: Node) -> bool:
+    """Whether `ulimits` lets the container pin all memory, as a network card with RDMA needs."""
+    limits = (text_at(service, "ulimits", "memlock"), text_at(service, "ulimits", "memlock", "soft"))
+    return "-1" in limits
 
 
 def _read_environment(text: str, node: Node | None) -> dict[str, Variable]:

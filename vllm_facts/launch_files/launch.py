@@ -48,6 +48,7 @@ class Launch:
     hosts: int | None = None  # that serve one model together
     ray: bool = False  # Ray is started beside the server
     entry_fault: str = ""  # why the container starts something else than the words say
+    locks_memory: bool = False  # without a limit: `ulimits` of compose
     bypassed_image: str = ""  # whose own entrypoint another command replaces
     unread: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()

@@ -52,6 +52,7 @@ class ServeCommand:
     lead: str = ""  # the script's text before the server's words
     inner_aside: tuple[str, ...] = ()  # its redirections
     entry_fault: str = ""  # why the container starts something else than the words say
+    unlimited_memlock: bool = False  # by the file
     bypassed: str = ""  # the image in a file whose own entrypoint another command replaces
 
     @property
@@ -95,6 +96,11 @@ class ServeCommand:
         """The image whose own entrypoint another command replaces; "" for none."""
         replaced = any(word.startswith("--entrypoint") for word in self.before)
         return self.before[-1] if replaced else self.bypassed
+
+    @property
+    def locks_memory(self) -> bool:
+        """Whether the container may pin memory without a limit."""
+        return self.unlimited_memlock or any("memlock=-1" in word for word in self.before)
 
     @property
     def little_shared_memory(self) -> Launcher | None:

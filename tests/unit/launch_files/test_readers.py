@@ -57,6 +57,17 @@ def test_compose_service_starts_vllm_in_several_ways(service: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("limits", "locks"),
+    [("{memlock: -1}", True), ("{memlock: {soft: -1, hard: -1}}", True), ("{nofile: 9}", False)],
+)
+def test_a_service_that_may_lock_all_memory_is_known(limits: str, locks: bool) -> None:
+    text = f"services:\n  a: {{image: b, command: vllm serve m --x 1, ulimits: {limits}}}\n"
+    (launch,) = read_launches("compose.yaml", text)
+
+    assert launch.locks_memory is locks
+
+
+@pytest.mark.parametrize(
     ("service", "bypassed"),
     [
         pytest.param("{image: b, entrypoint: vllm serve, command: m --x 1}", "b", id="another entrypoint"),
