@@ -110,6 +110,11 @@ class LintReport:
         return text + "\n" + format_not_judged(self.judged, self.config, self.unread)
 
 
+def _joins_ray(log: Sequence[str]) -> bool:
+    """Whether the server of the log joined a Ray cluster that was there, as several hosts need."""
+    return any("Connecting to existing Ray cluster" in line for line in log)
+
+
 def lint_command(
     command: ServeCommand,
     args: argparse.Namespace,
@@ -129,7 +134,7 @@ def lint_command(
         )
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error
-    config = replace(config, shared_card=shared_card, hosts=hosts, ray=ray)
+    config = replace(config, shared_card=shared_card, hosts=hosts, ray=ray or _joins_ray(config.log))
     if args.upgrade_to:
         return _report_migration(command, config, args, unread)
     lints = all_lints()

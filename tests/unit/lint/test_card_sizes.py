@@ -1,6 +1,7 @@
 """GPUs of unknown memory: each size that the name leaves is judged, and an option gives the rest."""
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -93,3 +94,21 @@ def test_the_gpus_of_the_host_are_those_that_the_command_may_see() -> None:
 
     assert report.fixes.findings[0].rule == "D3"
     assert "8 GPUs of 4" in report.fixes.findings[0].why
+
+
+@pytest.mark.parametrize(
+    ("line", "rules"),
+    [
+        ("INFO worker.py:1636 -- Connecting to existing Ray cluster at address: 10.4.0.2:6379...", []),
+        ("INFO worker.py:1642 -- Started a local Ray instance.", ["D3"]),
+    ],
+)
+def test_gpus_of_other_hosts_count_for_a_server_that_joined_a_ray_cluster(
+    line: str, rules: list[str], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"{line}\n")
+
+    report = lint(f"--gpu L4 --gpus 1 --vllm-version 0.9.2 --log {log}", "Qwen/Qwen3-8B -tp 2")
+
+    assert [finding.rule for finding in report.fixes.findings if finding.severity == "error"] == rules
