@@ -46,7 +46,7 @@ class StartFacts:
 OUT_OF_MEMORY = (
     r"(?:torch\.|CUDA)\w{0,40}\.?OutOfMemoryError.*"
     r"|(?:CUDA|HIP|XPU|NPU) (?:out of memory\. Tried|error: out of memory).*"
-    r"|PT_DEVMEM Allocation failed.*|RESOURCE_EXHAUSTED: .*\bmemory\b.*"
+    r"|PT_DEVMEM Allocation failed.*|RESOURCE_EXHAUSTED: .{0,400}\bmemory\b.*"
     r"|Ran out of memory in memory space hbm.*"
     r"|UR_RESULT_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES).*"
 )
