@@ -3,10 +3,17 @@
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 from flettner.agent.domain.reading import Buckets, EngineSample, EngineShare
 from flettner.vllm_facts.errors import MetricsPageError
 from flettner.vllm_facts.metrics.page_totals import EngineTotals, HistogramTotals, PageTotals, has_restarted
+
+COUNTED = (
+    *("preemptions", "prompt_tokens", "generation_tokens", "prefix_queries", "prefix_hits"),
+    *("drafts", "drafted", "accepted"),
+)
+"""Counters that become fields of the same name; one that is not exported is 0."""
 
 
 def sample(
@@ -33,6 +40,7 @@ def sample(
     if before is None or after.series > before.series:  # what new series had before is not known
         before, interval_s = after, 0.0
     new = {field: count - before.counters.get(field, count) for field, count in after.counters.items()}
+    counted: dict[str, Any] = {field: new.get(field, 0.0) for field in COUNTED}
     grown = {field: _increase(before.histograms.get(field), now) for field, now in after.histograms.items()}
     return EngineSample(
         at=at,
@@ -41,15 +49,8 @@ def sample(
         running=after.gauges["running"],
         waiting=after.gauges["waiting"],
         kv_usage=after.gauges.get("kv_usage"),
-        preemptions=new.get("preemptions", 0.0),
-        prompt_tokens=new.get("prompt_tokens", 0.0),
-        generation_tokens=new.get("generation_tokens", 0.0),
+        **counted,
         cached_tokens=new.get("cached_tokens", new.get("prefix_hits", 0.0)),  # before 0.16 the hits say it
-        prefix_queries=new.get("prefix_queries", 0.0),
-        prefix_hits=new.get("prefix_hits", 0.0),
-        drafts=new.get("drafts", 0.0),
-        drafted=new.get("drafted", 0.0),
-        accepted=new.get("accepted", 0.0),
         finished={why: count - before.finished.get(why, 0.0) for why, count in after.finished.items()},
         answered=_grown(before.answered, after.answered) if before.statuses else {},
         rejected=_grown(before.rejected, after.rejected),
