@@ -1,5 +1,6 @@
 """Environment variables and network exposure: rules U1, U2, U3 and R1."""
 
+import re
 from collections.abc import Iterable, Mapping
 
 from flettner.primitives.address import parse_ip
@@ -20,6 +21,8 @@ DEEP_GEMM = "VLLM_MOE_USE_DEEP_GEMM"
 TRITON_SINCE = (0, 32)  # the release that was read: a batch below 128 tokens runs on Triton
 FEW = 16  # requests at once; vllm-project/vllm#28882 has it at 8 and fewer
 AITER = "VLLM_ROCM_USE_AITER"
+RDNA4 = re.compile(r"R9[67]00|RX 90\d0")  # gfx12: the Radeons for which AITER has kernels in Triton
+RDNA4_SINCE = (0, 26)  # vLLM 0.30 has them; a nightly before 0.28 measured them (Tanguille/cluster#4879)
 CUMEM = "NCCL_CUMEM_ENABLE"
 COMPILE_CACHE = "VLLM_DISABLE_COMPILE_CACHE"
 KEYED_SINCE = (0, 32)  # the newest that was read; earlier ones may hold it too
@@ -161,6 +164,8 @@ def _check_aiter_on_radeon(config: ServeConfig) -> Iterable[Finding]:
     chosen = any(name.startswith(f"{AITER}_") for name in config.env)
     if not card.startswith("Radeon") or config.env.get(AITER, "0").lower() not in {"1", "true"} or chosen:
         return
+    if RDNA4.search(card) and not is_older_than(config, RDNA4_SINCE):
+        return
     yield Finding(
         rule="U1",
         klass="gated",
@@ -263,6 +268,10 @@ LINTS = (
         find=_check_aiter_on_radeon,
         reports=f"{AITER}=1 on a Radeon",
         source="vllm/_aiter_ops.py: is_aiter_found_and_supported; ROCm/aiter#3294; ROCm/aiter#5229",
+        evidence_against=(
+            "later releases serve RDNA4 with AITER's Triton kernels (vllm/_aiter_ops.py: "
+            "is_aiter_found_and_supported_on_rdna4; Tanguille/cluster#4879)"
+        ),
         needs=Needs(facts=("gpu",), applies=has_any(AITER)),
     ),
     DeploymentCheck(
