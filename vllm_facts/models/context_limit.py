@@ -19,6 +19,7 @@ YARN_COUNTED_IN = (0, 32)  # verified with 0.32: YaRN needs max_position_embeddi
 _YARN = frozenset({"yarn", "deepseek_yarn", "deepseek_llama_scaling"})
 _SCALED_ALREADY = frozenset({"su", "longrope", "llama3", "default", *_YARN})
 _ROPE = ("rope_scaling", "rope_parameters")
+_INNER = "text_config"  # of a multimodal model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,47 @@ class ContextExceeded:
     supported: int
     to: dict[Knob, Value] = field(default_factory=dict)  # the fix
     yarn: bool = False  # YaRN is requested without max_position_embeddings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StretchedContext:
+    """A scaling of positions by YaRN that the flags ask for. `without`: the change that takes it back."""
+
+    factor: float
+    original: int  # tokens that the model has without it
+    without: dict[Knob, Value]
+
+
+def find_yarn(config: ServeConfig) -> StretchedContext | None:
+    """YaRN by flags; None if the flags ask for none, or do not say from which length."""
+    over = _overrides(config)
+    inner = over.get(_INNER)
+    for part in (over, inner if isinstance(inner, dict) else {}):
+        for rope in (rope for key in _ROPE if isinstance(rope := part.get(key), dict)):
+            factor, original = rope.get("factor"), _number(rope.get("original_" + POSITIONS))
+            if rope.get("rope_type", rope.get("type")) not in _YARN or not original:
+                continue
+            if isinstance(factor, (int, float)) and factor > 1:
+                return StretchedContext(factor=factor, original=original, without=_without_rope(config))
+    return None
+
+
+def _without_rope(config: ServeConfig) -> dict[Knob, Value]:
+    """The flags without their entries about positions; other entries stay."""
+    to: dict[Knob, Value] = {}
+    names = {*_ROPE, POSITIONS, LONGEST}
+    for knob in config.setting:
+        path = knob.split(".")
+        if knob == _ROPE[0] or (path[0] == OVERRIDES and names & set(path[1:3])):
+            to[knob] = None
+    if given := json_entries(config, OVERRIDES):
+        inner = given.get(_INNER)
+        kept = {name: value for name, value in given.items() if name not in names}
+        if isinstance(inner, dict):
+            kept[_INNER] = {name: value for name, value in inner.items() if name not in names}
+        kept = {name: value for name, value in kept.items() if value != {}}
+        to[OVERRIDES] = json.dumps(kept) if kept else None
+    return to
 
 
 def allows_longer_context(config: ServeConfig) -> bool:
