@@ -1,7 +1,8 @@
 """Known performance regressions and defects of vLLM: the affected releases, the symptom and the remedy."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from flettner.vllm_facts.catalogue.facts import release_of
 from flettner.vllm_facts.fact_tables import FOLDER, read_rows
@@ -28,7 +29,10 @@ class Regression:
     env: str = ""
     value: str = ".+"
     together: str = ""  # another knob that must be on
+    unset: str = ""  # a knob that vLLM must choose: given (and not "auto"), it applies no more
+    to: Mapping[str, str] = field(default_factory=dict)  # flags that were measured to avoid it
     experts: bool = False  # it affects mixtures of experts only
+    unquantized: bool = False  # it affects weights in 16 bit only
     fixed: str = ""  # in which release; empty: no fix is on record
     until: str = ""  # the first patch release without it, if known
 

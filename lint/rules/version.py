@@ -13,6 +13,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     release_number,
     text_of,
 )
+from flettner.vllm_facts.weight_formats import SIXTEEN_BIT
 
 HMA_ERROR_SINCE, HMA_SINCE = (0, 14), (0, 21)
 DISABLE = "disable_hybrid_kv_cache_manager"
@@ -88,19 +89,32 @@ def _check_regressions(config: ServeConfig) -> Iterable[Finding]:
             continue
         if row.together and not config.setting.get(row.together):
             continue
+        if config.setting.get(row.unset) not in (None, "auto") or (
+            row.unquantized and not _in_16_bit(config)
+        ):
+            continue
         if not row.shows(config.env.get(row.env) if row.env else config.setting.get(row.knob)):
             continue
         fixed = f"; fixed {row.fixed}" if row.fixed else "; no fix is on record"
         issue = cite(row.issue)
         yield Finding(
             rule="V3",
+            klass="gated" if row.to else "note",
             severity="warning",
+            to=dict(row.to),
             why=f"vLLM {config.version}: {row.symptom} is reported for this case ({issue}{fixed})",
             expects=row.remedy,
             risks="a third-party report: your load may not show it",
             source=issue,
             evidence={"issue": issue},
         )
+
+
+def _in_16_bit(config: ServeConfig) -> bool:
+    """Whether the weights are known to be neither stored nor loaded in fewer bits."""
+    model = config.model
+    stored = model is not None and model.weight_bytes == SIXTEEN_BIT and not model.quantization
+    return stored and not config.setting.get("quantization")
 
 
 LINTS = (
