@@ -1,8 +1,7 @@
-"""Switches set to the slow side: G1, G2, G3, A1, X1 and P3, if the flags show them."""
+"""Switches set to the slow side: G1, G3, A1, X1 and P3, if the flags show them."""
 
 from collections.abc import Iterable, Mapping
 
-from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.references import (
     CONSERVING_MEMORY,
     DOCS,
@@ -17,7 +16,6 @@ from flettner.vllm_facts.references import (
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
-    draft_tokens,
     has_any,
     has_kv_transfer,
     is_older_than,
@@ -33,7 +31,6 @@ from flettner.vllm_facts.values import Knob, Value
 
 ASYNC_SINCE = (0, 14)
 SHARED_PREFIXES = frozenset({"chat", "rag", "api"})  # profiles whose prompts begin alike
-GRAPHS_COUNT_DRAFTS = (0, 12)  # since then the default is min(2 x max_num_seqs x (1 + drafts), 512)
 ROOM_GIB = 1.5  # for KV cache; CUDA graphs take 0.4 to 0.6 of it
 ASYNC_METHODS = ("eagle", "mtp", "draft_model", "ngram_gpu", "dspark", "dflash")
 
@@ -87,36 +84,6 @@ def _slower_switch_finding(why: str, to: Mapping[Knob, Value], severity: Finding
         to=to,
         expects="lower ITL: full decode steps run as one graph",
         risks="a longer start and some GPU memory for the graphs",
-    )
-
-
-def _check_capture_sizes(config: ServeConfig) -> Iterable[Finding]:
-    seqs = positive_int(config.setting, "max_num_seqs")
-    largest = positive_int(config.setting, "max_cudagraph_capture_size")
-    knob = "max_cudagraph_capture_size"
-    if largest is None:
-        knob = "cudagraph_capture_sizes"
-        sizes = [int(word) for word in str(config.setting.get(knob) or "").split() if word.isdecimal()]
-        largest = max(sizes, default=None)
-    if seqs is None or largest is None:
-        return
-    width = 1 + draft_tokens(config)  # a graph's size is in tokens
-    default = min(2 * seqs * (1 if is_older_than(config, GRAPHS_COUNT_DRAFTS) else width), 512)
-    if seqs * width <= largest or largest >= default:
-        return
-    each = f" of {width} tokens each" if width > 1 else ""
-    yield Finding(
-        rule="G2",
-        klass="auto",
-        severity="warning",
-        why=(
-            f"{knob} ends at {largest}, yet up to {seqs} sequences{each} run: larger batches run without a "
-            "graph"
-        ),
-        to={knob: None},
-        expects=f"no step in ITL above {largest // width} sequences: by default graphs go to {default}",
-        risks="more graphs: a longer start and a little GPU memory",
-        evidence={"max_num_seqs": seqs, "largest": largest} | ({"drafts": width - 1} if width > 1 else {}),
     )
 
 
@@ -183,13 +150,6 @@ LINTS = (
         reports="an optimization level or a mode of CUDA graphs other than the default",
         source=f"vllm/config/vllm.py: OptimizationLevel; {OPTIMIZATION_LEVELS}",
         evidence_for="no public measurement of the modes side by side",
-    ),
-    DeploymentCheck(
-        rules=("G2",),
-        find=_check_capture_sizes,
-        reports="CUDA graphs that end below max_num_seqs",
-        source="vllm/config/vllm.py: _set_cudagraph_sizes (up to min(2 x max_num_seqs, 512))",
-        evidence_for="no public measurement",
     ),
     DeploymentCheck(
         rules=("A1",),

@@ -3,7 +3,7 @@
 import pytest
 
 from flettner.lint.fixes import find_fixes, find_fixes_in_rounds
-from flettner.lint.rules import all_lints, memory, speculation, start_errors, switches
+from flettner.lint.rules import all_lints, graph_sizes, memory, speculation, start_errors
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Value
 from tests.support.lint_cases import H100, LLAMA_8B, case, findings
@@ -20,7 +20,7 @@ def rules_of(flags: str, version: str = "0.32.0") -> dict[str, dict[str, Value]]
     config = case(f"vllm serve m --max-model-len 8192 {flags}", model=LLAMA_8B, card=H100, version=version)
     return {
         finding.rule: dict(finding.to)
-        for finding in findings((*switches.LINTS, *memory.LINTS), config)
+        for finding in findings((*graph_sizes.LINTS, *memory.LINTS), config)
         if finding.rule in {"G2", "B3"}
     }
 

@@ -1,0 +1,127 @@
+"""Batches for which no CUDA graph is captured: rule G2.
+
+By default vLLM captures graphs for 1, 2 and 4 tokens, for each 8 more up to 256 and each 16 more from there.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from flettner.lint.rules.speculation import SPECULATION
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    draft_tokens,
+    has_any,
+    is_older_than,
+    is_omni,
+    is_pooling,
+    json_entry,
+    release_number,
+)
+from flettner.vllm_facts.sizing.limits import find_limits
+
+SEQS, LARGEST, SIZES = "max_num_seqs", "max_cudagraph_capture_size", "cudagraph_capture_sizes"
+GRAPHS_COUNT_DRAFTS = (0, 12)  # since then the default is min(2 x max_num_seqs x (1 + drafts), 512)
+FULL_BY_DEFAULT, COVERS_ALL = (0, 12), (0, 31)  # decoding in full graphs; a graph for max_num_seqs itself
+GRID = (1, 2, 4, *range(8, 257, 8), *range(272, 1025, 16))
+CEILING = 512
+
+
+def _check_capture_sizes(config: ServeConfig) -> Iterable[Finding]:
+    seqs, largest, knob = positive_int(config.setting, SEQS), positive_int(config.setting, LARGEST), LARGEST
+    given = largest
+    if largest is not None:
+        largest = GRID[bisect_right(GRID, largest) - 1]  # "Truncating max_cudagraph_capture_size to"
+    else:
+        knob = SIZES
+        sizes = [int(word) for word in str(config.setting.get(knob) or "").split() if word.isdecimal()]
+        given = largest = max(sizes, default=None)
+    if seqs is None or largest is None or given is None:
+        return
+    width = 1 + draft_tokens(config)  # a graph's size is in tokens
+    default = min(2 * seqs * (1 if is_older_than(config, GRAPHS_COUNT_DRAFTS) else width), CEILING)
+    if seqs * width <= largest or given >= default:
+        return
+    each = f" of {width} tokens each" if width > 1 else ""
+    cut = f" ({given} is no size that is captured)" if given > largest else ""
+    yield Finding(
+        rule="G2",
+        klass="auto",
+        severity="warning",
+        why=(
+            f"{knob} ends at {largest}{cut}, yet up to {seqs} sequences{each} run: larger batches run "
+            "without a graph"
+        ),
+        to={knob: None},
+        expects=f"no step in ITL above {largest // width} sequences: by default graphs go to {default}",
+        risks="more graphs: a longer start and a little GPU memory",
+        evidence={SEQS: seqs, "largest": largest} | ({"drafts": width - 1} if width > 1 else {}),
+    )
+
+
+def _has_default_graphs(config: ServeConfig) -> bool:
+    mode = str(json_entry(config, "compilation_config", "cudagraph_mode") or "FULL_AND_PIECEWISE").upper()
+    chosen = (LARGEST, SIZES, *(f"compilation_config.{name}" for name in (LARGEST, SIZES)))
+    inside = '"cudagraph_capture_sizes"' in str(config.setting.get("compilation_config") or "")
+    slow = config.setting.get("enforce_eager") is True or str(config.setting.get("optimization_level")) in {
+        "0",
+        "1",
+    }
+    sized = inside or any(config.setting.get(name) is not None for name in chosen)
+    speculates = any(name.partition(".")[0] in SPECULATION for name in config.setting)
+    return mode.startswith("FULL") and not (
+        slow or sized or speculates or is_pooling(config) or is_omni(config)
+    )
+
+
+def _check_uncovered_batches(config: ServeConfig) -> Iterable[Finding]:
+    """A batch between the last size of the grid and max_num_seqs leaves the full graphs of decoding."""
+    seqs, release = positive_int(config.setting, SEQS), release_number(config)
+    if seqs is None or release is None or not FULL_BY_DEFAULT <= release < COVERS_ALL:
+        return
+    if seqs > CEILING or seqs in GRID or not _has_default_graphs(config):
+        return
+    place = bisect_right(GRID, seqs)
+    covered, above = GRID[place - 1], GRID[place]
+    limit = find_limits(config).get(SEQS)
+    fits = limit is None or above <= limit.value
+    yield Finding(
+        rule="G2",
+        klass="auto",
+        severity="warning",
+        why=(
+            f"{SEQS} {seqs} is no size of a CUDA graph with vLLM {config.version}: full graphs of decoding "
+            f"go to {covered}, so larger batches, those of a full server, run in pieces"
+        ),
+        to={SEQS: above if fits else covered},
+        expects="no step in ITL when the server is full",
+        risks="a few more requests share the KV cache" if fits else "a few requests fewer run at once",
+        evidence={SEQS: seqs, "covered": covered},
+    )
+
+
+_SOURCE = "vllm/config/vllm.py: _set_cudagraph_sizes"
+
+LINTS = (
+    DeploymentCheck(
+        rules=("G2",),
+        find=_check_capture_sizes,
+        reports="CUDA graphs that end below max_num_seqs",
+        source=f"{_SOURCE} (up to min(2 x max_num_seqs, 512)); vllm-project/vllm#37865",
+        evidence_for=(
+            "133 instead of 25 tokens/s with 6 requests of 7 tokens each, on a GB10 (vllm-project/vllm#37865)"
+        ),
+    ),
+    DeploymentCheck(
+        rules=("G2",),
+        find=_check_uncovered_batches,
+        reports="a max_num_seqs that is no size of a CUDA graph, before 0.31",
+        source=f"{_SOURCE}; vllm-project/vllm#57355 (fixed in 0.31)",
+        evidence_for=(
+            "5 requests at once have half the speed with 6 that they have with 8 (vllm-project/vllm#46329); "
+            "97 of 100 fall behind 96 on 4 B200 (vllm-project/vllm#57355)"
+        ),
+        needs=Needs(facts=("version",), applies=has_any(SEQS)),
+    ),
+)
