@@ -83,6 +83,16 @@ class SharedCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """What a file grants the container of a server. None: no bound, or not said."""
+
+    cpus: float | None = None  # at most
+    cpus_kept: float | None = None  # kept free of others; more if the host has it
+    start_s: float | None = None  # then a probe restarts a container that does not answer yet
+    startup_probe: bool = False  # which that time is of; else it is of the liveness probe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeConfig:
     """One `vllm serve` command and the host that runs it."""
 
@@ -99,6 +109,7 @@ class ServeConfig:
     shared_card: SharedCard | None = None  # the fullest of its GPUs; None: nobody else is known to be there
     concurrency: float | None = None  # concurrent requests, measured or given
     little_shared_memory: Launcher | None = None  # that leaves the container with 64 MB of /dev/shm
+    granted: Granted | None = None  # by the file
     hosts: int | None = None  # that serve one model together, by the file; None: not known
     ray: bool = False  # Ray is started beside the server
     entry_fault: str = ""  # why the container starts something else than the words say

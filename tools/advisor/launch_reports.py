@@ -87,6 +87,7 @@ def _lint_launch(
             version=launch.version,
             gpus=launch.gpus,
             little_shared_memory=launch.little_shared_memory,
+            granted=launch.granted,
             hosts=launch.hosts,
             ray=launch.ray,
             unread=launch.unread,

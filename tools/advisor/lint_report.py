@@ -33,7 +33,14 @@ from flettner.tools.advisor.render import (
 )
 from flettner.vllm_facts.config_file import UnsupportedEdit
 from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.serve_config import FindingSeverity, Launcher, LintRule, ServeConfig, SharedCard
+from flettner.vllm_facts.serve_config import (
+    FindingSeverity,
+    Granted,
+    Launcher,
+    LintRule,
+    ServeConfig,
+    SharedCard,
+)
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, edit_command
 
 NO_FINDINGS, FINDINGS, NOT_JUDGED = 0, 1, 3
@@ -122,6 +129,7 @@ def lint_command(
     version: str = "",
     gpus: int | None = None,
     little_shared_memory: Launcher | None = None,
+    granted: Granted | None = None,
     hosts: int | None = None,
     ray: bool = False,
     unread: Sequence[str] = (),
@@ -134,7 +142,8 @@ def lint_command(
         )
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error
-    config = replace(config, shared_card=shared_card, hosts=hosts, ray=ray or _joins_ray(config.log))
+    config = replace(config, shared_card=shared_card, granted=granted, hosts=hosts)
+    config = replace(config, ray=ray or _joins_ray(config.log))
     if args.upgrade_to:
         return _report_migration(command, config, args, unread)
     lints = all_lints()

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flettner.vllm_facts.launch_files.containers import command_words, read_container
+from flettner.vllm_facts.launch_files.granted import granted_by_pod
 from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word, line_of
 from flettner.vllm_facts.launch_files.yaml_nodes import (
     Node,
@@ -104,6 +105,7 @@ def _read_container(text: str, container: Node) -> list[Launch]:
             words=tuple(_expand(word, values) for word in launch.words),
             env={**env, **launch.env},
             gpus=count_gpus(container),
+            granted=granted_by_pod(container),
             remarks=tuple(remarks),
         )
         for launch in read_container(text, image, entry, own, start)

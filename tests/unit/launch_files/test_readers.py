@@ -5,6 +5,7 @@ import pytest
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.launch_files.launch import Launch
 from flettner.vllm_facts.launch_files.recognise import read_launches
+from flettner.vllm_facts.serve_config import Granted
 from tests.unit.launch_files.files import (
     COMPOSE,
     DEPLOYMENT,
@@ -403,6 +404,49 @@ def test_shared_memory_of_a_container_is_read(name: str, text: str, little: str 
     (launch,) = read_launches(name, text)
 
     assert launch.little_shared_memory == little
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "granted"),
+    [
+        pytest.param("pod.yaml", POD, None, id="nothing said"),
+        pytest.param(
+            "pod.yaml",
+            f"{POD}        resources: {{limits: {{cpu: 2500m}}, requests: {{cpu: 1}}}}\n",
+            Granted(cpus=2.5, cpus_kept=1.0),
+            id="limit and request",
+        ),
+        pytest.param(
+            "pod.yaml",
+            f"{POD}        resources: {{limits: {{cpu: '4'}}}}\n",
+            Granted(cpus=4.0, cpus_kept=4.0),
+            id="a limit is a request",
+        ),
+        pytest.param(
+            "pod.yaml",
+            f"{POD}        livenessProbe: {{initialDelaySeconds: 40, periodSeconds: 7}}\n",
+            Granted(start_s=61.0),
+            id="three failures by default",
+        ),
+        pytest.param(
+            "pod.yaml",
+            f"{POD}        livenessProbe: {{}}\n        startupProbe: {{failureThreshold: 50}}\n",
+            Granted(start_s=500.0, startup_probe=True),
+            id="the startup probe first",
+        ),
+        pytest.param(
+            "compose.yaml",
+            f"{SERVICE}    cpus: 3.5\n    deploy: {{resources: {{limits: {{cpus: '2'}}}}}}\n",
+            Granted(cpus=2.0, cpus_kept=2.0),
+            id="the lower one of a service",
+        ),
+        pytest.param("compose.yaml", f"{SERVICE}    cpus: ${{CPUS}}\n", None, id="a variable"),
+    ],
+)
+def test_cpus_and_patience_of_a_container_are_read(name: str, text: str, granted: Granted | None) -> None:
+    (launch,) = read_launches(name, text)
+
+    assert launch.granted == granted
 
 
 CONFIG = "# mine\nmodel: org/model\nmax-num-seqs: 64\nenable-prefix-caching: true\ncpu_offload: 4\n"
