@@ -10,6 +10,7 @@ from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
+    draft_tokens,
     is_at_least,
     json_entries,
     json_entry,
@@ -20,6 +21,7 @@ from flettner.vllm_facts.values import Knob, Value
 
 _REJECTED = 5.0  # percent: below it not even a cheap draft pays, and most often the draft is a wrong one
 _ENOUGH = 200  # drafted tokens of one line
+_LATE = 0.4  # of the steps; 2 of 4 drafts with 0.60, 0.39 and 0.27 were best: eugr/spark-vllm-docker#343
 _PARALLEL = frozenset({"dspark", "dflash"})  # their drafts look at all drafted tokens at once
 _BLACKWELL = frozenset({(10, 0), (10, 3)})  # a GB10 (12.1) serves DFlash so: aeon-7/vllm-ultimate-dgx-spark#9
 _FIRST_PARALLEL = (0, 20)  # none of its backends has both: vllm-project/vllm#41559
@@ -54,6 +56,29 @@ def _rejected_drafts(match: re.Match[str], config: ServeConfig) -> Finding | Non
         risks="answers may differ in the last digits of a logit",
         evidence={"line": match[0][:160], "accepted_percent": accepted},
     )
+
+
+def _late_drafts(match: re.Match[str], config: ServeConfig) -> Finding | None:
+    """Each position was accepted only if all before it were, so the rates fall."""
+    rates = [float(rate) for rate in match["rates"].split(", ")]
+    kept = next((place for place, rate in enumerate(rates) if rate < _LATE), len(rates))
+    if not 0 < kept < len(rates) or int(match["drafted"]) < _ENOUGH or len(rates) != draft_tokens(config):
+        return None
+    late = ", ".join(f"{100 * rate:.0f}" for rate in rates[kept:])
+    return Finding(
+        rule="SD1",
+        why=f"according to the log the drafts from the {_ordinal(kept + 1)} of {len(rates)} on are accepted "
+        f"in {late} % of the steps: most are computed and verified in vain, the more the more requests run",
+        expects=f"compare num_speculative_tokens {kept} under your load: more throughput with several "
+        "requests at once, about the same with one",
+        risks="with one request at a time more drafts may be as fast",
+        evidence={"rates": match["rates"]},
+        source="eugr/spark-vllm-docker#343; vllm-project/recipes#967",
+    )
+
+
+def _ordinal(place: int) -> str:
+    return {1: "1st", 2: "2nd", 3: "3rd"}.get(place, f"{place}th")
 
 
 def drafts_in_parallel(config: ServeConfig) -> bool:
@@ -122,5 +147,17 @@ LINTS = (
         _rejected_drafts,
         reports="drafts of which nearly none is accepted",
         source=f"vllm/v1/spec_decode/metrics.py: 'SpecDecoding metrics'; {DOCS}/features/spec_decode/",
+    ),
+    recogniser(
+        "SD1",
+        r"SpecDecoding metrics: .{0,300}?Drafted: (?P<drafted>\d{1,12}) tokens"
+        r".{0,80}?Per-position acceptance rate: (?P<rates>\d\.\d{1,6}(?:, \d\.\d{1,6}){1,31}),",
+        _late_drafts,
+        reports="drafts at the end of the row that are rarely accepted",
+        source=f"vllm/v1/spec_decode/metrics.py: 'SpecDecoding metrics'; {DOCS}/features/spec_decode/",
+        evidence_for=(
+            "304 instead of 210 tokens/s with 8 requests at 2 instead of 4 drafts "
+            "(eugr/spark-vllm-docker#343); 10 % more with 3 than with 7 (vllm-project/recipes#967)"
+        ),
     ),
 )

@@ -6,11 +6,15 @@ from collections.abc import Iterable
 from flettner.lint.recogniser import LOG
 from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck
+from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, Layout, is_at_least
+from flettner.vllm_facts.sizing.kv_cache import weights_gib
 from flettner.vllm_facts.start_facts import LONGEST_LINE
 from flettner.vllm_facts.values import Value
 
-_SEQS, _LEN = "max_num_seqs", "max_model_len"
+_SEQS, _LEN, _STRATEGY = "max_num_seqs", "max_model_len", "safetensors_load_strategy"
+_STRATEGY_SINCE, _PREFETCHES = (0, 11), (0, 24)  # 0.10.2 has the flag; the releases that were read prefetch
+_LOADERS = frozenset({None, "auto", "safetensors"})
+_SLOW_S, _DISK_GIB_PER_S = 300.0, 0.5
 
 
 def _check_times(config: ServeConfig) -> Iterable[Finding]:
@@ -32,6 +36,32 @@ def _check_times(config: ServeConfig) -> Iterable[Finding]:
             ),
             evidence=read,
         ),
+    )
+
+
+def _check_loading(config: ServeConfig) -> Iterable[Finding]:
+    """F6: a network disk answers the small reads of lazy loading slowly."""
+    took = _find_seconds(_TIMES["weights_s"], config.log)
+    size, loader = weights_gib(config, Layout()), config.setting.get("load_format")
+    if took is None or took < _SLOW_S or config.setting.get(_STRATEGY) or loader not in _LOADERS:
+        return
+    if size is not None and size / took > _DISK_GIB_PER_S:
+        return
+    value = "prefetch" if is_at_least(config, _PREFETCHES) else "eager"
+    known = is_at_least(config, _STRATEGY_SINCE)
+    rate = f", {size / took:.2f} GiB/s" if size is not None else ""
+    yield Finding(
+        rule="F6",
+        klass="gated" if known else "note",
+        severity="warning",
+        why=f"this start took {took:g} s to read the weights{rate}: a network disk is slow at the small "
+        "reads of lazy loading",
+        to={_STRATEGY: value} if known else {},
+        expects=f"with --safetensors-load-strategy {value} files are read in one piece, several times faster "
+        "over Lustre and NFS; a local copy is faster still",
+        risks="a file at a time has to fit the host's memory; no gain from a local disk",
+        source="vllm-project/vllm#24469; vllm/config/load.py: safetensors_load_strategy",
+        evidence={"weights_s": took},
     )
 
 
@@ -65,6 +95,7 @@ def _last_match(pattern: str, log: tuple[str, ...]) -> re.Match[str] | None:
 
 
 _TIMES = {
+    "weights_s": r"Loading weights took ([\d.]+\d|\d+) seconds",
     "compilation_s": r"torch\.compile (?:took|takes) ([\d.]+\d|\d+) s in total",
     "graph_capture_s": r"Graph capturing finished in (\d+) secs",
     "engine_start_s": r"init engine \([^)]*\) took ([\d.]+\d|\d+) s",
@@ -80,6 +111,13 @@ LINTS = (
         source=(
             f"vllm/compilation/monitor.py: 'torch.compile took'; {DOCS}/design/torch_compile/ (the cache)"
         ),
+        needs=LOG,
+    ),
+    DeploymentCheck(
+        rules=("F6",),
+        find=_check_loading,
+        reports="weights that a network disk gives slowly",
+        source="vllm-project/vllm#24469",
         needs=LOG,
     ),
     DeploymentCheck(

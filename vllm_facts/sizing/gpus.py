@@ -37,6 +37,11 @@ class GpuSpeed:
     tflops: float  # 16-bit input, 32-bit sum, without sparsity
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bandwidth:
+    gb_per_s: float
+
+
 _FILE = FOLDER / "sizing/gpus.toml"
 
 
@@ -114,6 +119,14 @@ def find_speed(card: GpuModel) -> GpuSpeed | None:
     sections = ("pcie_speed", "speed") if card.link == "pcie" else ("speed",)
     tables = [_read_speeds(section) for section in sections]
     return next((table[name] for name in names for table in tables if name in table), None)
+
+
+def find_bandwidth(card: GpuModel) -> float | None:
+    """Of the GPU's memory, in GB/s; None if no table has it."""
+    if speed := find_speed(card):
+        return speed.gb_per_s
+    shared = read_tables(_FILE, _Bandwidth, "shared_bandwidth").get(card.name)
+    return None if shared is None else shared.gb_per_s
 
 
 def gpus_with_speed() -> list[str]:
