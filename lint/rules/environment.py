@@ -24,6 +24,10 @@ AITER = "VLLM_ROCM_USE_AITER"
 RDNA4 = re.compile(r"R9[67]00|RX 90\d0")  # gfx12: the Radeons for which AITER has kernels in Triton
 RDNA4_SINCE = (0, 26)  # vLLM 0.30 has them; a nightly before 0.28 measured them (Tanguille/cluster#4879)
 CUMEM = "NCCL_CUMEM_ENABLE"
+PEERS = "NCCL_P2P_LEVEL"
+PAIR = 2
+GEFORCE = re.compile(r"RTX [345]0\d0( |$)")  # NVIDIA's driver has no peer access for them, a changed one has
+NO_PEERS = frozenset({"", "0", "LOC", "NVL"})  # values that leave PCIe out
 COMPILE_CACHE = "VLLM_DISABLE_COMPILE_CACHE"
 KEYED_SINCE = (0, 32)  # the newest that was read; earlier ones may hold it too
 HAND_TUNED = frozenset(
@@ -38,7 +42,7 @@ HAND_TUNED = frozenset(
         "NCCL_NTHREADS",
         "NCCL_NVLS_ENABLE",
         "NCCL_P2P_DISABLE",
-        "NCCL_P2P_LEVEL",
+        PEERS,
         "NCCL_PROTO",
         "NCCL_SHM_DISABLE",
     }
@@ -113,6 +117,8 @@ def _check_nccl(config: ServeConfig) -> Iterable[Finding]:
         tuned.pop(CUMEM)
     if config.card is None or config.card.link != "nvlink":
         tuned.pop("NCCL_P2P_DISABLE", None)  # many hosts with PCIe hang without it: vllm-project/vllm#14449
+    if _has_changed_driver(config):
+        tuned.pop(PEERS, None)  # without it NCCL leaves PCIe's peers of another root unused
     if not tuned or layout(config).gpus == 1:
         return
     slow = [name for name in ("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE") if name in tuned]
@@ -127,6 +133,33 @@ def _check_nccl(config: ServeConfig) -> Iterable[Finding]:
         risks="if it prevents a hang on this machine, keep it",
         source=f"{NCCL} (some variables are for debugging only)",
         evidence=dict(tuned),
+    )
+
+
+def _has_changed_driver(config: ServeConfig) -> bool:
+    """Whether NCCL is asked for peer access over PCIe between cards that have it by a changed driver only."""
+    asked = config.env.get(PEERS, "").upper() not in NO_PEERS
+    return asked and config.card is not None and GEFORCE.match(config.card.name) is not None
+
+
+def _check_changed_driver(config: ServeConfig) -> Iterable[Finding]:
+    """With more than two GPUs on PCIe vLLM leaves its own all-reduce out by itself."""
+    off = config.setting.get("disable_custom_all_reduce") is True
+    if off or layout(config).tp != PAIR or not _has_changed_driver(config) or config.card is None:
+        return
+    yield Finding(
+        rule="U2",
+        klass="gated",
+        severity="warning",
+        why=(
+            f"{PEERS}={config.env[PEERS]} on two {config.card.name}: only a changed driver gives them peer "
+            "access, and with it vLLM's own all-reduce is reported to return wrong data (answers of '!!!!') "
+            "or to reset the host, where NCCL's is right"
+        ),
+        to={"disable_custom_all_reduce": True},
+        expects="right answers; NCCL keeps its peer access",
+        risks="where two cards have NVLink or slots of one root, vLLM's own all-reduce is faster",
+        evidence={PEERS: config.env[PEERS]},
     )
 
 
@@ -282,6 +315,15 @@ LINTS = (
         evidence_for="on a GB200 the all-reduce between nodes is very slow with it (vllm-project/vllm#16992)",
         evidence_against="vLLM sets it to 0 on other hosts to save 1 to 2 GiB (vllm-project/vllm#19105)",
         needs=Needs(facts=("gpu",), applies=has_any(CUMEM)),
+    ),
+    DeploymentCheck(
+        rules=("U2",),
+        find=_check_changed_driver,
+        reports="two GeForce cards with peer access by a changed driver",
+        source="noonghunna/club-3090#922; noonghunna/club-3090#1332",
+        evidence_for="answers of '!!!!' end with it (noonghunna/club-3090#922)",
+        evidence_against="it is right on slots of one root complex (noonghunna/club-3090#922)",
+        needs=Needs(facts=("gpu",), applies=has_any(PEERS)),
     ),
     DeploymentCheck(
         rules=("U2",),

@@ -10,8 +10,8 @@ from flettner.lint.recogniser import recogniser
 from flettner.lint.rules.known_errors import PINNED
 from flettner.vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import memory_share
-from flettner.vllm_facts.sizing.kv_cache import estimate_fit
+from flettner.vllm_facts.sizing.effective_flags import layout, memory_share
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit, weights_gib
 from flettner.vllm_facts.sizing.limits import find_limits, round_length, share_limit
 from flettner.vllm_facts.values import Knob, Value
 
@@ -20,6 +20,7 @@ _DENSE, _MOE = 0.92, 0.85  # the exchange's buffers of a MoE are outside vLLM's 
 _UTMOST = 0.95  # vllm-project/vllm#1298: safe up to there
 _LITTLE = 0.03  # of the GPU: more than that is rarely free beside a server
 _FULL = 95.0  # percent of the KV cache
+_EIGHT_BITS, _FOUR_BITS = 1.0, 0.56  # bytes of a weight; four bits have a scale for each group
 LEAST_CACHE_GIB = 0.5
 HYBRID_OFF = "Turning off hybrid kv cache manager because `--kv-transfer-config`"
 
@@ -232,6 +233,15 @@ def _mamba_blocks(match: re.Match[str], config: ServeConfig) -> Finding | None:
     )
 
 
+def _lighter_weights(config: ServeConfig) -> str:
+    """What weights of four bits would leave to the KV cache of a GPU, if theirs have eight or more."""
+    model, gib = config.model, weights_gib(config, layout(config))
+    if gib is None or model is None or not model.weight_bytes or model.weight_bytes < _EIGHT_BITS:
+        return "a smaller model "
+    freed = gib * (1 - _FOUR_BITS / model.weight_bytes)
+    return f"a smaller model, weights in 4 bits (about {freed:.0f} GiB less on each GPU: check the answers) "
+
+
 def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None:
     running, waiting, usage = (float(match[name]) for name in ("running", "waiting", "usage"))
     idle = not float(match["prompts"]) and not float(match["answers"])
@@ -254,7 +264,7 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
     elif full:
         advice = (
             f"the KV cache is full: more sequences would make it worse. A larger {_UTILIZATION}, a KV cache "
-            "in fp8, a smaller model or more GPUs hold more"
+            f"in fp8, {_lighter_weights(config)}or more GPUs hold more"
         )
     elif capped:
         advice = (

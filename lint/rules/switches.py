@@ -1,7 +1,8 @@
-"""Switches set to the slow side: G1, G3, A1, X1 and P3, if the flags show them."""
+"""Flags on the slow side: G1, G3, A1, X1, P3, C1 and M5, if the flags show them."""
 
 from collections.abc import Iterable, Mapping
 
+from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.references import (
     CONSERVING_MEMORY,
     DOCS,
@@ -32,6 +33,10 @@ from flettner.vllm_facts.values import Knob, Value
 ASYNC_SINCE = (0, 14)
 SHARED_PREFIXES = frozenset({"chat", "rag", "api"})  # profiles whose prompts begin alike
 ROOM_GIB = 1.5  # for KV cache; CUDA graphs take 0.4 to 0.6 of it
+SERVERS, RANK = "api_server_count", "max_lora_rank"
+SERVERS_SINCE = (0, 10)
+SMALL = 1e9  # parameters: with 7 billion the GPU is the limit (vllm-project/vllm#26641)
+HIGH_RANK = 128  # few adapters have more than 64
 ASYNC_METHODS = ("eagle", "mtp", "draft_model", "ngram_gpu", "dspark", "dflash")
 
 
@@ -135,7 +140,62 @@ def _check_chunked_prefill(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_api_servers(config: ServeConfig) -> Iterable[Finding]:
+    """A small encoder computes faster than one process tokenizes its texts and writes its vectors."""
+    size = config.model.parameters if config.model else None
+    if size is None or size > SMALL or not is_pooling(config) or is_older_than(config, SERVERS_SINCE):
+        return
+    if SERVERS in config.setting or layout(config).gpus > 1:
+        return
+    yield Finding(
+        rule="C1",
+        why=f"one process tokenizes all texts for a model of {size / 1e9:.1g} billion parameters, and writes "
+        "all vectors: under load it is busy before the GPU is",
+        expects="if many requests come at once and the host has free cores, compare --api-server-count 4",
+        risks="each process takes a core and 1 to 2 GiB of the host's memory; CLIP on texts became slower",
+        evidence={"parameters": size},
+    )
+
+
+def _check_adapter_rank(config: ServeConfig) -> Iterable[Finding]:
+    rank = positive_int(config.setting, RANK)
+    if config.setting.get("enable_lora") is not True or rank is None or rank < HIGH_RANK:
+        return
+    slots = positive_int(config.setting, "max_loras") or 1
+    yield Finding(
+        rule="M5",
+        why=f"--max-lora-rank {rank}: the buffers of the {slots} adapter{'s' if slots > 1 else ''} that run "
+        "at once, and their kernels, have this rank, whatever rank the adapters have",
+        expects="the largest r in the adapters' adapter_config.json: less memory, faster steps",
+        risks="an adapter of a higher rank is refused",
+        evidence={RANK: rank},
+    )
+
+
 LINTS = (
+    DeploymentCheck(
+        rules=("C1",),
+        find=_check_api_servers,
+        reports="a small model that embeds or scores, behind one API server",
+        source="vllm/entrypoints/launchers/cli_args.py: api_server_count; vllm-project/vllm#26641",
+        evidence_for=(
+            "77 instead of 26 requests/s of bge-base with 8 API servers (vllm-project/vllm#26641); much more "
+            "throughput of arctic-embed-m (vllm-project/vllm#22941)"
+        ),
+        evidence_against="CLIP on texts was half as fast (vllm-project/vllm#26641)",
+        needs=Needs(facts=("model",), applies=is_pooling),
+    ),
+    DeploymentCheck(
+        rules=("M5",),
+        find=_check_adapter_rank,
+        reports="a high max_lora_rank",
+        source=f"{DOCS}/features/lora/ (Configuring max_lora_rank); vllm-project/vllm#22782",
+        evidence_for=(
+            "an adapter of rank 256 took 4 times the time of none (vllm-project/vllm#14435); no "
+            "measurement of one adapter under two ranks is public"
+        ),
+        needs=Needs(applies=has_any(RANK)),
+    ),
     DeploymentCheck(
         rules=("G1",),
         find=_check_eager,

@@ -9,7 +9,7 @@ from flettner.lint.rules import all_lints, flags, formats, hardware, log, out_of
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.validity.engine import find_problems
-from tests.support.lint_cases import H100, LLAMA_8B, case, findings
+from tests.support.lint_cases import H100, LLAMA_8B, LLAMA_8B_AWQ, QWEN_14B, case, findings
 
 LINTS = (*log.LINTS, *out_of_memory.LINTS, *start.LINTS)
 WAITING = (
@@ -128,6 +128,17 @@ def test_requests_that_wait_for_a_full_cache_are_told_what_holds_more(engine: st
 
     assert (finding.rule, finding.severity, dict(finding.to)) == ("F8", "warning", {})
     assert "more sequences would make it worse" in finding.expects
+
+
+def test_weights_in_four_bits_leave_more_for_a_full_cache() -> None:
+    line = WAITING.replace("usage: 0.4%", "usage: 98.0%")
+    heavy = case("vllm serve x -tp 2", model=QWEN_14B, log=(line,))
+    light = case("vllm serve x -tp 2", model=LLAMA_8B_AWQ, log=(line,))
+
+    (wide,), (narrow,) = findings(LINTS, heavy), findings(LINTS, light)
+
+    assert "weights in 4 bits (about 10 GiB less on each GPU" in wide.expects
+    assert "4 bits" not in narrow.expects
 
 
 def test_memory_that_the_model_does_not_need_is_held_by_another_process() -> None:
