@@ -9,10 +9,10 @@ from math import ceil, floor
 from flettner.lint.recogniser import recogniser
 from flettner.lint.rules.known_errors import PINNED
 from flettner.vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
-from flettner.vllm_facts.serve_config import Finding, ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import layout, memory_share
+from flettner.vllm_facts.serve_config import Finding, ServeConfig, SharedCard
+from flettner.vllm_facts.sizing.effective_flags import layout, memory_share, patch_number
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit, weights_gib
-from flettner.vllm_facts.sizing.limits import find_limits, round_length, share_limit
+from flettner.vllm_facts.sizing.limits import find_limits, name_others, round_length, share_limit
 from flettner.vllm_facts.values import Knob, Value
 
 _UTILIZATION, _SEQS, _LEN = "gpu_memory_utilization", "max_num_seqs", "max_model_len"
@@ -21,6 +21,7 @@ _UTMOST = 0.95  # vllm-project/vllm#1298: safe up to there
 _LITTLE = 0.03  # of the GPU: more than that is rarely free beside a server
 _FULL = 95.0  # percent of the KV cache
 _EIGHT_BITS, _FOUR_BITS = 1.0, 0.56  # bytes of a weight; four bits have a scale for each group
+_V1, _OWN_MEMORY = (0, 8, 0), (0, 9, 2)  # from V1 as the default until its servers know their own memory
 LEAST_CACHE_GIB = 0.5
 HYBRID_OFF = "Turning off hybrid kv cache manager because `--kv-transfer-config`"
 
@@ -72,6 +73,8 @@ def _no_custom_all_reduce(match: re.Match[str], config: ServeConfig) -> Finding 
 
 def _no_kv_blocks(match: re.Match[str], config: ServeConfig) -> Finding:
     present, wanted, missing = memory_share(config), _share_with_cache(config), ""
+    if config.shared_card is not None and _counts_others(config):
+        return _counted_others(match, config.shared_card)
     if (roomy := estimate_fit(config)) is not None and roomy.fits:
         return _held_by_others(match, present, roomy.kv_gib)
     if wanted is not None and (fit := estimate_fit(config, share=wanted)) and fit.fits is False:
@@ -110,6 +113,28 @@ def _held_by_others(match: re.Match[str], present: float, room_gib: float) -> Fi
         expects=f"nvidia-smi lists other processes: stop them, or raise {_UTILIZATION} by what they or the "
         "inputs take; --limit-mm-per-prompt excludes images and videos that no request has",
         evidence={"line": match[0], _UTILIZATION: present},
+    )
+
+
+def _counts_others(config: ServeConfig) -> bool:
+    """Whether the release counts what other processes hold on the GPU (vllm-project/vllm#18974)."""
+    release = patch_number(config)
+    return release is not None and _V1 <= release < _OWN_MEMORY and config.env.get("VLLM_USE_V1") != "0"
+
+
+def _counted_others(match: re.Match[str], card: SharedCard) -> Finding:
+    """A note: the log does not say which of the servers it is of, and the first one needs no change."""
+    sum_of_all = round(card.own + sum(other.share for other in card.others), 2)
+    alone = f"--gpu-memory-utilization {sum_of_all:g} for the one that starts last, the sum of them all; or "
+    return Finding(
+        rule="F4",
+        severity="error",
+        why=(
+            "it did not start: up to 0.9.1 vLLM counts what other servers hold on the GPU as its own, and "
+            f"{name_others(card)} may run there"
+        ),
+        expects=f"{alone if sum_of_all <= _UTMOST else ''}vLLM 0.9.2 or newer, where each has its own share",
+        evidence={"line": match[0], _UTILIZATION: card.own},
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from flettner.lint.fixes import find_fixes
 from flettner.lint.rules import all_lints, flags, formats, hardware, log, out_of_memory, start, unknown_error
-from flettner.vllm_facts.serve_config import Finding, ServeConfig
+from flettner.vllm_facts.serve_config import Finding, Neighbour, ServeConfig, SharedCard
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.validity.engine import find_problems
 from tests.support.lint_cases import H100, LLAMA_8B, LLAMA_8B_AWQ, QWEN_14B, case, findings
@@ -189,3 +189,31 @@ def test_a_queue_of_which_nothing_runs_is_a_warning(running: int, severity: str)
 
     assert (finding.rule, finding.severity) == ("F8", severity)
     assert ("never starts" in finding.why) is (running == 0)
+
+
+@pytest.mark.parametrize(
+    ("version", "v1", "counted"),
+    [("0.8.5", "", True), ("0.9.1", "1", True), ("0.8.5", "0", False), ("0.9.2", "", False), ("", "", False)],
+)
+def test_memory_of_a_neighbour_is_counted_up_to_0_9_1(version: str, v1: str, counted: bool) -> None:
+    """The later of two servers needs the sum of both shares; the log does not say which it is of."""
+    log = ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",)
+    card = SharedCard(own=0.35, others=(Neighbour(name="embedder", share=0.25),))
+    config = case("vllm serve m --gpu-memory-utilization 0.35", card=H100, log=log, version=version)
+    config = replace(config, shared_card=card, env={"VLLM_USE_V1": v1} if v1 else {})
+
+    (finding,) = (found for found in findings(LINTS, config) if found.rule == "F4")
+
+    assert ("embedder (0.25) may run there" in finding.why) is counted
+    assert ("--gpu-memory-utilization 0.6 for the one that starts last" in finding.expects) is counted
+    assert not (counted and finding.to)
+
+
+def test_shares_that_add_up_to_a_full_card_leave_the_newer_release() -> None:
+    log = ("ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",)
+    card = SharedCard(own=0.5, others=(Neighbour(name="embedder", share=0.48),))
+    config = replace(case("vllm serve m", card=H100, log=log, version="0.8.4"), shared_card=card)
+
+    (finding,) = (found for found in findings(LINTS, config) if found.rule == "F4")
+
+    assert finding.expects.startswith("vLLM 0.9.2 or newer")
