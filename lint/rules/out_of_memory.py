@@ -5,12 +5,17 @@ What a change frees and what it leaves is computed with the sizes in the log, or
 
 import re
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, floor
 
 from flettner.lint.recogniser import recogniser
 from flettner.vllm_facts.references import CONSERVING_MEMORY
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import effective_batched_tokens, effective_seqs, memory_share
+from flettner.vllm_facts.sizing.effective_flags import (
+    effective_batched_tokens,
+    effective_seqs,
+    memory_share,
+    number_of,
+)
 from flettner.vllm_facts.sizing.kv_cache import (
     ERROR,
     GIB,
@@ -33,6 +38,7 @@ from flettner.vllm_facts.start_facts import OUT_OF_MEMORY, StartFacts
 from flettner.vllm_facts.values import Knob, Value
 
 _LOWER = (0.85, 0.8)  # M2: where to go after an OOM of unknown size
+PINNED: Knob = "kv_cache_memory_bytes"
 COUNTS_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 _MARGIN_GIB = 0.25  # freed beyond the allocation that failed: the next ones are smaller
 _SHORT, _FEW, _STEP = 2048, 8, 2048
@@ -123,6 +129,8 @@ def _count_graphs(match: re.Match[str], share: float) -> Finding:
 def _shrink_cache(config: ServeConfig) -> tuple[dict[Knob, Value], str, str]:
     """Less KV cache, for the allocations outside vLLM's accounting; else fewer or shorter requests."""
     outside = "allocations outside vLLM's accounting need more memory"
+    if number_of(config, PINNED) is not None:
+        return _shrink_pinned(config)
     share, why = find_share(config, _LOWER)
     if share is not None:
         return {SHARE: share}, outside, "no further OOM; otherwise lower max_num_seqs, then max_model_len"
@@ -149,6 +157,27 @@ def _shrink_cache(config: ServeConfig) -> tuple[dict[Knob, Value], str, str]:
     return {}, outside, "no further OOM with a shorter max_model_len, a quantised checkpoint or more GPUs"
 
 
+def _shrink_pinned(config: ServeConfig) -> tuple[dict[Knob, Value], str, str]:
+    """A smaller KV cache where its size is given; no size if too little would be left, or none is known."""
+    start, memory = config.start or StartFacts(), _find_memory(config)
+    pinned = (number_of(config, PINNED) or 0.0) / GIB
+    why = f"--kv-cache-memory-bytes takes {pinned:.2f} GiB, free or not, and {SHARE} does not count"
+    desktop = "a desktop on the GPU (Windows, WSL) takes 1 to 2 GiB"
+    left = floor(16 * (pinned - (start.missing_gib or 0.0) - _MARGIN_GIB)) / 16
+    enough = left > 0 if memory is None else left >= memory.request
+    if start.missing_gib is None or not enough:
+        return (
+            {PINNED: None},
+            why,
+            f"vLLM measures what is free within {SHARE}; {desktop}",
+        )
+    return (
+        {PINNED: int(left * GIB)},
+        why,
+        f"no further OOM; without the flag vLLM measures what is free; {desktop}",
+    )
+
+
 def _shrink_step(config: ServeConfig) -> tuple[dict[Knob, Value], str, str]:
     why = f"the largest step did not fit beside the weights, which no {SHARE} changes"
     tokens, seqs = effective_batched_tokens(config), effective_seqs(config)
@@ -166,6 +195,8 @@ def _shrink_step(config: ServeConfig) -> tuple[dict[Knob, Value], str, str]:
 def find_share(config: ServeConfig, steps: tuple[float, ...]) -> tuple[float | None, str]:
     """A lower gpu_memory_utilization that frees enough and holds a request; else None, and why not."""
     start, present = config.start or StartFacts(), memory_share(config)
+    if number_of(config, PINNED) is not None:
+        return None, "--kv-cache-memory-bytes gives the size of the KV cache"
     memory, total = _find_memory(config), _total_gib(config)
     if present > MOST_SHARE and memory is not None and memory.kv > memory.request:
         steps = (*steps, ceil(100 * present - 100 * (memory.kv - memory.request) / memory.total) / 100)

@@ -171,3 +171,30 @@ def test_weights_that_fit_in_16_bit_are_not_read_in_float32(card: GpuModel, dtyp
     assert fixes_of(FULL, flags=flags, card=card, model=LLAMA_8B).to == {"dtype": dtype}
     before = case(f"vllm serve m {flags}", card=card, gpus=1, model=LLAMA_8B)
     assert find_fixes_in_rounds(before, all_lints()).to == {"dtype": dtype}
+
+
+@pytest.mark.parametrize(
+    ("log", "length", "left"),
+    [
+        # 5 GiB, less the 0.5 that were missing and a margin, hold a request of 2.44 GiB
+        ((NEED, failed("0.75 GiB", "0.25 GiB")), "8192", 17 << 28),
+        # they do not hold one of 4.9 GiB: vLLM measures what is free
+        ((NEED.replace("1.22x", "0.61x"), failed("0.75 GiB", "0.25 GiB")), "8192", None),
+        ((NEED, "CUDA error: out of memory"), "8192", None),
+    ],
+)
+def test_a_kv_cache_of_a_fixed_size_shrinks_and_the_share_stays(
+    log: tuple[str, ...], length: str, left: int | None
+) -> None:
+    pinned = f"--kv-cache-memory-bytes {5 << 30} --max-model-len {length}"
+
+    fixes = fixes_of(KV, *log, flags=pinned)
+
+    assert dict(fixes.to) == {"kv_cache_memory_bytes": left}
+    assert "gpu_memory_utilization does not count" in fixes.findings[0].why
+
+
+def test_a_share_that_does_not_count_stays_in_the_warm_up() -> None:
+    fixes = fixes_of(KV, WARM_UP, flags=f"--kv-cache-memory-bytes {5 << 30} --max-num-seqs 256")
+
+    assert dict(fixes.to) == {"max_num_seqs": 64}
