@@ -11,8 +11,8 @@ from flettner.vllm_facts.launch_files.shell_script import read_script, without_p
 from flettner.vllm_facts.launch_files.shell_variables import drop_unknown_flags
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, inner_place, list_words, word_of
-from flettner.vllm_facts.releases import TABLE
 from flettner.vllm_facts.shell_command.docker_run import (
+    are_server_flags,
     explain_entry,
     image_version,
     implied_words,
@@ -40,7 +40,11 @@ def read_container(
         launches = [Launch(name="", start=words[0].start or start, words=words)]
     elif own and own[0].text == "serve" and "vllm" in image.rpartition("/")[2]:
         launches = [Launch(name="", start=start, words=(Word(text="vllm"), *own))]
-    elif not entry and (not image or "vllm" in image.rpartition("/")[2]) and _are_server_flags(own):
+    elif (
+        not entry
+        and (not image or "vllm" in image.rpartition("/")[2])
+        and are_server_flags([word.text for word in own])
+    ):
         launches = [Launch(name="", start=start, words=(Word(text="vllm"), Word(text="serve"), *own))]
     elif entry and " " in entry[0].text and (commands := split_commands(entry[0].text)):
         parts = without_places((*commands[0], *entry[1:]))
@@ -54,25 +58,6 @@ def read_container(
         launches = []
     bypassed = image if entry else ""
     return [replace(_complete(text, launch, image), bypassed_image=bypassed) for launch in launches]
-
-
-def _are_server_flags(words: Sequence[Word]) -> bool:
-    """Whether these are a model and flags of vLLM alone, for an image of someone's own build of vLLM.
-
-    A service that is built (`build:` in compose) has no image. More than one flag tells vLLM's list from
-    another server's.
-    """
-    flags = [word.text.partition("=")[0] for word in words if word.text.startswith("--")]
-    first = words[0].text if words else ""
-    has_model = (
-        "--model" in flags and len(flags) > 1 if first.startswith("--") else "/" in first and len(flags) > 1
-    )
-    return has_model and all(map(_is_known, flags))
-
-
-def _is_known(flag: str) -> bool:
-    name = flag.removeprefix("--").replace("-", "_")
-    return name in TABLE or name.removeprefix("no_") in TABLE
 
 
 _JOINED = re.compile(r"(?<!\S)\S{0,300}multi-node-serving\.sh")

@@ -16,7 +16,7 @@ from flettner.vllm_facts.launch_files.shell_variables import (
     name_of_variable,
 )
 from flettner.vllm_facts.launch_files.shell_words import split_commands
-from flettner.vllm_facts.shell_command.docker_run import CONTAINERS, is_vllm_image, script_place
+from flettner.vllm_facts.shell_command.docker_run import CONTAINERS, runs_server, script_place
 from flettner.vllm_facts.shell_command.shell import ASSIGNMENT
 
 _OPENS, _CLOSES = frozenset({"if", "for", "while", "until", "case", "select"}), {"fi", "done", "esac"}
@@ -126,7 +126,7 @@ def _starts_vllm(texts: Sequence[str]) -> bool:
     given = [text for text in texts if not ASSIGNMENT.match(text)]
     plain = [text.rpartition("/")[2] for text in given]
     if CONTAINERS.intersection(plain) and "run" in given:
-        return any(map(is_vllm_image, given)) or ("vllm", "serve") in pairwise(plain)
+        return runs_server(given) or ("vllm", "serve") in pairwise(plain)
     return is_vllm_server(given) or ("vllm", "serve") in pairwise(plain)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import API_SERVER, SHELLS
+from flettner.vllm_facts.releases import TABLE
 from flettner.vllm_facts.shell_command.shell import split_command
 
 HOW = "write the server's own words after --, as in `flettner lint -- vllm serve MODEL --max-num-seqs 64`"
@@ -148,6 +149,33 @@ def _server(image: str, entry: str, own: list[str]) -> tuple[tuple[str, ...], in
 def is_vllm_image(image: str) -> bool:
     """Whether the image starts the server by itself."""
     return _OWN_IMAGE.fullmatch(image) is not None
+
+
+def are_server_flags(words: Sequence[str]) -> bool:
+    """Whether these are a model and flags of vLLM alone, for an image of someone's own build of vLLM.
+
+    A service that is built (`build:` in compose) has no image. More than one flag tells vLLM's list from
+    another server's.
+    """
+    flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+    first = words[0] if words else ""
+    has_model = (
+        "--model" in flags and len(flags) > 1 if first.startswith("--") else "/" in first and len(flags) > 1
+    )
+    return has_model and all(map(_is_known, flags))
+
+
+def _is_known(flag: str) -> bool:
+    name = flag.removeprefix("--").replace("-", "_")
+    return name in TABLE or name.removeprefix("no_") in TABLE
+
+
+def runs_server(words: Sequence[str]) -> bool:
+    """Whether `docker run …` starts vLLM: by one of its images, or an image named so with its flags."""
+    return any(
+        is_vllm_image(word) or ("vllm" in word.rpartition("/")[2] and are_server_flags(words[at + 1 :]))
+        for at, word in enumerate(words)
+    )
 
 
 def implied_words(image: str) -> tuple[str, ...]:

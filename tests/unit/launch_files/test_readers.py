@@ -323,6 +323,24 @@ def test_docker_run_is_read_in_scripts_and_units() -> None:
     assert words(in_script) == words(in_unit) == command
 
 
+@pytest.mark.parametrize(
+    ("image", "flags", "starts"),
+    [
+        ("registry.example/me/vllm:v0.8.1", "--model org/model --dtype half", True),
+        ("my-vllm-xpu", "org/model --max-model-len 4096 --port=8000", True),
+        ("registry.example/me/vllm:v0.8.1", "--model org/model --not-of-vllm 1", False),
+        ("registry.example/me/other:v0.8.1", "--model org/model --dtype half", False),
+        ("my-vllm-xpu", "sleep 9", False),
+    ],
+)
+def test_docker_run_of_ones_own_build_is_read_by_its_flags(image: str, flags: str, starts: bool) -> None:
+    command = f"docker run --name vllm-a --gpus all {image} {flags}"
+
+    launches = read_launches("run.sh", f"{command}\n")
+
+    assert [words(launch) for launch in launches] == [command] * starts
+
+
 def test_list_of_flags_is_read_for_vllm_serve() -> None:
     (launch,) = read_launches("flags.txt", FLAGS)
 
