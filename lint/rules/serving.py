@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from flettner.vllm_facts.model_parsers import REASONING, TOOLS, find_family
 from flettner.vllm_facts.models.lookup import canonical_name
-from flettner.vllm_facts.releases.history import values_in
+from flettner.vllm_facts.releases.history import first_release_with, values_in
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, invalid_flags_finding, text_of
 from flettner.vllm_facts.values import Knob, Value, spell_flag
@@ -39,6 +39,8 @@ def _check_parser_family(config: ServeConfig) -> Iterable[Finding]:
     for knob in (TOOLS, REASONING):
         given, parsers = text_of(config, knob), family.parsers(knob, config.version)
         known = values_in(knob, config.version) or ()
+        if knob == TOOLS and family.tools and not parsers and given in known:
+            yield _explain_missing_parser(given, family.tools, config.version)
         if not given or not parsers or given in parsers or given not in known:
             continue
         lost = "tool calls come back as text" if knob == TOOLS else "reasoning and answer are mixed up"
@@ -49,6 +51,19 @@ def _check_parser_family(config: ServeConfig) -> Iterable[Finding]:
             severity="warning",
             expects=f"the parsers of this family: {', '.join(parsers)}",
         )
+
+
+def _explain_missing_parser(given: str, parsers: tuple[str, ...], version: str) -> Finding:
+    """A note: the release has no parser of tool calls that reads this family."""
+    since = {parser: release for parser in parsers if (release := first_release_with(TOOLS, parser))}
+    named = ", ".join(f"{parser} (since {release})" for parser, release in since.items())
+    return invalid_flags_finding(
+        f"{spell_flag(TOOLS)} {given} reads the answers of other models, and vLLM {version} has no parser of "
+        "this family: tool calls come back as text",
+        {},
+        severity="warning",
+        expects=f"a release with one: {named or ', '.join(parsers)}",
+    )
 
 
 def _check_reasoning_in_answer(config: ServeConfig) -> Iterable[Finding]:

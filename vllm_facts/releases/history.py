@@ -113,6 +113,13 @@ def is_known_flag(flag: Knob) -> bool:
     return flag in read_history().flags
 
 
+def first_release_with(flag: Knob, value: str) -> str:
+    """The first release in which the flag takes the value, as "0.10.2"; "" if none in the table does."""
+    history = read_history()
+    spans = history.values.get(flag, {}).get(value, ())
+    return ".".join(map(str, history.releases[min(first for first, _ in spans)])) if spans else ""
+
+
 def values_in(flag: Knob, version: str) -> frozenset[str] | None:
     """The values that the flag takes in that release; without a version, in any. Empty: other values, too."""
     return _names_in(read_history().values.get(flag, {}), version)
