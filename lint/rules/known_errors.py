@@ -11,6 +11,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from math import ceil
 
+from flettner.lint.host_causes import (
+    extend_lease,
+    move_from_root,
+    starts_copies_in_place,
+    starts_copies_locally,
+)
 from flettner.lint.recogniser import LOG, Recogniser, recogniser
 from flettner.lint.rules.environment import describe_tuned_nccl
 from flettner.lint.rules.serving import reranker_overrides
@@ -465,6 +471,7 @@ FUNCTIONS = {
         *(forces_compatibility, leaves_compatibility, forces_marlin, chooses_kernels),
         *(runs_out_uncounted, bypasses_entrypoint, keeps_entrypoint),
         *(waits_for_engines, forces_aiter, leaves_aiter_off, forces_inductor_anew, keeps_inductor_caches),
+        *(extend_lease, move_from_root, starts_copies_in_place, starts_copies_locally),
     )
 }
 """The functions that a row may name."""

@@ -1,0 +1,51 @@
+"""What rows of known errors ask or change where the host, or another host, is the cause. Pure."""
+
+import json
+import re
+from collections.abc import Mapping
+
+from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import json_entries, layout, text_of
+from flettner.vllm_facts.start_facts import LONGEST_LINE
+from flettner.vllm_facts.values import Knob, Value
+
+_DENIED = re.compile(r"Permission denied: '/\.(?P<folder>\w{1,20})\b")
+_OPEN = "/tmp"  # noqa: S108 - every user may write there
+_OF_FOLDER = {
+    "triton": ("TRITON_CACHE_DIR", f"{_OPEN}/.triton"),
+    "config": ("VLLM_CONFIG_ROOT", f"{_OPEN}/.config/vllm"),
+}
+_TRANSFER, _LEASE = "kv_transfer_config", "kv_lease_duration"
+_LEASE_S, _LONG_LEASE_S = 30, 300  # vLLM's default, and what was chosen where it was too short
+
+
+def move_from_root(_: re.Match[str], config: ServeConfig) -> Mapping[str, str | None]:
+    """Variables for the folders below / that the log names; HOME where one of them has none of its own."""
+    lines = (line[:LONGEST_LINE] for line in config.log)
+    denied = {match["folder"] for line in lines for match in _DENIED.finditer(line)}
+    if denied - _OF_FOLDER.keys():
+        return {"HOME": _OPEN}
+    return dict(_OF_FOLDER[folder] for folder in sorted(denied))
+
+
+def extend_lease(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """A longer lease in the settings of NIXL's connector, if it is the only one."""
+    given = json_entries(config, _TRANSFER)
+    extra = given.get("kv_connector_extra_config", {})
+    if given.get("kv_connector") != "NixlConnector" or not isinstance(extra, dict):
+        return {}
+    present = extra.get(_LEASE, _LEASE_S)
+    if not isinstance(present, int | float) or present >= _LONG_LEASE_S:
+        return {}
+    longer = {**given, "kv_connector_extra_config": {**extra, _LEASE: _LONG_LEASE_S}}
+    return {_TRANSFER: json.dumps(longer, separators=(",", ":"))}
+
+
+def starts_copies_locally(config: ServeConfig) -> bool:
+    """Whether one host starts all copies, although Ray may place their workers on others."""
+    by_ray = text_of(config, "distributed_executor_backend") == "ray"
+    return layout(config).dp > 1 and by_ray and text_of(config, "data_parallel_backend") != "ray"
+
+
+def starts_copies_in_place(config: ServeConfig) -> bool:
+    return not starts_copies_locally(config)
