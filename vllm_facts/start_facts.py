@@ -35,6 +35,8 @@ class StartFacts:
     others_gib: float | None = None  # held by other processes when it failed
     warm_up_seqs: int | None = None  # dummy requests with which the warm-up ran out
     state_blocks: int | None = None  # of the Mamba cache
+    estimated_graphs_gib: float | None = None  # CUDA graphs, as the start reckons before it captures them
+    captured_graphs_gib: float | None = None  # what they took
     uncounted_share: float | None = None  # of the GPU: CUDA graphs, where memory profiling leaves them out
 
     @property
@@ -66,6 +68,8 @@ _PATTERNS: Mapping[str, tuple[str, str]] = {  # how to choose among several line
     "longest": ("min", r"estimated maximum model length is (\d[\d,]*)"),
     "stored": ("min", r"tokens that can be stored in KV cache \((\d[\d,]*)\)"),
     "warm_up_seqs": ("min", r"CUDA out of memory.*?(\d+) dummy requests"),
+    "estimated_graphs_gib": ("max", rf"Estimated CUDA graph memory: {_SIZE}"),
+    "captured_graphs_gib": ("max", rf"Graph capturing finished in \d+ secs?, took {_SIZE}"),
     "state_blocks": (
         "min",
         r"(?:exceeds available|sizes from max \d+ to \d+ to fit) Mamba cache blocks \((\d+)(?: blocks|\))",
@@ -134,6 +138,8 @@ def _read_facts(log: tuple[str, ...]) -> StartFacts:
         others_gib=failed.others_gib,
         warm_up_seqs=whole["warm_up_seqs"] or None,
         state_blocks=whole["state_blocks"] or None,
+        estimated_graphs_gib=numbers["estimated_graphs_gib"],
+        captured_graphs_gib=numbers["captured_graphs_gib"],
         uncounted_share=max(0.0, float(uncounted[2]) - float(uncounted[1])) if uncounted else None,
     )
 

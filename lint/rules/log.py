@@ -7,6 +7,7 @@ import re
 from math import ceil, floor
 
 from flettner.lint.recogniser import recogniser
+from flettner.lint.rules.graph_memory import takes_cache_for_graphs
 from flettner.lint.rules.known_errors import PINNED
 from flettner.vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
 from flettner.vllm_facts.serve_config import Finding, ServeConfig, SharedCard
@@ -71,7 +72,9 @@ def _no_custom_all_reduce(match: re.Match[str], config: ServeConfig) -> Finding 
     )
 
 
-def _no_kv_blocks(match: re.Match[str], config: ServeConfig) -> Finding:
+def _no_kv_blocks(match: re.Match[str], config: ServeConfig) -> Finding | None:
+    if takes_cache_for_graphs(config):
+        return None  # graph_memory.py knows more
     present, wanted, missing = memory_share(config), _share_with_cache(config), ""
     if config.shared_card is not None and _counts_others(config):
         return _counted_others(match, config.shared_card)
