@@ -313,7 +313,7 @@ _ON_CPU = re.compile(r"detected platform cpu|\bcpu_(?:worker|model_runner)\.py")
 _COUNTS = (
     r"(?:Engine \d+: )?Avg prompt throughput: (?P<prompts>\d+(?:\.\d*)?) tokens/s, "
     r"Avg generation throughput: (?P<answers>\d+(?:\.\d*)?) tokens/s, Running: (?P<running>\d+) reqs?, "
-    r"Waiting: (?P<waiting>\d+) reqs?.*?KV cache usage: (?P<usage>\d+(?:\.\d*)?)%"
+    r"Waiting: (?P<waiting>\d+) reqs?.{0,200}?KV cache usage: (?P<usage>\d+(?:\.\d*)?)%"
 )
 _TOO_LONG = (  # the second text is that of vLLM up to 0.8
     r"max seq len \((?P<wanted>[\d,]*\d)\)(?:.*estimated maximum model length is "
