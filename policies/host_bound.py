@@ -18,6 +18,7 @@ from flettner.policies.shared.signals import (
     read_environment,
 )
 from flettner.policies.shared.step_grid import step_up
+from flettner.vllm_facts import drafts
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.references import METRICS, OPTIMIZATION
@@ -26,7 +27,6 @@ from flettner.vllm_facts.values import Setting
 SERVERS, TOKENIZER, ASYNC = "api_server_count", "tokenizer_mode", "async_scheduling"
 ASYNC_SINCE = (0, 14)
 ASYNC_METHODS = ("eagle", "mtp", "draft_model", "ngram_gpu", "dspark", "dflash")
-SPECULATION = ("speculative_config", "spec_method", "spec_model", "spec_tokens")
 ALONE = ("headless", "grpc", "data_parallel_external_lb", "data_parallel_hybrid_lb")
 """Flags that do not go together with more API servers."""
 
@@ -132,7 +132,7 @@ def _supports_async(setting: Setting) -> bool:
         return False
     if setting.get("distributed_executor_backend") not in {None, "mp", "uni"}:
         return False
-    methods = " ".join(str(setting[knob]) for knob in SPECULATION if setting.get(knob) is not None)
+    methods = " ".join(str(setting[knob]) for knob in drafts.FLAGS if setting.get(knob) is not None)
     return not methods or any(method in methods for method in ASYNC_METHODS)
 
 

@@ -64,7 +64,7 @@ class Speculation:
         gains = self._price(reading, context, config, position=_position_acceptance(accepted, now), now=now)
         best = max(range(now + 1), key=lambda count: gains[count])
         if gains[now] >= 1:
-            best = self._find_more(reading, context, gains, now=now)
+            best = self._find_more(reading, context, config, gains, now=now)
         to = _choose(context, best) if best != now else {}
         if not to:
             return ()
@@ -95,11 +95,13 @@ class Speculation:
             for count in range(2 * now + 1)
         }
 
-    def _find_more(self, reading: Reading, context: Context, gains: Mapping[int, float], *, now: int) -> int:
+    def _find_more(
+        self, reading: Reading, context: Context, config: ServeConfig, gains: Mapping[int, float], *, now: int
+    ) -> int:
         """The best number up to twice the present one, where tokens are late; else the present one."""
         late, objective = reading.itl, context.slo.itl
         is_late = late is not None and objective is not None and (late.over_slo or 0) > 1 - objective.share
-        if not is_late or speculation_method(ServeConfig(setting=context.setting)) not in _ANY_NUMBER:
+        if not is_late or speculation_method(config) not in _ANY_NUMBER:
             return now
         best = max(gains, key=lambda count: gains[count])
         return best if gains[best] >= gains[now] * (1 + self.gain_at_least_ratio) else now

@@ -6,8 +6,8 @@ By default vLLM captures graphs for 1, 2 and 4 tokens, for each 8 more up to 256
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from flettner.lint.rules.speculation import SPECULATION
 from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.drafts import find_flags
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -69,7 +69,7 @@ def _has_default_graphs(config: ServeConfig) -> bool:
         "1",
     }
     sized = inside or any(config.setting.get(name) is not None for name in chosen)
-    speculates = any(name.partition(".")[0] in SPECULATION for name in config.setting)
+    speculates = bool(find_flags(config.setting))
     return mode.startswith("FULL") and not (
         slow or sized or speculates or is_pooling(config) or is_omni(config)
     )

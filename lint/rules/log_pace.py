@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flettner.lint.recogniser import LOG
-from flettner.lint.rules.speculation import SPECULATION
+from flettner.vllm_facts.drafts import find_flags
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, effective_batched_tokens, layout
 from flettner.vllm_facts.sizing.gpus import find_bandwidth
@@ -48,7 +48,7 @@ def _check_bandwidth(config: ServeConfig) -> Iterable[Finding]:
     alone = [each.answers for each in _read_counts(config) if (each.running, each.waiting) == (1, 0)]
     if model is None or card is None or not alone or shape.gpus > shape.tp:
         return
-    if any(knob.partition(".")[0] in SPECULATION for knob in config.setting):
+    if find_flags(config.setting):
         return
     size, bandwidth = weights_gib(config, shape), find_bandwidth(card)
     if not size or bandwidth is None or not model.parameters:

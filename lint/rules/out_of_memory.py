@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil, floor
 
 from flettner.lint.recogniser import recogniser
+from flettner.lint.rules.known_errors import PINNED
 from flettner.vllm_facts.references import CONSERVING_MEMORY
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
@@ -38,7 +39,6 @@ from flettner.vllm_facts.start_facts import OUT_OF_MEMORY, StartFacts
 from flettner.vllm_facts.values import Knob, Value
 
 _LOWER = (0.85, 0.8)  # M2: where to go after an OOM of unknown size
-PINNED: Knob = "kv_cache_memory_bytes"
 COUNTS_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 _MARGIN_GIB = 0.25  # freed beyond the allocation that failed: the next ones are smaller
 _SHORT, _FEW, _STEP = 2048, 8, 2048

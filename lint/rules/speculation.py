@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from flettner.lint.recogniser import recogniser
 from flettner.vllm_facts.catalogue.facts import release_of
+from flettner.vllm_facts.drafts import find_flags
 from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
@@ -26,14 +27,13 @@ _PARALLEL = frozenset({"dspark", "dflash"})  # their drafts look at all drafted 
 _BLACKWELL = frozenset({(10, 0), (10, 3)})  # a GB10 (12.1) serves DFlash so: aeon-7/vllm-ultimate-dgx-spark#9
 _FIRST_PARALLEL = (0, 20)  # none of its backends has both: vllm-project/vllm#41559
 _OWN_CACHE_SINCE = (0, 26)  # speculative_config.kv_cache_dtype
-SPECULATION = ("speculative_config", "spec_method", "spec_model", "spec_tokens")
 
 
 def _rejected_drafts(match: re.Match[str], config: ServeConfig) -> Finding | None:
     accepted = float(match["accepted"])
     if accepted >= _REJECTED or int(match["drafted"]) < _ENOUGH:
         return None
-    given = [knob for knob in config.setting if knob.partition(".")[0] in SPECULATION]
+    given = find_flags(config.setting)
     if not given:
         return None  # switched off since: the log is of another start
     method = speculation_method(config)

@@ -7,9 +7,10 @@ import re
 
 from flettner.lint.recogniser import recogniser
 from flettner.lint.rules.known_errors import AT_START, check_known_errors
-from flettner.lint.rules.speculation import SPECULATION, drafts_in_parallel, own_cache
+from flettner.lint.rules.speculation import drafts_in_parallel, own_cache
 from flettner.lint.rules.unknown_flags import is_unknown
 from flettner.vllm_facts.deprecated_flags import RENAMED
+from flettner.vllm_facts.drafts import find_flags
 from flettner.vllm_facts.references import DOCS, OPTIMIZATION
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.sizing.divisibility import why_indivisible
@@ -126,7 +127,7 @@ def _no_backend(match: re.Match[str], config: ServeConfig) -> Finding:
             "H1",
             "it did not start: no attention backend on this GPU computes the drafts, which look at all "
             "drafted tokens at once (non-causal attention)",
-            dict.fromkeys(knob for knob in config.setting if knob.partition(".")[0] in SPECULATION),
+            dict.fromkeys(find_flags(config.setting)),
             "it starts without drafts; MTP, EAGLE and n-grams need causal attention only",
         )
     if lacks.get(nearest) == of_cache and cache is not None and cache[1] != "auto":
