@@ -15,7 +15,7 @@ import errno
 import os
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Protocol
@@ -104,7 +104,7 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def parser(command: str = "") -> argparse.ArgumentParser:
-    """Return the parser of one command that COMMANDS names, or of all whose packages are installed.
+    """Return the parser of a command of COMMANDS, of --version alone, or of all commands that are installed.
 
     Raises ModuleNotFoundError if the packages of `command` are not.
     """
@@ -114,7 +114,8 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     top.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     subparsers: Subparsers = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     left_out = []
-    for name in [command] if command in COMMANDS else COMMANDS:
+    names: Iterable[str] = () if command == "--version" else (command,) if command in COMMANDS else COMMANDS
+    for name in names:
         try:
             module = import_module(f"flettner.tools.cli.{COMMANDS[name]}")
         except ModuleNotFoundError as error:

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 CALLS = (
+    ("--version",),
     ("status",),
     ("suggestions", "--status", "open"),
     ("approve", "chat-s1"),
