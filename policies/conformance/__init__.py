@@ -87,61 +87,70 @@ def it_tolerates_a_reading_in_which_nothing_is_known(plugin: type) -> None:
     _propose(plugin(), nothing, Context(setting={}, slo=Slo()))
 
 
-def it_is_pure(plugin: type) -> None:
+def it_is_pure(*plugins: type) -> None:
     """The same reading and context give the same proposals and stay unchanged."""
 
     @ANYTHING
     @given(CASES)
     def any_case(case: tuple[Reading, Context]) -> None:
         reading, context = case
-        policy, before = plugin(), copy.deepcopy((reading, context))
-        proposals = _propose(policy, reading, context)
-        _require(proposals == _propose(policy, reading, context), "two calls give the same proposals")
-        _require(proposals == _propose(plugin(), *before), "another instance gives the same proposals")
-        _require((reading, context) == before, "reading and context stay unchanged")
+        before = copy.deepcopy((reading, context))
+        for plugin in plugins:
+            policy, who = plugin(), plugin.__name__
+            proposals = _propose(policy, reading, context)
+            again, other = _propose(policy, reading, context), _propose(plugin(), *before)
+            _require(proposals == again, f"{who}: two calls give the same proposals")
+            _require(proposals == other, f"{who}: another instance gives the same proposals")
+            _require((reading, context) == before, f"{who}: reading and context stay unchanged")
 
     any_case()
 
 
-def its_proposals_are_complete(plugin: type) -> None:
+def its_proposals_are_complete(*plugins: type) -> None:
     """Proposals are serialisable and give numbers, expected effect, risks and source."""
 
     @ANYTHING
     @given(CASES)
     def any_case(case: tuple[Reading, Context]) -> None:
         reading, context = case
-        proposals = _propose(plugin(), reading, context)
-        _require(
-            PROPOSALS.validate_json(PROPOSALS.dump_json(proposals)) == proposals, "its proposals survive JSON"
-        )
-        for proposal in proposals:
-            _require(digest(asdict(proposal)).startswith("sha256:"), "a proposal can be digested")
-            _require_complete(proposal)
+        for plugin in plugins:
+            proposals = _propose(plugin(), reading, context)
+            again = PROPOSALS.validate_json(PROPOSALS.dump_json(proposals))
+            _require(again == proposals, f"{plugin.__name__}: its proposals survive JSON")
+            for proposal in proposals:
+                _require(digest(asdict(proposal)).startswith("sha256:"), "a proposal can be digested")
+                _require_complete(proposal)
 
     any_case()
 
 
-def it_does_no_harm(plugin: type) -> None:
+def it_does_no_harm(*plugins: type) -> None:
     """The proposals violate no limit of `policies/conformance/safety_checks.py`."""
 
     @ANYTHING
     @given(CASES)
     def any_case(case: tuple[Reading, Context]) -> None:
         reading, context = case
-        faults = harms(reading, context, _propose(plugin(), reading, context))
-        _require(not faults, f"it does no harm, but: {'; '.join(faults)}")
+        for plugin in plugins:
+            faults = harms(reading, context, _propose(plugin(), reading, context))
+            _require(not faults, f"{plugin.__name__} does no harm, but: {'; '.join(faults)}")
 
     any_case()
 
+
+CHECKS_OF_ANY_CASE: tuple[Callable[..., None], ...] = (
+    it_is_pure,
+    its_proposals_are_complete,
+    it_does_no_harm,
+)
+"""These take several policies, which then share the drawn cases: to draw a case is what takes time."""
 
 CHECKS: tuple[ConformanceCheck, ...] = (
     it_says_what_it_is_for,
     it_is_a_frozen_dataclass_of_plain_options,
     it_refuses_options_that_make_no_sense,
     it_tolerates_a_reading_in_which_nothing_is_known,
-    it_is_pure,
-    its_proposals_are_complete,
-    it_does_no_harm,
+    *CHECKS_OF_ANY_CASE,
 )
 
 

@@ -130,7 +130,7 @@ async def _in_flight(count: int) -> int:
         ("errors=0.4", {"failed"}),
         pytest.param("abort=0.4", {"aborted"}, marks=pytest.mark.slow),
         pytest.param("truncate=0.4", {"truncated"}, marks=pytest.mark.slow),
-        ("slow=5", set()),
+        pytest.param("slow=5", set(), marks=pytest.mark.slow),
     ],
 )
 async def test_the_judge_rolls_back_a_green_with_bad_answers(

@@ -33,7 +33,7 @@ def canary_after(times: int, now: Document) -> bool:
             (("launching", 0), ("warming", 0)),
             (("canary", 2), ("promoting", 2)),
         ],
-        2,
+        3,
     ),
 )
 async def test_promotes_although_the_daemon_is_killed_twice(

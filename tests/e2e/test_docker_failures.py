@@ -114,13 +114,13 @@ FAULTS = {
 
 
 ALSO_ENDED_FROM_OUTSIDE = ("docker stop", "docker rm -f", "killed from outside")  # as "docker kill" is
+ALSO_UNREACHABLE = ("no network", "unhealthy")  # as "docker pause" is
+SLOW = (*ALSO_ENDED_FROM_OUTSIDE, *ALSO_UNREACHABLE)
 
 
-def _marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
-    return (pytest.mark.slow,) if name in ALSO_ENDED_FROM_OUTSIDE else ()
-
-
-@pytest.mark.parametrize("name", [pytest.param(it, marks=_marks(it)) for it in FAULTS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in FAULTS]
+)
 async def test_rolls_back_a_green_with_a_container_fault(
     bench: Bench, docker_site: StartDocker, name: str
 ) -> None:

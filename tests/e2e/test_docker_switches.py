@@ -81,6 +81,7 @@ async def test_replaces_three_servers_one_by_one_without_spare_capacity(
     assert {container["HostConfig"]["CpusetCpus"] for container in (await rig.containers()).values()} == {"0"}
 
 
+@pytest.mark.slow
 async def test_a_rollback_restores_the_same_three_containers(bench: Bench, docker_site: StartDocker) -> None:
     blue = await three_pinned(bench, "--sim-fault", "max_num_seqs=16:errors=0.5")
     rig = await docker_site(DockerSiteConfig(steps=((50, 20, 0.5),)), *blue)

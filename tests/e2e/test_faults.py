@@ -17,8 +17,11 @@ LACKS = {"prometheus": 1, "full": 1, "pause": 1}
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("kills", "others"),
-    [(5 if FULL else 3, KILLS), (0, DEATHS), (0, LACKS)],
-    ids=["kills of the daemon", "exits of other processes", "temporary outages"],
+    [
+        pytest.param(5 if FULL else 3, KILLS, id="kills of the daemon"),
+        pytest.param(0, DEATHS, id="exits of other processes"),
+        pytest.param(0, LACKS, id="temporary outages", marks=pytest.mark.slow),
+    ],
 )
 async def test_no_fault_loses_a_request_or_leaves_a_process(
     tmp_path: Path, kills: int, others: dict[str, int]

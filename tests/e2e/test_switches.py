@@ -7,7 +7,7 @@ from tests.support.config_builder import SiteConfig
 from tests.support.rig import lost
 from tests.support.sampling import FULL
 
-TURNS = 10 if FULL else 4
+TURNS = 10 if FULL else 2
 
 
 @pytest.mark.timeout(600)

@@ -57,6 +57,7 @@ def test_the_model_finds_the_larger_batch_and_the_report_says_it(
     assert [row for row in json.loads((tmp_path / "out" / "serve_params.json").read_text()) if row]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_does_not_repeat_its_trials(
     tune: Tune, command: tuple[str, ...], load: tuple[str, ...], tmp_path: Path
 ) -> None:

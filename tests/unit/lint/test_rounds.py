@@ -1,8 +1,7 @@
 """Linting a proposal again settles in two rounds, never oscillates and uses every GPU."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
 from itertools import product
 
 import pytest
@@ -79,16 +78,22 @@ def of(name: str) -> Iterator[ServeConfig]:
             yield replace(config, profile=PROFILES[turn % len(PROFILES)])
 
 
-@cache
-def rounds(name: str) -> tuple[tuple[ServeConfig, Fixes, ServeConfig, Fixes, Fixes], ...]:
-    """Return per case: the fixes, the changed case, its fixes, and the fixes after that."""
+Rounds = tuple[ServeConfig, Fixes, ServeConfig, Fixes, Fixes]
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def rounds(request: pytest.FixtureRequest) -> Sequence[Rounds]:
+    """Per case of a model: the fixes, the changed case, its fixes, and the fixes after that.
+
+    All tests of a model follow one another, so that these are computed once.
+    """
     made = []
-    for config in of(name):
+    for config in of(request.param):
         first = advised(config)
         after = first.after(config)
         second = advised(after)
         made.append((config, first, after, second, advised(second.after(after))))
-    return tuple(made)
+    return made
 
 
 def advised(config: ServeConfig) -> Fixes:
@@ -102,24 +107,21 @@ def graver(fixes: Fixes) -> list[Finding]:
     ]
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_proposals_settle_in_two_rounds_and_are_never_reverted(name: str) -> None:
-    for config, first, _, second, third in rounds(name):
+def test_proposals_settle_in_two_rounds_and_are_never_reverted(rounds: Sequence[Rounds]) -> None:
+    for config, first, _, second, third in rounds:
         assert not first.to.keys() & second.to.keys(), (config, first.to, second.to)
         assert not graver(third), (config, first.to, second.to)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_proposals_settle_in_one_round_with_known_facts(name: str) -> None:
+def test_proposals_settle_in_one_round_with_known_facts(rounds: Sequence[Rounds]) -> None:
     """A hybrid needs a second round: the fit can depend on the small values of the first."""
-    for config, first, _, second, _ in rounds(name):
+    for config, first, _, second, _ in rounds:
         if config.gpus is not None and not config.profile and config.model and not config.model.hybrid:
             assert not graver(second), (config, first.to, second.to)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_proposals_use_exactly_the_available_gpus(name: str) -> None:
-    for config, first, after, _, _ in rounds(name):
+def test_proposals_use_exactly_the_available_gpus(rounds: Sequence[Rounds]) -> None:
+    for config, first, after, _, _ in rounds:
         then = layout(after)
         if config.gpus is None or layout(config) == then:
             continue
@@ -128,18 +130,18 @@ def test_proposals_use_exactly_the_available_gpus(name: str) -> None:
         assert reported == (then.gpus < config.gpus), (config, then)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_change_that_makes_the_server_start_ranks_before_findings_without_one(name: str) -> None:
-    for config, first, *_ in rounds(name):
+def test_change_that_makes_the_server_start_ranks_before_findings_without_one(
+    rounds: Sequence[Rounds],
+) -> None:
+    for config, first, *_ in rounds:
         changes = [
             bool(finding.to or finding.env) for finding in first.findings if finding.severity == "error"
         ]
         assert changes == sorted(changes, reverse=True), (config, first.findings)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_finding_is_outranked_only_by_a_rule_that_is_shown(name: str) -> None:
-    for config, *advices in rounds(name):
+def test_finding_is_outranked_only_by_a_rule_that_is_shown(rounds: Sequence[Rounds]) -> None:
+    for config, *advices in rounds:
         for fixes in (finding for finding in advices if isinstance(finding, Fixes)):
             shown = {finding.rule for finding in fixes.findings}
             assert {lost.by for lost in fixes.outranked} <= shown, config

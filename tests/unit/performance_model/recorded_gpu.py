@@ -38,7 +38,7 @@ QWEN3_8B = {
 """Of the recorded model; the vocabulary is smaller than that of Qwen/Qwen3-8B."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RecordedSetting:
     """One setting of a sweep."""
 
@@ -83,7 +83,7 @@ class RecordedSetting:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RecordedSweep:
     gpu: str
     head: tuple[str, ...]  # lines of the log from before the first step

@@ -9,6 +9,7 @@ from flettner.agent.domain.prediction_check import LawDrop
 from flettner.performance_model.acceptance import ITL_ERROR, TTFT_ERROR
 from flettner.performance_model.trace import TraceRequest
 from flettner.vllm_facts.values import Setting
+from tests.support.sampling import sampled
 from tests.unit.prediction.virtual_target import LOG, SETTING, VirtualTarget, teach
 
 pytestmark = pytest.mark.anyio
@@ -102,7 +103,7 @@ async def test_a_law_is_dropped_when_the_server_becomes_slower(
     assert hint in target.model.why_no_law
 
 
-@pytest.mark.parametrize("setting", [SETTING, LOG], ids=["histograms", "iteration log"])
+@pytest.mark.parametrize("setting", sampled([LOG, SETTING], 2))
 async def test_a_dropped_law_comes_back_only_by_evidence_from_after_the_drop(setting: Setting) -> None:
     target = await teach(setting)
 

@@ -31,6 +31,7 @@ from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Setting
 from tests.support.fast_time import NOON
 from tests.support.learned import LAW
+from tests.support.sampling import sampled
 from tests.unit.prediction.virtual_target import LOG, SETTING, VirtualTarget, teach
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +63,7 @@ SAVED = SavedModel(
 )
 
 
-@pytest.mark.parametrize("setting", [SETTING, LOG], ids=["histograms", "iteration log"])
+@pytest.mark.parametrize("setting", sampled([SETTING, LOG], 2))
 async def test_after_a_restart_law_and_load_are_there_at_once_and_stay(
     tmp_path: Path, setting: Setting
 ) -> None:

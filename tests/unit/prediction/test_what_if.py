@@ -6,10 +6,10 @@ import pytest
 
 from flettner.agent.domain.cost import GpuRates
 from flettner.agent.domain.model import Objective, Slo
+from flettner.agent.prediction import what_if
 from flettner.agent.prediction.served_load import LEAST_REQUESTS, MOST_REQUESTS, find_load, latest_part
 from flettner.agent.prediction.what_if import (
     CURVE,
-    MOST_EVENTS,
     WhatIf,
     WhatIfRequest,
     modelled_flags,
@@ -129,7 +129,7 @@ def test_the_modelled_flags_are_those_that_can_be_predicted() -> None:
     assert flags["max_num_seqs"] == 8
     assert flags["gpu_memory_utilization"] == 0.9
     assert "max_model_len" not in flags
-    few = replace(LEARNED, trace=LEARNED.trace[:150])
+    few = replace(LEARNED, trace=requests_at(0.5, seconds=140.0))
     for knob, value in flags.items():
         predict_what_if(WhatIfRequest(learned=few, slo=SLO, changes={knob: value}))
 
@@ -141,21 +141,24 @@ def test_a_high_rate_is_predicted_by_the_latest_requests() -> None:
     assert load.rate_rps == pytest.approx(40.0, rel=0.1)
 
 
-def test_a_setting_that_takes_long_to_compute_is_predicted_from_the_latest_requests() -> None:
+def test_a_setting_that_takes_long_to_compute_is_predicted_from_the_latest_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A prompt of 3,000 tokens takes 24 steps of 128 tokens."""
-    long = replace(LEARNED, trace=requests_at(8.0, seconds=200.0, prompt=3000, output=100))
+    monkeypatch.setattr(what_if, "MOST_EVENTS", 4_000)
+    long = replace(LEARNED, trace=requests_at(4.0, seconds=130.0, prompt=3000, output=100))
     changes: Setting = {"max_num_seqs": 64, "max_num_batched_tokens": 128}
 
     answer = predict_what_if(WhatIfRequest(learned=long, slo=SLO, changes=changes))
 
     assert LEAST_REQUESTS <= answer.requests < 0.8 * len(long.trace)
     assert f"only the latest {answer.requests:,} of {len(long.trace):,} requests" in answer.extrapolation
-    assert answer.rate_rps == pytest.approx(8.0, rel=0.2)
+    assert answer.rate_rps == pytest.approx(4.0, rel=0.2)
     load = find_load(long, SLO)
     shown = ReplayedScheduler(
         latest_part(load.trace, answer.requests), load.law.law, load.limits_with(changes)
     )
-    assert shown.ended_within(2 * MOST_EVENTS) == answer.requests
+    assert shown.ended_within(2 * what_if.MOST_EVENTS) == answer.requests
 
 
 def test_a_run_that_is_not_finished_says_how_many_requests_ended() -> None:
