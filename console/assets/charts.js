@@ -88,7 +88,7 @@ export class Chart {
       cursor: { sync: { key: this.sync }, y: false, points: { size: 6 }, drag: { x: false, y: false } },
       scales: { x: { time: true }, y: { range: this.range, ...(this.log ? { distr: 3 } : {}) } },
       axes: [
-        { ...axis, size: 24, gap: 4, incrs: SPLITS, values: (_, splits, __, ___, step) => splits.map((at) => clock(at, step)) },
+        { ...axis, size: 28, gap: 8, incrs: SPLITS, values: (_, splits, __, ___, step) => splits.map((at) => clock(at, step)) },
         { ...axis, size: 54, gap: 4, space: 30, ...(this.log ? { splits: (_, __, low, high) => logTicks(low, high), filter: (_, splits) => splits } : {}), values: (_, splits) => splits.map((value) => (value === null ? "" : this.unit(value))) },
       ],
       series: [

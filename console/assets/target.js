@@ -47,7 +47,9 @@ export function targetPage(context, root, name) {
   }
 
   function plot() {
-    if (!series || !target) return;
+    if (!target) return;
+    fill(figures, numbers());
+    if (!series) return;
     none.hidden = CHARTS.some((spec) => spec.lines.some(([column]) => drawn(series, column)));
     for (const [spec, chart] of charts) {
       const shown = spec.lines.some(([column]) => drawn(series, column));
@@ -80,7 +82,6 @@ export function targetPage(context, root, name) {
     fill(actions, action("propose", "Propose…", ask, { reason: bar }), target.paused
       ? action("resume", "Resume", () => turn("resume"), { reason: bar, by: bar && "why-propose" })
       : action("pause", "Pause", () => turn("pause"), { reason: bar, by: bar && "why-propose" }));
-    fill(figures, numbers());
     fill(more, servers(), findings(), budget(), sources(), outcomes());
     plot();
   }

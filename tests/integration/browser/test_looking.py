@@ -27,6 +27,27 @@ PAGES = {
     "audit": "/audit",
     "model": "/model/chat",
 }
+FAULTS = """() => {
+  const seen = (node) => node.checkVisibility({visibilityProperty: true, opacityProperty: true});
+  const box = (node) => node.getBoundingClientRect();
+  const name = (node) => `${node.tagName} ${node.className} "${node.textContent.trim().slice(0, 40)}"`;
+  const faults = [];
+  const alone = (node) => seen(node) && !node.closest('.picker, .visually-hidden');
+  for (const node of [...document.querySelectorAll('header *, main *')].filter(alone)) {
+    const style = getComputedStyle(node);
+    const said = style.textOverflow === 'ellipsis';  // that there is more
+    const cuts = ['hidden', 'clip'].includes(style.overflowX) && !said && node.clientWidth > 1;
+    if (cuts && node.scrollWidth > node.clientWidth + 1) faults.push(`cut off: ${name(node)}`);
+  }
+  const pressed = [...document.querySelectorAll('button, a.button, input, select')].filter(alone);
+  pressed.forEach((node, at) => pressed.slice(at + 1).forEach((other) => {
+    const [a, b] = [box(node), box(other)];
+    const apart = Math.max(b.left - a.right, a.left - b.right, b.top - a.bottom, a.top - b.bottom);
+    if (apart < 4) faults.push(`too near: ${name(node)} and ${name(other)}`);
+  }));
+  return faults;
+}"""
+"""What a person would see and axe does not."""
 Theme = Literal["light", "dark"]
 Tour = Callable[[str, Theme, int], Page]
 HEAVIEST = 500_000  # bytes, of everything that is transferred
@@ -82,6 +103,32 @@ def test_a_page_fits_a_phone(tour: Tour, name: str) -> None:
     page = tour(PAGES[name], "light", 360)
 
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_cut_off_and_no_button_touches_another(tour: Tour, name: str, width: int) -> None:
+    assert tour(PAGES[name], "light", width).evaluate(FAULTS) == []
+
+
+def test_cut_text_and_touching_buttons_are_found(opened: Opened) -> None:
+    page = opened("/targets/chat")
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    page.evaluate("document.querySelector('.actions').style.gap = 0")
+    page.evaluate("Object.assign(document.querySelector('h1').style, {width: '20px', overflow: 'hidden'})")
+
+    faults = "\n".join(page.evaluate(FAULTS))
+
+    assert "cut off: H1" in faults
+    assert 'too near: BUTTON  "Propose…"' in faults
+
+
+def test_the_share_within_the_slo_is_that_of_its_chart(opened: Opened) -> None:
+    page = opened("/targets/chat")
+    figure = page.locator(".figures > *", has_text="In SLO")
+
+    expect(figure).to_contain_text("32.4 %")
+    expect(page.locator("figure", has_text="SLO attainment")).to_contain_text("32.38 %")
 
 
 def test_the_replicas_of_a_server_are_shown_where_there_are_several(tour: Tour) -> None:
