@@ -83,7 +83,7 @@ def verify(
                 on_record(record)
                 line, size = line + 1, size + length
                 where = f"{name}, line {line}"
-            _require_entries(size, last=last)
+            _require_entries(size, alone=last and verifier.head is None)
             file.seek(size)
             rest = file.read(LONGEST_LINE)
     except BrokenLineError as error:
@@ -96,9 +96,9 @@ def verify(
     )
 
 
-def _require_entries(size: int, *, last: bool) -> None:
-    """Raise BrokenLineError for a closed file without entries, as a start does."""
-    if not (size or last):
+def _require_entries(size: int, *, alone: bool) -> None:
+    """Raise BrokenLineError for a file without entries, as a start does; the only file may have none."""
+    if not (size or alone):
         raise BrokenLineError("the file is empty")
 
 

@@ -501,6 +501,7 @@ def test_a_missing_open_file_is_not_created_again(path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(JournalError, match="the file is empty"):
         opened(path)
+    assert verify(path).problem == "the file is empty"
 
 
 # tampering in any file
