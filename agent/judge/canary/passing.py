@@ -78,12 +78,21 @@ class Situation:
             return False
         if self.hold.draining or not self.missed:
             return self.hold.draining
-        of, bad = attainment.count_missed(self.green)
-        long = self.evidence.valid_s >= LOOK_LEAST_S and of >= LOOK_LEAST / 2
-        total, missed = attainment.count_missed(self.baseline)
-        gained = missed / total - bad / of if long else 0.0
-        less = gained >= attainment.least_gain(self.baseline) / 2 > 0
+        less = self._gained >= attainment.least_gain(self.baseline) / 2 > 0
         return less or gp.most_better(self.evidence.goodput) >= gp.SURE_RELIEVED
+
+    @property
+    def _gained(self) -> float:
+        """How much less often than the baseline it misses the SLO, whatever one client does; 0: too early."""
+        without = (every.counted for every in self.evidence.goodput.without.values())
+        sides = [
+            attainment.count_missed(self.green),
+            *((counts.green, counts.green_bad) for counts in without),
+        ]
+        if self.evidence.valid_s < LOOK_LEAST_S or min(of for of, _ in sides) < LOOK_LEAST / 2:
+            return 0.0
+        total, missed = attainment.count_missed(self.baseline)
+        return missed / total - max(bad / of for of, bad in sides)
 
 
 def decide(now: Situation) -> tuple[CanaryEvidence, Verdict]:

@@ -95,6 +95,18 @@ def test_good_requests_that_one_client_pins_to_blue_do_not_make_green_look_worse
     assert verdict.kind != "fail"
 
 
+@pytest.mark.parametrize(("late", "passes"), [(1, False), (0, True)])
+def test_good_requests_that_one_client_pins_to_green_are_no_gain_over_a_late_baseline(
+    late: int, *, passes: bool
+) -> None:
+    """A fifth of the baseline is late. With the client only a tenth of green's requests are."""
+    canary = Canary(PARITY, baseline=served(600, slow=120), gain_needed="if_missed")
+
+    verdict = run(canary, served(5, slow=late), served(5, slow=late), {GREEN: {3: served(5)}})
+
+    assert (verdict.kind == "pass") is passes, verdict.why
+
+
 def test_bad_requests_of_many_clients_roll_green_back() -> None:
     spread = {group: served(2, errors=int(group % 2)) for group in range(8)}
 
