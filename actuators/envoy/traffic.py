@@ -10,7 +10,6 @@ from flettner.actuators.envoy.admin import Admin
 from flettner.actuators.envoy.apply import ConfigExchange
 from flettner.actuators.envoy.fence import THIS_PROCESS, Writer
 from flettner.actuators.envoy.files import KINDS, XdsFiles
-from flettner.actuators.envoy.former import FormerEnvoy
 from flettner.actuators.envoy.options import EnvoyOptions
 from flettner.actuators.envoy.process import EnvoyProcess, find_binary
 from flettner.actuators.envoy.reported_config import ReportedConfig
@@ -50,7 +49,6 @@ class EnvoyTraffic:
         self.files = XdsFiles(self.home, site.target)
         self._writer = Writer(epoch=site.epoch, process=THIS_PROCESS)
         self._process = EnvoyProcess(self.home)
-        self._former = FormerEnvoy(site.state_dir.absolute() / "envoy")
         self._reported = ReportedConfig(Admin(self.home / "admin.sock"), site.target)
         self._turn = asyncio.Lock()
         self._claimed = False  # this target has acted under its epoch
@@ -65,7 +63,7 @@ class EnvoyTraffic:
         return self._options.hold
 
     async def problems(self) -> Sequence[str]:
-        listens = self._former.serves() or await self._listens()
+        listens = await self._listens()
         problems = [
             obstacles.no_binary(self._options.binary),
             obstacles.long_path(records_socket(self.home)),
@@ -77,7 +75,7 @@ class EnvoyTraffic:
     async def observe(self) -> TrafficSeen | None:
         """Without weights if a route exists, but neither its file is readable nor Envoy answers."""
         if not self.files.exist():
-            return await self._former.observe()
+            return None
         carried = await self._carried()
         clusters = await self._clusters()
         return TrafficSeen(
@@ -125,7 +123,6 @@ class EnvoyTraffic:
         check(route)
         async with self._turn:
             await self._route(route)
-            await self._former.retire()
 
     def _exchange(self, route: Route) -> ConfigExchange:
         return ConfigExchange(
@@ -200,7 +197,6 @@ class EnvoyTraffic:
         self._writer.refuse_after(newest)
         if newest != self._writer:
             await self.files.claim(self._writer)
-        await self._former.claim(self._writer)
         self._claimed = True
 
     async def _place(self, exchange: ConfigExchange, route: Route, wanted: dict[str, Json]) -> None:
@@ -253,11 +249,9 @@ class EnvoyTraffic:
                 return
             if carried is None or not carried.is_of(route):
                 await self._route(route)
-                await self._former.retire()
                 return
             if not await self._serves():
                 await self._serve(route)
-            await self._former.retire()
             if carried.is_due():
                 renewing = self._exchange(route)
                 renewing.within_s = min(self._options.confirm_s, route.lease_s * RENEWED_WITHIN)
@@ -302,9 +296,7 @@ class EnvoyTraffic:
     async def in_flight(self, server: str) -> int | None:
         """0 for a server that Envoy does not know."""
         name = cluster_name(self._site.target, server)
-        count = await self._reported.admin.open_requests(name)
-        former = await self._former.open_requests(server)
-        return None if count is None or former is None else count + former
+        return await self._reported.admin.open_requests(name)
 
     async def way_back(self) -> list[str]:
         """Steps for the operator, as sentences, once no client uses the proxy."""
