@@ -7,9 +7,7 @@ with Envoy 1.40: a waiting request reads at most one buffer of its body, one who
 and a new write of the closed route drops none. All of them run out together, `wait_s` after the first one.
 """
 
-import json
 import math
-from pathlib import Path
 
 from flettner.actuators.envoy.split import Json
 from flettner.agent.domain.effects import Route
@@ -42,15 +40,6 @@ def nowhere() -> Json:
         "load_assignment": {"cluster_name": NOWHERE},
         "typed_extension_protocol_options": {_HTTP_OPTIONS: http2},
     }
-
-
-def can_hold(bootstrap: Path) -> bool:
-    """Whether the Envoy that was started with this file knows `NOWHERE`: an older release wrote none."""
-    try:
-        clusters = json.loads(bootstrap.read_bytes())["static_resources"]["clusters"]
-        return any(cluster["name"] == NOWHERE for cluster in clusters)
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
 
 
 def filters() -> list[Json]:

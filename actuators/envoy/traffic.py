@@ -137,10 +137,8 @@ class EnvoyTraffic:
     def _split(self, route: Route) -> Json:
         metadata = metadata_of(route, epoch=self._site.epoch)
         target = self._site.target
-        held = self._options.hold if hold.can_hold(self._process.bootstrap) else None
-        return routes(
-            route, target=target, metadata=metadata, session_header=self._options.session_header, held=held
-        )
+        header, held = self._options.session_header, self._options.hold
+        return routes(route, target=target, metadata=metadata, session_header=header, held=held)
 
     def _listener(self) -> Json:
         return resources.listener(

@@ -286,18 +286,6 @@ async def test_the_addresses_of_a_split_are_those_of_its_servers(
     assert seen.addresses == {blue.name: blue.server.address}
 
 
-async def test_an_envoy_of_an_older_release_refuses_at_once(
-    patient: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
-) -> None:
-    await patient.route(opened(blue, 1))
-    bootstrap = patient.home / "bootstrap.json"
-    bootstrap.write_text(bootstrap.read_text().replace('"nowhere"', '"records2"'))
-
-    await patient.route(closed(blue))
-
-    assert (await ask(client, patient.listen)).status == 503
-
-
 async def test_an_envoy_that_was_killed_holds_again(
     patient: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
