@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.sensors.proxy_requests.plugin import ProxyRequests
+from tests.integration.envoy.steps import alone, kill_envoy, until_open
 from tests.integration.envoy.test_proxy_requests import SensorOutput, listening
 from tests.support.sse_backend import Backend, ask, count_answers, until
 
@@ -21,10 +20,6 @@ def closed(blue: Backend, number: int = 2, closed_s: float = 41.2) -> Route:
     return Route(
         number=number, servers=(blue.server,), weights={blue.name: 0}, fallback="", closed_s=closed_s
     )
-
-
-def opened(blue: Backend, number: int) -> Route:
-    return Route(number=number, servers=(blue.server,), weights={blue.name: 100}, fallback=blue.name)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/models", "/health"])
@@ -70,19 +65,15 @@ async def test_open_streams_continue_and_new_ones_are_served_after_reopening(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     blue.chunks, blue.gap_s = 20, 0.05
-    await traffic.route(opened(blue, 1))
+    await traffic.route(alone(blue, 1))
     running = [asyncio.create_task(ask(client, traffic.listen)) for _ in range(5)]
-
-    async def all_arrived() -> bool:
-        return await traffic.in_flight(blue.name) == 5
-
-    await until(all_arrived)
+    await until_open(traffic, blue.name, 5)
 
     await traffic.route(closed(blue))
     refused = await count_answers(client, traffic.listen, 10)
     still_open = await traffic.in_flight(blue.name)
     answers = await asyncio.gather(*running)
-    await traffic.route(opened(blue, 3))
+    await traffic.route(alone(blue, 3))
 
     assert refused == {"503": 10}
     assert still_open == 5
@@ -95,7 +86,7 @@ async def test_a_closed_split_needs_no_server(
 ) -> None:
     blue.chunks, blue.gap_s = 20, 0.05
     without_servers = Route(number=2, servers=(), weights={}, fallback="", closed_s=30.0)
-    await traffic.route(opened(blue, 1))
+    await traffic.route(alone(blue, 1))
     running = asyncio.create_task(ask(client, traffic.listen))
 
     async def arrived() -> bool:
@@ -107,7 +98,7 @@ async def test_a_closed_split_needs_no_server(
     await traffic.keep_alive(without_servers)
     refused = await count_answers(client, traffic.listen, 10)
     answer = await running
-    await traffic.route(opened(blue, 3))
+    await traffic.route(alone(blue, 3))
 
     assert refused == {"503": 10}
     assert answer.good
@@ -123,7 +114,7 @@ async def test_the_proxy_may_start_closed_without_servers(
         await traffic.keep_alive(without_servers)
         assert await count_answers(client, traffic.listen, 10) == {"503": 10}
         await traffic.stop()
-    await traffic.route(opened(blue, 3))
+    await traffic.route(alone(blue, 3))
 
     assert await count_answers(client, traffic.listen, 10) == {blue.name: 10}
 
@@ -136,7 +127,7 @@ async def test_a_removed_server_may_be_replaced_before_reopening(
 
     await traffic.route(replace(closed(blue, 3), servers=(moved,)))
     refused = await count_answers(client, traffic.listen, 5)
-    await traffic.route(replace(opened(blue, 4), servers=(moved,)))
+    await traffic.route(replace(alone(blue, 4), servers=(moved,)))
 
     assert refused == {"503": 5}
     assert await count_answers(client, traffic.listen, 5) == {green.name: 5}
@@ -146,13 +137,7 @@ async def test_a_killed_envoy_restarts_closed(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     await traffic.route(closed(blue))
-    os.kill(int((traffic.home / "envoy.pid").read_text()), signal.SIGKILL)
-
-    async def gone() -> bool:
-        seen = await traffic.observe()
-        return seen is not None and not seen.listening
-
-    await until(gone)
+    await kill_envoy(traffic)
 
     await traffic.keep_alive(closed(blue))
     seen = await traffic.observe()
@@ -191,7 +176,7 @@ async def test_a_rejected_request_counts_as_no_server_failure(
     async with listening(ProxyRequests(every_s=0.1), received):
         await traffic.route(closed(blue))
         await count_answers(client, traffic.listen, 10, stream=True)
-        await traffic.route(opened(blue, 3))
+        await traffic.route(alone(blue, 3))
         await ask(client, traffic.listen)
         await received.until_counted(1)
         await asyncio.sleep(0.6)  # longer than Envoy buffers a record

@@ -12,7 +12,7 @@ from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.ports import Site
 from flettner.vllm_facts.closed_routes import CLOSED_ROUTES
-from tests.integration.envoy.test_closed import opened
+from tests.integration.envoy.steps import alone
 from tests.support.sse_backend import Backend
 
 
@@ -31,7 +31,7 @@ def status_of(traffic: EnvoyTraffic, path: str, method: str) -> int:
 
 @pytest.mark.smoke
 async def test_every_one_is_denied_in_every_spelling(traffic: EnvoyTraffic, blue: Backend) -> None:
-    await traffic.route(opened(blue, 1))
+    await traffic.route(alone(blue, 1))
     spellings = [f"/{name}" for name in CLOSED_ROUTES]
     spellings += [
         "/sleep?level=2",
@@ -71,7 +71,7 @@ async def test_every_one_is_denied_in_every_spelling(traffic: EnvoyTraffic, blue
     ],
 )
 async def test_other_paths_pass(traffic: EnvoyTraffic, blue: Backend, path: str) -> None:
-    await traffic.route(opened(blue, 1))
+    await traffic.route(alone(blue, 1))
 
     assert await asyncio.to_thread(status_of, traffic, path, "POST") == 200
 
@@ -79,12 +79,12 @@ async def test_other_paths_pass(traffic: EnvoyTraffic, blue: Backend, path: str)
 async def test_a_site_can_open_a_route(
     unbound: EnvoyPlugin, tmp_path: Path, blue: Backend, traffic: EnvoyTraffic
 ) -> None:
-    await traffic.route(opened(blue, 1))
+    await traffic.route(alone(blue, 1))
     closed = await asyncio.to_thread(status_of, traffic, "/v1/load_lora_adapter", "POST")
     opening = dataclasses.replace(unbound, open_routes=("v1/load_lora_adapter",))
     site = opening.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=4))
 
-    await site.route(opened(blue, 2))
+    await site.route(alone(blue, 2))
 
     paths = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/sleep")
     statuses = [await asyncio.to_thread(status_of, traffic, path, "POST") for path in paths]
@@ -95,7 +95,7 @@ async def test_a_site_can_open_a_route(
     "header", ["x-original-url", "x-rewrite-url", "x-envoy-original-path", "x-http-method-override", ":path"]
 )
 async def test_no_header_names_another_path(traffic: EnvoyTraffic, blue: Backend, header: str) -> None:
-    await traffic.route(opened(blue, 1))
+    await traffic.route(alone(blue, 1))
     host, _, port = traffic.listen.rpartition(":")
 
     def send(path: str, value: str) -> bytes:

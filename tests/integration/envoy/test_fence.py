@@ -12,19 +12,15 @@ from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.ports import Site
+from tests.integration.envoy.steps import alone
 from tests.support.sse_backend import Backend, count_answers
 
 Act = Callable[[], Awaitable[object]]
 
 
-def alone(backend: Backend, number: int = 1) -> Route:
-    return Route(number=number, servers=(backend.server,), weights={backend.name: 100}, fallback=backend.name)
-
-
 def alone_at(backend: Backend, address: str) -> Route:
     """A route that flettner accepts and Envoy does not."""
-    server = replace(backend.server, address=address)
-    return Route(number=2, servers=(server,), weights={server.name: 100}, fallback=server.name)
+    return replace(alone(backend, 2), servers=(replace(backend.server, address=address),))
 
 
 @pytest.fixture

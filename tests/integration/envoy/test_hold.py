@@ -3,8 +3,6 @@
 import asyncio
 import dataclasses
 import io
-import os
-import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,7 +14,8 @@ from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.ports import Site
 from flettner.sensors.proxy_requests.plugin import ProxyRequests
-from tests.integration.envoy.test_closed import closed, opened
+from tests.integration.envoy.steps import alone, kill_envoy, until_open
+from tests.integration.envoy.test_closed import closed
 from tests.integration.envoy.test_proxy_requests import SensorOutput, listening
 from tests.support.sse_backend import Answer, Backend, ask, until
 
@@ -56,7 +55,7 @@ async def test_what_arrives_in_an_outage_is_served_by_the_next_server(
     patient: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
     blue.chunks, blue.gap_s = 20, 0.05
-    await patient.route(opened(blue, 1))
+    await patient.route(alone(blue, 1))
     streams = asking(client, patient, 5)
     await until_waiting(patient, 5)
 
@@ -65,7 +64,7 @@ async def test_what_arrives_in_an_outage_is_served_by_the_next_server(
     held = asking(client, patient, 40)
     await until_waiting(patient, 40)
     reached = sum(green.served.values())
-    await patient.route(opened(green, 3))
+    await patient.route(alone(green, 3))
     answers = await asyncio.gather(*held)
     later = await ask(client, patient.listen)
 
@@ -83,7 +82,7 @@ async def test_a_crowd_larger_than_the_backlog_of_the_server_is_served(
     held = asking(client, traffic, 600)
     await until_waiting(traffic, 600)
 
-    await traffic.route(opened(blue, 3))
+    await traffic.route(alone(blue, 3))
     answers = await asyncio.gather(*held)
     await traffic.stop()
 
@@ -93,7 +92,7 @@ async def test_a_crowd_larger_than_the_backlog_of_the_server_is_served(
 async def test_no_request_is_lost_while_an_outage_begins_and_ends_under_load(
     patient: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
-    await patient.route(opened(blue, 1))
+    await patient.route(alone(blue, 1))
     answers: list[Answer] = []
     over = asyncio.Event()
 
@@ -106,7 +105,7 @@ async def test_no_request_is_lost_while_an_outage_begins_and_ends_under_load(
         server = green if number % 4 else blue
         await patient.route(closed(blue if server is green else green, number))
         await asyncio.sleep(0.3)
-        await patient.route(opened(server, number + 1))
+        await patient.route(alone(server, number + 1))
         await asyncio.sleep(0.3)
     over.set()
     await asyncio.gather(*clients)
@@ -141,7 +140,7 @@ async def test_a_request_may_wait_after_another_one_waited_in_vain(
 
     held = asking(client, traffic, 5)
     await until_waiting(traffic, 5)
-    await traffic.route(opened(blue, 3))
+    await traffic.route(alone(blue, 3))
     answers = await asyncio.gather(*held)
     await traffic.stop()
 
@@ -158,7 +157,7 @@ async def test_more_than_the_queue_is_refused_at_once(
 
     async with client.post(f"http://{patient.listen}/v1/completions", json={}) as answer:
         refused = (answer.status, answer.headers["retry-after"], (await answer.json())["error"]["code"])
-    await patient.route(opened(blue, 3))
+    await patient.route(alone(blue, 3))
     answers = await asyncio.gather(*held)
 
     assert refused == (503, "42", 503)
@@ -175,7 +174,7 @@ async def test_a_client_that_leaves_is_dropped(
     for task in held[:7]:
         task.cancel()
     await until_waiting(patient, 3)
-    await patient.route(opened(blue, 3))
+    await patient.route(alone(blue, 3))
     answers = await asyncio.gather(*held[7:])
 
     assert [answer.good for answer in answers] == [True] * 3
@@ -197,7 +196,7 @@ async def test_a_long_request_waits_in_the_socket_of_its_client(
     await until_waiting(patient, 50)
     await asyncio.sleep(1.0)  # while Envoy could read on
     taken = await _allocated_bytes(patient) - before
-    await patient.route(opened(blue, 3))
+    await patient.route(alone(blue, 3))
     statuses = await asyncio.gather(*held)
 
     assert taken < 0.75 * 50 * BODY
@@ -220,7 +219,7 @@ async def test_the_death_of_the_daemon_changes_nothing(
     await next_daemon.route(closed(blue, 3))
     held += asking(client, patient, 10)
     await until_waiting(patient, 20)
-    await next_daemon.route(opened(blue, 4))
+    await next_daemon.route(alone(blue, 4))
     answers = await asyncio.gather(*held)
 
     assert [answer.good for answer in answers] == [True] * 20
@@ -233,7 +232,7 @@ async def test_a_daemon_that_died_while_it_opened_leaves_no_request_behind(
     held = asking(client, patient, 10)
     await until_waiting(patient, 10)
     content = patient.files.path("rds").read_bytes()
-    await patient.route(opened(green, 3))
+    await patient.route(alone(green, 3))
     await asyncio.gather(*held)
 
     await patient.files.put("rds", content, writer=patient._writer)
@@ -241,7 +240,7 @@ async def test_a_daemon_that_died_while_it_opened_leaves_no_request_behind(
     await patient.route(closed(green, 5))
     waiting = asking(client, patient, 5)
     await until_waiting(patient, 5)
-    await patient.route(opened(blue, 6))
+    await patient.route(alone(blue, 6))
     answers = await asyncio.gather(*waiting)
 
     assert served.server == green.name
@@ -258,7 +257,7 @@ async def test_a_held_request_counts_as_one_of_the_server_and_without_its_wait(
         held = asking(client, patient, 3)
         await until_waiting(patient, 3)
         await asyncio.sleep(2.0)
-        await patient.route(opened(blue, 3))
+        await patient.route(alone(blue, 3))
         await until_open(patient, blue.name, 3)
         await asyncio.gather(*held)
         await received.until_counted(3)
@@ -267,18 +266,11 @@ async def test_a_held_request_counts_as_one_of_the_server_and_without_its_wait(
     assert max(request.duration_s for request in received.requests) < 2.0
 
 
-async def until_open(traffic: EnvoyTraffic, server: str, count: int) -> None:
-    async def all_open() -> bool:
-        return await traffic.in_flight(server) == count
-
-    await until(all_open)
-
-
 async def test_the_addresses_of_a_split_are_those_of_its_servers(
     patient: EnvoyTraffic, blue: Backend
 ) -> None:
     await patient.route(closed(blue))
-    await patient.route(opened(blue, 3))
+    await patient.route(alone(blue, 3))
 
     seen = await patient.observe()
 
@@ -290,17 +282,11 @@ async def test_an_envoy_that_was_killed_holds_again(
     patient: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     await patient.route(closed(blue))
-    os.kill(int((patient.home / "envoy.pid").read_text()), signal.SIGKILL)
-
-    async def gone() -> bool:
-        seen = await patient.observe()
-        return seen is not None and not seen.listening
-
-    await until(gone)
+    await kill_envoy(patient)
 
     await patient.keep_alive(closed(blue))
     held = asking(client, patient, 5)
     await until_waiting(patient, 5)
-    await patient.route(opened(blue, 3))
+    await patient.route(alone(blue, 3))
 
     assert [answer.good for answer in await asyncio.gather(*held)] == [True] * 5

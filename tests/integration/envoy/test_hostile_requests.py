@@ -13,7 +13,7 @@ from flettner.actuators.envoy.resources import LONGEST_PATH
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.primitives.address import Address
 from flettner.primitives.quantiles import quantile
-from tests.integration.envoy.test_closed import opened
+from tests.integration.envoy.steps import alone
 from tests.support.hostile_client import BODIES, HEADERS, HTTP2, KINDS, PATHS, Build, send
 from tests.support.sse_backend import Backend, ask
 
@@ -52,7 +52,7 @@ async def test_the_cpu_of_a_request_grows_no_faster_than_its_size(
     traffic: EnvoyTraffic, blue: Backend, build: Build, size: int
 ) -> None:
     blue.mode = "400"
-    await traffic.route(opened(blue, 1))
+    await traffic.route(alone(blue, 1))
     await cost_s(traffic, build(size))
 
     growth = []
@@ -68,7 +68,7 @@ async def test_the_cpu_of_a_request_grows_no_faster_than_its_size(
 async def test_a_path_has_a_longest_length(
     traffic: EnvoyTraffic, blue: Backend, length: int, status: str
 ) -> None:
-    await traffic.route(opened(blue, 1))
+    await traffic.route(alone(blue, 1))
     address = Address.parse(traffic.listen)
     request = f"GET /{'a' * (length - 1)} HTTP/1.1\r\nHost: model\r\nConnection: close\r\n\r\n"
 
@@ -104,7 +104,7 @@ async def test_a_good_client_is_served_as_fast_beside_hostile_ones(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession, requests: int
 ) -> None:
     """Its quiet value has as many ordinary requests beside it: the machine's cores are shared by all."""
-    await traffic.route(opened(blue, 1))
+    await traffic.route(alone(blue, 1))
     slowdowns = []
     for _ in range(TRIES):
         ordinary = asyncio.create_task(attacked(traffic, requests, "ordinary"))

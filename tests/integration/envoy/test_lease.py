@@ -12,6 +12,7 @@ from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
+from tests.integration.envoy.steps import alone
 from tests.support.sse_backend import Backend, ask, count_answers, until
 
 
@@ -291,7 +292,7 @@ async def test_ends_the_lease_in_the_files_of_a_dead_proxy(
 
 async def test_writes_nothing_without_a_lease(traffic: EnvoyTraffic, blue: Backend) -> None:
     assert not await traffic.end_lease()
-    await traffic.route(Route(number=5, servers=(blue.server,), weights={blue.name: 100}, fallback=blue.name))
+    await traffic.route(alone(blue))
     before = traffic.files.path("rds").read_bytes()
 
     assert not await traffic.end_lease()

@@ -11,8 +11,8 @@ from flettner.actuators.envoy.options import EnvoyOptions
 from flettner.actuators.envoy.process import EnvoyProcess, find_binary
 from flettner.actuators.envoy.runner import Runner
 from flettner.actuators.envoy.traffic import EnvoyTraffic
-from flettner.agent.domain.effects import Route
 from flettner.agent.domain.ports import Site
+from tests.integration.envoy.steps import alone, until_open
 from tests.support.ports import free_port
 from tests.support.sse_backend import Backend, ask, count_answers, until
 
@@ -41,14 +41,10 @@ def bind(state_dir: Path) -> EnvoyTraffic:
     return EnvoyTraffic(options, Site(target="chat", state_dir=state_dir / "chat", epoch=1), starts=False)
 
 
-def all_to(backend: Backend) -> Route:
-    return Route(number=1, servers=(backend.server,), weights={backend.name: 100}, fallback=backend.name)
-
-
 async def test_an_envoy_that_is_killed_is_started_again(tmp_path: Path) -> None:
     async with runner(tmp_path), Backend("blue") as blue, aiohttp.ClientSession() as session:
         traffic = bind(tmp_path)
-        await traffic.route(all_to(blue))
+        await traffic.route(alone(blue))
         await EnvoyProcess(traffic.home).kill()
 
         async def serves() -> bool:
@@ -56,7 +52,7 @@ async def test_an_envoy_that_is_killed_is_started_again(tmp_path: Path) -> None:
             return seen is not None and seen.listening
 
         await until(serves)
-        await traffic.keep_alive(all_to(blue))
+        await traffic.keep_alive(alone(blue))
 
         assert await count_answers(session, traffic.listen, 10) == {"blue": 10}
 
@@ -65,13 +61,9 @@ async def test_open_requests_end_before_the_runner_does(tmp_path: Path) -> None:
     traffic = bind(tmp_path)
     async with Backend("blue", chunks=30, gap_s=0.1) as blue, aiohttp.ClientSession() as session:
         async with runner(tmp_path):
-            await traffic.route(all_to(blue))
+            await traffic.route(alone(blue))
             stream = asyncio.create_task(ask(session, traffic.listen))
-
-            async def is_open() -> bool:
-                return await traffic.in_flight("blue") == 1
-
-            await until(is_open)
+            await until_open(traffic, "blue", 1)
 
         assert (await stream).good
         assert EnvoyProcess(traffic.home).find() is None

@@ -1,9 +1,7 @@
 """One Envoy serves all targets of a daemon, and a change of one does not touch the others."""
 
 import asyncio
-import os
 import shutil
-import signal
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -17,17 +15,13 @@ from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.process import EnvoyProcess, find_binary
 from flettner.actuators.envoy.reported_config import ReportedConfig
 from flettner.actuators.envoy.traffic import EnvoyTraffic
-from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.ports import Site
+from tests.integration.envoy.steps import alone, kill_envoy, until_open
 from tests.support.ports import free_port
 from tests.support.sse_backend import Backend, ask, count_answers, until
 
 pytestmark = pytest.mark.smoke
-
-
-def to(backend: Backend, number: int = 1) -> Route:
-    return Route(number=number, servers=(backend.server,), weights={backend.name: 100}, fallback=backend.name)
 
 
 def bind(name: str, state_dir: Path, epoch: int = 3) -> EnvoyTraffic:
@@ -52,7 +46,7 @@ async def test_two_targets_share_one_envoy_and_have_servers_of_one_name(
     traffic: EnvoyTraffic, code: EnvoyTraffic, blue: Backend, slow: Backend, client: aiohttp.ClientSession
 ) -> None:
     slow.gap_s = 0.0
-    await asyncio.gather(traffic.route(to(blue)), code.route(to(slow)))
+    await asyncio.gather(traffic.route(alone(blue)), code.route(alone(slow)))
 
     await count_answers(client, traffic.listen, 5)
     await count_answers(client, code.listen, 7)
@@ -75,18 +69,14 @@ async def test_a_stream_of_one_target_survives_every_change_of_another(
     client: aiohttp.ClientSession,
     tmp_path: Path,
 ) -> None:
-    await traffic.route(to(blue))
-    await code.route(to(slow))
+    await traffic.route(alone(blue))
+    await code.route(alone(slow))
     streams = [asyncio.create_task(ask(client, code.listen)) for _ in range(8)]
-
-    async def all_open() -> bool:
-        return await code.in_flight(slow.name) == len(streams)
-
-    await until(all_open)
+    await until_open(code, slow.name, len(streams))
     elsewhere = bind("chat", tmp_path)
-    await traffic.route(replace(to(green, 2), servers=(blue.server, green.server)))
-    await traffic.route(to(green, 3))
-    await elsewhere.route(to(green, 4))
+    await traffic.route(replace(alone(green, 2), servers=(blue.server, green.server)))
+    await traffic.route(alone(green, 3))
+    await elsewhere.route(alone(green, 4))
 
     assert await code.in_flight(slow.name) == len(streams)
     assert [answer.good for answer in await asyncio.gather(*streams)] == [True] * len(streams)
@@ -97,11 +87,11 @@ async def test_a_refused_route_of_one_target_does_not_delay_another(
     traffic: EnvoyTraffic, code: EnvoyTraffic, blue: Backend, slow: Backend, client: aiohttp.ClientSession
 ) -> None:
     slow.gap_s = 0.0
-    await traffic.route(to(blue))
+    await traffic.route(alone(blue))
     nowhere = replace(blue.server, name="nowhere", address="[fe80::1%nowhere]:80")
-    refused = replace(to(blue, 2), servers=(blue.server, nowhere))
+    refused = replace(alone(blue, 2), servers=(blue.server, nowhere))
 
-    outcomes = await asyncio.gather(traffic.route(refused), code.route(to(slow)), return_exceptions=True)
+    outcomes = await asyncio.gather(traffic.route(refused), code.route(alone(slow)), return_exceptions=True)
 
     assert isinstance(outcomes[0], ActError)
     assert outcomes[1] is None
@@ -112,42 +102,31 @@ async def test_a_refused_route_of_one_target_does_not_delay_another(
 async def test_the_first_target_of_a_new_daemon_does_not_fence_the_next_one(
     traffic: EnvoyTraffic, code: EnvoyTraffic, blue: Backend, slow: Backend, tmp_path: Path
 ) -> None:
-    await traffic.route(to(blue))
-    await code.route(to(slow))
+    await traffic.route(alone(blue))
+    await code.route(alone(slow))
     newer = [bind(name, tmp_path, epoch=4) for name in ("chat", "code")]
 
-    await newer[0].keep_alive(to(blue))
+    await newer[0].keep_alive(alone(blue))
     before = await newer[1].observe()
-    await newer[1].keep_alive(to(slow))
+    await newer[1].keep_alive(alone(slow))
     after = await newer[1].observe()
 
     assert before is not None
     assert after is not None
     assert (before.epoch, after.epoch) == (3, 4)
     with pytest.raises(FencedError):
-        await code.keep_alive(to(slow))
-
-
-async def killed(traffic: EnvoyTraffic) -> None:
-    """Kill Envoy."""
-    os.kill(int((traffic.home / "envoy.pid").read_text()), signal.SIGKILL)
-
-    async def gone() -> bool:
-        seen = await traffic.observe()
-        return seen is not None and not seen.listening
-
-    await until(gone)
+        await code.keep_alive(alone(slow))
 
 
 async def test_a_killed_envoy_restarts_with_all_targets(
     traffic: EnvoyTraffic, code: EnvoyTraffic, blue: Backend, slow: Backend, client: aiohttp.ClientSession
 ) -> None:
     slow.gap_s = 0.0
-    await traffic.route(to(blue))
-    await code.route(to(slow))
-    await killed(traffic)
+    await traffic.route(alone(blue))
+    await code.route(alone(slow))
+    await kill_envoy(traffic)
 
-    await traffic.keep_alive(to(blue))  # it may be the first to notice
+    await traffic.keep_alive(alone(blue))  # it may be the first to notice
 
     assert await count_answers(client, traffic.listen, 5) == {blue.name: 5}
     assert await count_answers(client, code.listen, 5) == {slow.name: 5}
@@ -163,21 +142,21 @@ async def test_broken_files_of_one_target_do_not_harm_another_when_envoy_restart
     garbage: bytes | None,
 ) -> None:
     slow.gap_s = 0.0
-    await traffic.route(to(blue))
-    await code.route(to(slow))
-    await killed(traffic)
+    await traffic.route(alone(blue))
+    await code.route(alone(slow))
+    await kill_envoy(traffic)
     for kind in ("cds", "rds", "lds"):
         code.files.path(kind).unlink()
         if garbage is not None:
             code.files.path(kind).write_bytes(garbage)
     (traffic.home / "xds" / "cds.json").write_bytes(b"{")
 
-    await traffic.keep_alive(to(blue))
-    alone = await count_answers(client, traffic.listen, 5)
-    await traffic.route(to(blue, 2))
-    await code.keep_alive(to(slow))
+    await traffic.keep_alive(alone(blue))
+    only_chat = await count_answers(client, traffic.listen, 5)
+    await traffic.route(alone(blue, 2))
+    await code.keep_alive(alone(slow))
 
-    assert alone == await count_answers(client, traffic.listen, 5) == {blue.name: 5}
+    assert only_chat == await count_answers(client, traffic.listen, 5) == {blue.name: 5}
     assert await count_answers(client, code.listen, 5) == {slow.name: 5}
 
 
@@ -190,9 +169,9 @@ async def test_a_taken_port_of_one_target_does_not_harm_another_and_is_noticed_u
     client: aiohttp.ClientSession,
 ) -> None:
     slow.gap_s = 0.0
-    await traffic.route(to(blue))
-    await code.route(to(slow))
-    await killed(traffic)
+    await traffic.route(alone(blue))
+    await code.route(alone(slow))
+    await kill_envoy(traffic)
     host, _, port = code.listen.partition(":")
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -200,12 +179,12 @@ async def test_a_taken_port_of_one_target_does_not_harm_another_and_is_noticed_u
         other.bind((host, int(port)))
         other.listen()
 
-        await traffic.keep_alive(to(blue))
-        await traffic.route(to(green, 2))
+        await traffic.keep_alive(alone(blue))
+        await traffic.route(alone(green, 2))
         with pytest.raises(ActError, match="Envoy refused lds of code"):
-            await code.keep_alive(to(slow))
+            await code.keep_alive(alone(slow))
         assert await count_answers(client, traffic.listen, 5) == {green.name: 5}
-    await code.keep_alive(to(slow))
+    await code.keep_alive(alone(slow))
 
     assert await count_answers(client, code.listen, 5) == {slow.name: 5}
 
@@ -213,12 +192,12 @@ async def test_a_taken_port_of_one_target_does_not_harm_another_and_is_noticed_u
 async def test_the_folder_of_a_removed_target_ends_its_listener_at_the_next_start(
     traffic: EnvoyTraffic, code: EnvoyTraffic, blue: Backend, slow: Backend, tmp_path: Path
 ) -> None:
-    await traffic.route(to(blue))
-    await code.route(to(slow))
+    await traffic.route(alone(blue))
+    await code.route(alone(slow))
     newer = bind("chat", tmp_path, epoch=4)
 
     shutil.rmtree(traffic.home / "targets" / "code")
-    await newer.keep_alive(to(blue))
+    await newer.keep_alive(alone(blue))
 
     async def closed() -> bool:
         return not await ReportedConfig(Admin(traffic.home / "admin.sock"), "code").listening()
@@ -237,9 +216,9 @@ async def test_a_daemon_that_dies_between_a_part_and_the_union_leaves_no_gap(
     kind: str,
 ) -> None:
     slow.gap_s = 0.0
-    await traffic.route(to(blue))
+    await traffic.route(alone(blue))
     before = (traffic.home / "xds" / f"{kind}.json").read_bytes()
-    await code.route(to(slow))
+    await code.route(alone(slow))
     await code.stop()
     (traffic.home / "xds" / f"{kind}.json").write_bytes(before)
     binary = find_binary("")
@@ -247,8 +226,8 @@ async def test_a_daemon_that_dies_between_a_part_and_the_union_leaves_no_gap(
     process = EnvoyProcess(traffic.home)
     await process.until_it_answers(binary, process.start(binary, concurrency=1), is_child=True)
 
-    await bind("chat", tmp_path, epoch=4).keep_alive(to(blue))
+    await bind("chat", tmp_path, epoch=4).keep_alive(alone(blue))
     newer = EnvoyPlugin(listen=code.listen).bind(Site(target="code", state_dir=tmp_path / "code", epoch=4))
-    await newer.keep_alive(to(slow))
+    await newer.keep_alive(alone(slow))
 
     assert await count_answers(client, code.listen, 5) == {slow.name: 5}

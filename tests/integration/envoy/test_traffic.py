@@ -1,9 +1,7 @@
 import asyncio
 import os
-import signal
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +13,9 @@ from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.ports import Site
+from tests.integration.envoy.steps import alone, kill_envoy, until_open
 from tests.support.ports import free_port
-from tests.support.sse_backend import Answer, Backend, ask, count_answers, until
+from tests.support.sse_backend import Answer, Backend, ask, count_answers
 
 pytestmark = pytest.mark.smoke
 
@@ -24,17 +23,6 @@ pytestmark = pytest.mark.smoke
 def split(blue: Backend, green: Backend, weight: int, number: int = 17) -> Route:
     weights = {blue.name: 100 - weight, green.name: weight}
     return Route(number=number, servers=(blue.server, green.server), weights=weights, fallback=blue.name)
-
-
-def alone(backend: Backend, number: int = 1) -> Route:
-    return Route(number=number, servers=(backend.server,), weights={backend.name: 100}, fallback=backend.name)
-
-
-def idle(traffic: EnvoyTraffic, backend: Backend) -> Callable[[], Awaitable[bool]]:
-    async def is_idle() -> bool:
-        return await traffic.in_flight(backend.name) == 0
-
-    return is_idle
 
 
 def files(traffic: EnvoyTraffic) -> dict[str, bytes]:
@@ -73,7 +61,7 @@ async def test_loses_no_request_while_weights_change_and_a_server_is_removed(
         for number, weight in enumerate((5, 50, 100, 50, 0), start=2):
             await traffic.route(split(blue, green, weight, number))
             await asyncio.sleep(0.4)
-        await until(idle(traffic, green))
+        await until_open(traffic, green.name, 0)
         await traffic.route(alone(blue, 9))
         await asyncio.sleep(0.2)
         over.set()
@@ -123,17 +111,13 @@ async def test_in_flight_counts_open_requests_of_each_server(
     green.mode = "hang"
     await traffic.route(split(blue, green, 100))
     asking = [asyncio.create_task(ask(client, traffic.listen)) for _ in range(3)]
-
-    async def all_arrived() -> bool:
-        return await traffic.in_flight(green.name) == 3
-
-    await until(all_arrived)
+    await until_open(traffic, green.name, 3)
 
     assert await traffic.in_flight(blue.name) == 0
     assert await traffic.in_flight("never-heard-of") == 0
     for task in asking:
         task.cancel()
-    await until(idle(traffic, green))
+    await until_open(traffic, green.name, 0)
 
 
 async def test_envoy_survives_the_daemon_and_is_found_again(
@@ -161,13 +145,7 @@ async def test_a_killed_envoy_restarts_with_the_same_split(
     await traffic.route(route)
     pid = int((traffic.home / "envoy.pid").read_text())
     before = files(traffic)
-    os.kill(pid, signal.SIGKILL)
-
-    async def gone() -> bool:
-        seen = await traffic.observe()
-        return seen is not None and not seen.listening
-
-    await until(gone)
+    await kill_envoy(traffic)
 
     await traffic.keep_alive(route)
 
@@ -199,14 +177,7 @@ async def test_rolls_back_a_route_that_envoy_rejects_and_reports_the_reason(
     nowhere = replace(green.server, address="[fe80::1%nowhere]:80")  # accepted by us, not by Envoy
 
     with pytest.raises(ActError, match="Envoy refused cds") as refused:
-        await traffic.route(
-            Route(
-                number=2,
-                servers=(blue.server, nowhere),
-                weights={blue.name: 100},
-                fallback=blue.name,
-            )
-        )
+        await traffic.route(replace(alone(blue, 2), servers=(blue.server, nowhere)))
 
     assert "malformed IP address: fe80::1%nowhere" in str(refused.value)
     assert files(traffic) == before
@@ -291,9 +262,8 @@ async def test_routes_to_a_host_name(
     traffic: EnvoyTraffic, blue: Backend, client: aiohttp.ClientSession
 ) -> None:
     named = replace(blue.server, address=f"localhost:{blue.port}")
-    route = Route(number=1, servers=(named,), weights={blue.name: 100}, fallback=blue.name)
 
-    await traffic.route(route)
+    await traffic.route(replace(alone(blue), servers=(named,)))
 
     assert await count_answers(client, traffic.listen, 5) == {blue.name: 5}
 
