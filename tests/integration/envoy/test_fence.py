@@ -28,22 +28,6 @@ def newer(unbound: EnvoyPlugin, tmp_path: Path) -> EnvoyTraffic:
     return unbound.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=4))
 
 
-async def test_a_heartbeat_without_changes_fences_the_older_daemon(
-    traffic: EnvoyTraffic, newer: EnvoyTraffic, blue: Backend, green: Backend
-) -> None:
-    await traffic.route(alone(blue))
-    written = traffic.files.path("rds").read_bytes()
-
-    await newer.keep_alive(alone(blue))
-
-    seen = await newer.observe()
-    assert seen is not None
-    assert seen.epoch == 4
-    assert traffic.files.path("rds").read_bytes() == written
-    with pytest.raises(FencedError):
-        await traffic.route(alone(green, 2))
-
-
 async def test_the_older_daemon_stays_fenced_when_the_newer_route_is_rolled_back(
     traffic: EnvoyTraffic, newer: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:

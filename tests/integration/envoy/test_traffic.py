@@ -11,7 +11,7 @@ import pytest
 from flettner.actuators.envoy.plugin import EnvoyPlugin
 from flettner.actuators.envoy.traffic import EnvoyTraffic
 from flettner.agent.domain.effects import Route
-from flettner.agent.domain.errors import ActError, FencedError
+from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
 from tests.integration.envoy.steps import alone, kill_envoy, until_open
 from tests.support.ports import free_port
@@ -154,21 +154,6 @@ async def test_a_killed_envoy_restarts_with_the_same_split(
     assert await count_answers(client, traffic.listen, 5) == {green.name: 5}
 
 
-async def test_an_older_daemon_writes_nothing(
-    traffic: EnvoyTraffic, unbound: EnvoyPlugin, blue: Backend, green: Backend, tmp_path: Path
-) -> None:
-    newer = unbound.bind(Site(target="chat", state_dir=tmp_path / "chat", epoch=4))
-    await traffic.route(alone(blue))
-    await newer.route(alone(blue))
-    before = files(traffic)
-
-    for act in (traffic.route, traffic.keep_alive):
-        with pytest.raises(FencedError, match="epoch 4, this daemon is 3"):
-            await act(split(blue, green, 50))
-
-    assert files(traffic) == before
-
-
 async def test_rolls_back_a_route_that_envoy_rejects_and_reports_the_reason(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
@@ -227,17 +212,6 @@ async def test_the_heartbeat_repairs_a_broken_file_and_a_dead_envoy(
     assert seen is not None
     assert (seen.weights, seen.listening) == ({}, False)
     assert await count_answers(client, traffic.listen, 5) == {blue.name: 5}
-
-
-async def test_a_heartbeat_of_an_earlier_route_does_not_revert_a_later_one(
-    traffic: EnvoyTraffic, blue: Backend, green: Backend
-) -> None:
-    await traffic.route(split(blue, green, 50, 8))
-    before = files(traffic)
-
-    await traffic.keep_alive(alone(blue, 7))
-
-    assert files(traffic) == before
 
 
 async def test_a_port_of_another_process_is_a_problem_and_envoy_is_not_started(
