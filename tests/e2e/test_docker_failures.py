@@ -80,19 +80,11 @@ class Fault:
 
 FAULTS = {
     "docker kill": Fault(inflict=lambda api, it: api.kill(it), cause="killed by a third party (docker kill"),
-    "docker stop": Fault(inflict=lambda api, it: api.stop(it, timeout=2), cause="stopped by a third party"),
-    "docker rm -f": Fault(
-        inflict=lambda api, it: api.remove_container(it, force=True),
-        cause="removed by a third party (docker rm)",
-    ),
     "docker pause": Fault(
         inflict=lambda api, it: api.pause(it),
         cause="its container is paused, which is no evidence",
         silent=True,
         logged="",
-    ),
-    "killed from outside": Fault(
-        inflict=lambda api, it: os.kill(server_pid(api, it), signal.SIGKILL), cause="was killed by SIGKILL"
     ),
     "the engine died": Fault(
         inflict=run_in("sh", "-c", f"echo '{ENGINE_DIED}' > /proc/1/fd/1; kill -TERM -1"),
@@ -113,13 +105,12 @@ FAULTS = {
 }
 
 
-ALSO_ENDED_FROM_OUTSIDE = ("docker stop", "docker rm -f", "killed from outside")  # as "docker kill" is
 ALSO_UNREACHABLE = ("no network", "unhealthy")  # as "docker pause" is
-SLOW = (*ALSO_ENDED_FROM_OUTSIDE, *ALSO_UNREACHABLE)
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in FAULTS]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in ALSO_UNREACHABLE else []) for name in FAULTS],
 )
 async def test_rolls_back_a_green_with_a_container_fault(
     bench: Bench, docker_site: StartDocker, name: str
