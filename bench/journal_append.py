@@ -26,11 +26,11 @@ from flettner.agent.audit.journal import OPENED, Journal
 from flettner.agent.audit.records import DAEMON, GENESIS, JournalEntry, encode_line
 from flettner.agent.audit.segments import RetentionLimits, segment_path
 from flettner.agent.domain.fleet import Fleet
-from flettner.agent.domain.model import Evidence, Plan, Proposal, Server, Step
+from flettner.agent.domain.model import Evidence, Plan, Server, Step
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.domain.suggestion import Suggestion
+from tests.support.suggestions import MADE
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ARM = RequestCounts(total=500, ttft=tuple(range(82)), e2e=tuple(range(82)))
@@ -41,20 +41,6 @@ PLAN = Plan(
     warm_up_s=300.0,
     drain_s=120.0,
     lease_s=15.0,
-)
-SUGGESTION = Suggestion(
-    id="chat-s1",
-    target="chat",
-    policy="admission",
-    proposal=Proposal(
-        rule="Q1", to={"max_num_seqs": 8}, why="9 wait", expects="less waiting", risks="KV", source="bench"
-    ),
-    before={"max_num_seqs": 4},
-    base="sha256:00",
-    notes=(),
-    made_at=NOON,
-    expires_at=NOON,
-    digest="sha256:01",
 )
 ENTRY = JournalEntry(
     at=NOON,
@@ -71,7 +57,7 @@ ENTRY = JournalEntry(
         fleet=Fleet(servers=(Server(name="chat-r0", setting={"max_num_seqs": 4}, address="127.0.0.1:8101"),)),
         rollout=Canary(
             id="chat-1",
-            suggestion=SUGGESTION,
+            suggestion=MADE,
             server="chat-r1",
             greens=(Server(name="chat-r1", setting={"max_num_seqs": 8}, address="127.0.0.1:8102"),),
             replicas={"chat-r0": 1},

@@ -8,7 +8,7 @@ from flettner.agent.domain.model import Proposal
 from flettner.agent.domain.suggestion import Suggestion
 
 _AT = datetime(2030, 1, 1, 12, tzinfo=UTC)
-_MADE = Suggestion(
+MADE = Suggestion(
     id="chat-s1",
     target="chat",
     policy="seqs",
@@ -30,4 +30,4 @@ _MADE = Suggestion(
 
 
 def approved(id_: str = "chat-s1", **changes: Any) -> Suggestion:  # noqa: ANN401 - fields of a suggestion
-    return replace(_MADE, id=id_, status="approved", decided_by="alice", **changes)
+    return replace(MADE, id=id_, status="approved", decided_by="alice", **changes)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -27,13 +27,13 @@ from flettner.agent.audit.records import Actor, JournalEntry, parse_state
 from flettner.agent.domain.effects import Effects, Retire, Route
 from flettner.agent.domain.errors import JournalError
 from flettner.agent.domain.fleet import Fleet, Split
-from flettner.agent.domain.model import Evidence, Outcome, Plan, Proposal, Server, Step
+from flettner.agent.domain.model import Evidence, Outcome, Plan, Server, Step
 from flettner.agent.domain.reading import Request
 from flettner.agent.domain.request_counts import RequestCounts, count_requests
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.domain.suggestion import Suggestion
 from tests.support.sampling import examples
+from tests.support.suggestions import MADE
 
 NOON = datetime(2026, 3, 4, 12, 0, 0, 123456, tzinfo=UTC)
 ANN = Actor(kind="person", id="ann", role="operator")
@@ -52,25 +52,11 @@ ROUTE = Route(
     leased="chat-r1",
     lease_s=15.0,
 )
-SUGGESTION = Suggestion(
-    id="chat-s1",
-    target="chat",
-    policy="admission",
-    proposal=Proposal(
-        rule="Q1",
-        to={"max_num_seqs": 8},
-        why="9.0 requests wait — 4 may run",
-        expects="less waiting",
-        risks="slower tokens",
-        source="vllm-project/vllm#1",
-        evidence=(Evidence(metric="waiting", value=9.0, unit="requests", window_s=60.0),),
-    ),
-    before={"max_num_seqs": 4},
-    base="sha256:00",
+SEEN = (Evidence(metric="waiting", value=9.0, unit="requests", window_s=60.0),)
+SUGGESTION = replace(
+    MADE,
+    proposal=replace(MADE.proposal, why="9.0 requests wait — 4 may run", evidence=SEEN),
     notes=("clamped",),
-    made_at=NOON,
-    expires_at=NOON + timedelta(hours=1),
-    digest="sha256:01",
 )
 CANARY = State(
     target="chat",
@@ -111,7 +97,7 @@ ENTRY = JournalEntry(
     target="chat",
     op_id="chat-1",
     why="5 % to green",
-    evidence=SUGGESTION.proposal.evidence,
+    evidence=SEEN,
     before={"max_num_seqs": 4},
     after={"max_num_seqs": 8},
     epoch=3,

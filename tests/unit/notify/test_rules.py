@@ -11,12 +11,12 @@ from flettner.agent.audit.entries import build_entry
 from flettner.agent.domain import events as e
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.fleet import Fleet
-from flettner.agent.domain.model import Proposal, Server
+from flettner.agent.domain.model import Server
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.server_health import Failure
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.domain.suggestion import Suggestion, Suggestions
+from flettner.agent.domain.suggestion import Suggestions
 from flettner.agent.machine.open_suggestions import Ending
 from flettner.agent.machine.step import Machine
 from flettner.agent.notify.rules import (
@@ -28,32 +28,14 @@ from flettner.agent.notify.rules import (
     should_send,
 )
 from tests.support.machine_stories import BLUE, NOON, PLAN, rules
+from tests.support.suggestions import MADE, approved
 
 DECIDED = "suggestion.decided"
 DOCS = Path(__file__).parents[3] / "docs" / "notifications.md"
-SUGGESTION = Suggestion(
-    id="chat-s1",
-    target="chat",
-    policy="admission",
-    proposal=Proposal(
-        rule="Q1",
-        to={"max_num_seqs": 16},
-        why="12 wait",
-        expects="fewer wait",
-        risks="more KV",
-        source="test",
-    ),
-    before={"max_num_seqs": 4},
-    base="b",
-    notes=(),
-    made_at=NOON,
-    expires_at=NOON + timedelta(hours=1),
-    digest="d",
-    status="open",
-)
+SUGGESTION = replace(MADE, status="open")
 ROLLOUT = Canary(
     id="chat-o1",
-    suggestion=replace(SUGGESTION, status="approved", decided_by="alice"),
+    suggestion=approved(),
     server="chat-r1",
     replicas={},
     plan=PLAN,
@@ -160,8 +142,8 @@ def test_a_suggestion_states_its_change_reason_and_deadline() -> None:
         "suggestion.made", replace(SERVING, suggestions=Suggestions(open=(SUGGESTION,))), NOON
     )
 
-    assert notice.title == "chat: max_num_seqs 4 → 16 waits for approval until 2030-01-01 13:00 UTC"
-    assert notice.text == "12 wait. Expected: fewer wait. Risk: more KV."
+    assert notice.title == "chat: max_num_seqs 4 → 8 waits for approval until 2030-01-01 13:00 UTC"
+    assert notice.text == "3 requests wait. Expected: fewer requests wait. Risk: more KV cache is used."
     assert (notice.place, notice.severity) == ("/suggestions/chat-s1", "info")
 
 

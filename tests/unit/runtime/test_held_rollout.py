@@ -8,30 +8,18 @@ from flettner.agent.domain.model import Plan, Proposal, Server, Slo, Step
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.prediction.check import CheckRequest
 from flettner.agent.runtime.held_rollout import HeldRollout
 from flettner.performance_model.step_law import UncertainLaw
 from tests.support.fast_time import NOON
 from tests.support.learned import LAW, learned_model
+from tests.support.suggestions import MADE
 
 BEFORE = learned_model(1.0, max_num_seqs=8)
 REFITTED = replace(BEFORE, law=UncertainLaw(law=replace(LAW, step_us=99_000)))
 STEPS = tuple(Step(weight=weight, requests=1, at_least_s=1, at_most_s=600) for weight in (50, 100))
 PLAN = Plan(steps=STEPS, start_s=60, warm_up_requests=1, warm_up_s=1, drain_s=1, lease_s=5)
 CHANGE = Proposal(rule="PM1", to={"max_num_seqs": 32}, why="w", expects="e", risks="r", source="s")
-MADE = Suggestion(
-    id="chat-s1",
-    target="chat",
-    policy="model",
-    proposal=CHANGE,
-    before={},
-    base="",
-    notes=(),
-    made_at=NOON,
-    expires_at=NOON,
-    digest="",
-)
 IDLE = State(
     target="chat",
     fleet=Fleet(servers=(Server(name="chat-r0", setting=BEFORE.config.setting),)),
@@ -41,7 +29,7 @@ IDLE = State(
 def in_canary(step: int, served: int = 0) -> State:
     rollout = Canary(
         id="chat-o1",
-        suggestion=MADE,
+        suggestion=replace(MADE, proposal=CHANGE),
         server="chat-r1",
         replicas={},
         plan=PLAN,
