@@ -191,21 +191,6 @@ async def test_routes_no_request_to_a_container_that_cannot_start(
     assert all(cause in shown[1] for _, cause, _ in bad), shown[1]
 
 
-async def test_kills_a_container_that_is_not_ready_by_the_deadline(
-    bench: Bench, docker_site: StartDocker
-) -> None:
-    blue = await bench.serving(*FLAGS, "--sim-fault", "max_num_seqs=12:never_ready")
-    rig = await docker_site(DockerSiteConfig(start_s=8.0), blue)
-
-    async with rig.users(SOME) as traffic:
-        rollout = await rig.switch(max_num_seqs=12)
-
-    assert (rollout["outcome"], rollout["exposed"]["total"]) == ("rolled_back", 0), rollout
-    assert "was not healthy within 8 s" in rollout["why"]
-    assert await rig.consistent_servers() == [blue.name]
-    assert lost(traffic) == []
-
-
 # Servers outside a rollout.
 
 
