@@ -114,8 +114,6 @@ def check_ahead(
     served: Sequence[ServedRequest],
     steps: Sequence[tuple[float, WorkWindow]],
     limits: EngineLimits,
-    *,
-    attention_us: float = 0.0,
 ) -> Acceptance:
     """`steps`: each window of work with the time of its end, on the clock of the trace."""
     last = int(trace[-1].arrival_s // WINDOW_S)
@@ -130,7 +128,7 @@ def check_ahead(
         ]
         if len(before) < LEAST_WINDOWS or not real:
             continue
-        law = fit_law(before, attention_us=attention_us, draws=0).law
+        law = fit_law(before, draws=0).law
         measured = measure_records(real, begin_s, begin_s + WINDOW_S)
         if (errors := check_window(trace, law, limits, measured)) is not None:
             acceptance = acceptance.add(errors)

@@ -186,9 +186,9 @@ class EnvoyProcess:
             log.seek(max(start, self.log_size() - 65_536))
             return log.read(65_536).decode(errors="replace")
 
-    def log_since(self, start: int, lines: int = 20) -> tuple[str, ...]:
+    def log_since(self, start: int) -> tuple[str, ...]:
         """The last lines of Envoy's log after byte `start`."""
-        return tuple(self._said_since(start).splitlines()[-lines:])
+        return tuple(self._said_since(start).splitlines()[-20:])
 
     def refusal_since(self, start: int) -> str:
         """Envoy's reason for refusing the last file: it prints the full resource first, the reason last."""

@@ -12,8 +12,6 @@ from flettner.agent.domain.errors import ConfigError
 from flettner.agent.notify.rules import NoticeSeverity, Notifier
 from flettner.agent.plugins import loader
 
-OWN = ("kind", "name", "severity")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiver:
@@ -53,13 +51,11 @@ def resolve_secret_files(options: object, here: Path) -> Any:  # noqa: ANN401 - 
     return {key: resolve_secret_file(key, value, here) for key, value in options.items()}
 
 
-def resolve_secret_file(
-    key: str, value: object, here: Path, environment: Mapping[str, str] = os.environ
-) -> object:
+def resolve_secret_file(key: str, value: object, here: Path) -> object:
     """Resolve a `..._file`: a systemd credential (LoadCredential=NAME:...), else relative to the config."""
     if not key.endswith("_file") or not isinstance(value, str) or not value:
         return value
-    credential = Path(environment.get("CREDENTIALS_DIRECTORY") or "/nonexistent") / value
+    credential = Path(os.environ.get("CREDENTIALS_DIRECTORY") or "/nonexistent") / value
     try:
         return str(credential if credential.is_file() else here / Path(value).expanduser())
     except RuntimeError as error:

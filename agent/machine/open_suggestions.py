@@ -98,10 +98,10 @@ def end_suggestion(state: State, suggestion: Suggestion, status: Ending, why: st
     )
 
 
-def end_all(state: State, status: Ending, why: str) -> State:
-    """End all that are open or being checked. The phase stays."""
+def end_all(state: State, why: str) -> State:
+    """End all that are open or being checked as superseded. The phase stays."""
     for suggestion in state.suggestions.pending:
-        state = end_suggestion(state, suggestion, status, why)
+        state = end_suggestion(state, suggestion, "superseded", why)
     return state
 
 

@@ -95,7 +95,7 @@ def withdraw_if_servers_changed(moved: Transition, event: Event) -> Transition:
         return moved
     asked, there = ", ".join(suggestion.servers), ", ".join(now) or "none"
     why = f"{suggestion.id} was made for {asked}; the servers are now {there}"
-    return enter_fitting_phase(end_all(state, "superseded", why), event.at, why), effects
+    return enter_fitting_phase(end_all(state, why), event.at, why), effects
 
 
 def drop_routes_to_exited_servers(moved: Transition, _: Event) -> Transition:

@@ -172,7 +172,7 @@ def reconfigure(_: Rules, state: State, event: Reconfigured) -> Transition:
     if not state.suggestions.pending:
         return without_effects(state)
     why = "the config was reloaded; what is still useful is suggested again"
-    return without_effects(enter_fitting_phase(end_all(state, "superseded", why), event.at, why))
+    return without_effects(enter_fitting_phase(end_all(state, why), event.at, why))
 
 
 def record_prediction(_: Rules, state: State, event: PredictionChecked) -> Transition:

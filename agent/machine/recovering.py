@@ -179,7 +179,7 @@ def merge_found_servers(state: State, event: AgentStarted, by_name: FoundServers
         seen = replace(seen, knobs=None)
     if note:
         seen = _end_made(replace(seen, note=note))
-        seen = end_all(seen, "superseded", note)
+        seen = end_all(seen, note)
     return seen
 
 

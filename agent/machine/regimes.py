@@ -280,7 +280,7 @@ def _begin(
     rules: Rules, state: State, regimes: Regimes, values: Setting, at: datetime, why: str
 ) -> Transition:
     """Begin the change to these values: a trial, or at once where they are those from before."""
-    state, number, blue = end_all(state, "superseded", why), regimes.switched + 1, state.fleet.running[0]
+    state, number, blue = end_all(state, why), regimes.switched + 1, state.fleet.running[0]
     now = {knob: value_of(blue, knob) for knob in values}
     to = {knob: value for knob, value in values.items() if not is_same(value, now[knob])}
     proposal = replace(regimes.suggestion.proposal, to=to, why=why, expects="", evidence=(), regimes=None)

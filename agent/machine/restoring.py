@@ -59,7 +59,7 @@ def restore(
     old = missing_server(state) or state.fleet.blue
     bridge = _serving_green(state) if not state.fleet.running else None
     state = _end_rollout(state, at, result, why, bridged=bridge is not None)
-    state = enter_phase(choose_blue(end_all(state, "superseded", why)), Phase.RESTORING, at, why)
+    state = enter_phase(choose_blue(end_all(state, why)), Phase.RESTORING, at, why)
     carriers = state.fleet.running if bridge is None else (bridge,)
     if carriers:
         state, meanwhile = replace_split(state, route_to(carriers))

@@ -287,7 +287,7 @@ def put_back(
     if saving.outcome == "running":
         saving = replace(saving, outcome="rolled_back", ended_at=at)
     saving = replace(saving, returned_at=at, why=f"{why}: {reason}" if reason else why)
-    state = end_all(state, "superseded", why)
+    state = end_all(state, why)
     state = replace(state, rollout=saving, fleet=replace(state.fleet, spared=()))
     short = [server for server in state.fleet.running if server.replicas < whole.get(server.name, 0)]
     if not short and missing_server(state) is not None:

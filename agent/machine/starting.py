@@ -34,7 +34,7 @@ def start_rollout(rules: Rules, state: State, suggestion: Suggestion, at: dateti
         return without_effects(state)
     if any(base_digest(server.setting) != suggestion.base for server in state.fleet.running):
         why = f"{suggestion.id} was made for a setting that is no longer in force"
-        return without_effects(enter_fitting_phase(end_all(state, "superseded", why), at, why))
+        return without_effects(enter_fitting_phase(end_all(state, why), at, why))
     for other in state.suggestions.open:
         if other.id != suggestion.id:
             why = f"{suggestion.id} was approved; what is still useful is suggested again"

@@ -25,13 +25,13 @@ _INVALID = re.compile(r"[^A-Z0-9_]")
 _LONGEST_NAME = 64
 
 
-def is_journald(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
+def is_journald(stream: TextIO) -> bool:
     """Whether the stream is connected to journald, as $JOURNAL_STREAM states (systemd.exec(5))."""
     try:
         status = os.fstat(stream.fileno())
     except (OSError, ValueError):
         return False
-    return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
+    return os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
 
 def encode_field(name: str, value: str) -> bytes:

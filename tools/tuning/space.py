@@ -31,9 +31,7 @@ class Space:
         return {knob: value for knob, value in point.items() if value != self.points[0][knob]}
 
 
-def build_space(
-    config: ServeConfig, kv_tokens: int | None, given: Sequence[Point] = (), most: int = MOST
-) -> Space:
+def build_space(config: ServeConfig, kv_tokens: int | None, given: Sequence[Point]) -> Space:
     """`given`: changes to try, in place of those near the setting.
 
     Raises PredictionInputError if the setting in force cannot be modelled.
@@ -45,7 +43,7 @@ def build_space(
     first: Point = {knob: own.get(knob) for knob in knobs}
     points, limits, refused = [first], [base], dict[str, int]()
     for changes in _distinct({**first, **changes} for changes in candidates):
-        if changes in points or len(points) > most:
+        if changes in points or len(points) > MOST:
             continue
         moved = {knob: value for knob, value in changes.items() if value != first[knob]}
         changed = with_changes(config, moved)
