@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from json import dumps
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import aiohttp
+from typing import Any
 
 from flettner.actuators.docker.client import Json
 from flettner.actuators.docker.registry import site_labels
@@ -27,12 +25,6 @@ FLAGS = ("--sim-start-s", "0.5", "--sim-speed", "1", "--max-num-seqs", "8")
 STREAMS = Load(streams=16)
 SOME = Load(rate=6.0)
 CUT = {"truncated", "failed"}  # after some tokens or after the headers, which vLLM sends at once
-
-
-class Answer(NamedTuple):
-    at: float  # seconds of the loop
-    status: int  # 0: none
-    retry_after: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,32 +150,6 @@ class DockerRig(Rig):
             assert not task.done(), task.exception()
             task.cancel()
             await asyncio.wait({task})
-
-    @asynccontextmanager
-    async def probing(self) -> AsyncIterator[list[Answer]]:
-        """Send requests continuously, each over a new connection; record each response and its time."""
-        answers: list[Answer] = []
-        task = asyncio.create_task(self._probe(answers))
-        try:
-            yield answers
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-
-    async def _probe(self, answers: list[Answer]) -> None:
-        timeout = aiohttp.ClientTimeout(total=60)
-        while True:
-            at = asyncio.get_running_loop().time()
-            try:
-                async with (
-                    aiohttp.ClientSession(timeout=timeout) as session,
-                    session.get(f"{self.url}/v1/models") as got,
-                ):
-                    await got.read()
-                    answers.append(Answer(at, got.status, got.headers.get("Retry-After", "")))
-            except (aiohttp.ClientError, TimeoutError):
-                answers.append(Answer(at, 0, ""))
-            await asyncio.sleep(0.05)
 
     # Teardown.
 

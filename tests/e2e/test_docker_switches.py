@@ -18,9 +18,9 @@ from flettner.actuators.docker.client import Json
 from flettner.simulator.traffic import TrafficGenerator
 from flettner.vllm_facts.values import Value
 from tests.e2e.conftest import StartDocker
-from tests.e2e.docker_rig import FLAGS, SOME, Answer, DockerRig, DockerSiteConfig, until_ok
+from tests.e2e.docker_rig import FLAGS, SOME, DockerRig, DockerSiteConfig, until_ok
 from tests.support.docker_site import Bench, RunningContainer
-from tests.support.rig import Document, lost, until
+from tests.support.rig import Document, Probe, lost, until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -136,7 +136,7 @@ async def test_changes_a_server_by_swap_without_spare_capacity(
     assert flags(container)["--max-num-seqs"] == "16"
     assert "new requests wait in the proxy, at most 60 s each" in " ".join(suggestion["notes"])
     assert lost(traffic) == []
-    assert {answer.status for answer in answers} == {200}
+    assert {answer.status for answer in answers} == {"200"}
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ async def test_estimates_a_swap_from_the_measured_previous_one(
     pytest.fail(f"no outage was as long as planned: {seen}")
 
 
-async def swap(rig: DockerRig, max_num_seqs: int) -> tuple[Document, TrafficGenerator, list[Answer]]:
+async def swap(rig: DockerRig, max_num_seqs: int) -> tuple[Document, TrafficGenerator, list[Probe]]:
     """Run a swap under load; return its suggestion, the load and the answers to probes."""
     async with rig.probing() as answers, rig.users(SOME) as traffic:
         suggestion, rollout = await rig.switch_proposed(max_num_seqs=max_num_seqs)
@@ -174,10 +174,10 @@ async def swapped(rig: DockerRig, max_num_seqs: int) -> tuple[float, float]:
     """
     suggestion, traffic, answers = await swap(rig, max_num_seqs)
     assert {record.why for record in lost(traffic)} <= {"HTTP 503"}
-    assert {answer.status for answer in answers} == {200, 503}
-    away = [answer for answer in answers if answer.status == 503]
+    assert {answer.status for answer in answers} == {"200", "503"}
+    away = [answer for answer in answers if answer.status == "503"]
     assert all(answer.retry_after for answer in away)
-    back = next(answer for answer in answers if answer.status == 200 and answer.at > away[-1].at)
+    back = next(answer for answer in answers if answer.status == "200" and answer.at > away[-1].at)
     return suggestion["preflight"]["outage_s"], back.at - away[0].at
 
 

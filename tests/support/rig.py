@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from json import dumps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 import aiohttp
@@ -36,6 +36,12 @@ PATIENCE_S = 60.0  # for any condition: the machine may be busy
 
 Document = dict[str, Any]
 Answer = TypeVar("Answer")
+
+
+class Probe(NamedTuple):
+    at: float  # seconds of the loop
+    status: str  # of HTTP, or the error
+    retry_after: str = ""
 
 
 async def until(
@@ -329,27 +335,36 @@ class Rig:
 
     @asynccontextmanager
     async def observer(self) -> AsyncIterator[Counter[str]]:
-        """Send requests continuously, each over a new connection; count the responses."""
-        answers: Counter[str] = Counter()
-        asking = asyncio.create_task(self._observe(answers))
+        """Send requests as `probing` does; count the responses at the exit."""
+        counts: Counter[str] = Counter()
+        async with self.probing() as answers:
+            yield counts
+        counts.update(answer.status for answer in answers)
+
+    @asynccontextmanager
+    async def probing(self) -> AsyncIterator[list[Probe]]:
+        """Send requests continuously, each over a new connection; record each response and its time."""
+        answers: list[Probe] = []
+        asking = asyncio.create_task(self._probe(answers))
         try:
             yield answers
         finally:
             asking.cancel()
             await asyncio.wait({asking})
 
-    async def _observe(self, answers: Counter[str]) -> None:
+    async def _probe(self, answers: list[Probe]) -> None:
+        timeout = aiohttp.ClientTimeout(total=60)
         while True:
-            timeout = aiohttp.ClientTimeout(total=20)
+            at = asyncio.get_running_loop().time()
             try:
                 async with (
                     aiohttp.ClientSession(timeout=timeout) as session,
                     session.get(f"{self.url}/v1/models") as got,
                 ):
                     await got.read()
-                    answers[str(got.status)] += 1
+                    answers.append(Probe(at, str(got.status), got.headers.get("Retry-After", "")))
             except (aiohttp.ClientError, TimeoutError) as error:
-                answers[repr(error)] += 1
+                answers.append(Probe(at, repr(error)))
             await asyncio.sleep(0.05)
 
     # Teardown.
