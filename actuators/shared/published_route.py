@@ -111,7 +111,7 @@ class PublishedRoute:
                 session_header=str(content["session_header"]),
                 report_every_s=float(content["report_every_s"]),
                 open_routes=tuple(str(name) for name in content["open_routes"]),
-                hold=_parse_hold(content.get("hold")),
+                hold=_parse_hold(content["hold"]),
                 lease_ended=content["lease_ended"] is True,
                 write=str(content["write"]),
                 route=_parse_route(content["route"]),
@@ -126,7 +126,6 @@ def _check_format(number: object) -> None:
 
 
 def _parse_hold(content: Json | None) -> Hold | None:
-    """None of a daemon that knows no hold."""
     if content is None:
         return None
     return Hold(wait_s=float(content["wait_s"]), requests=int(content["requests"]))

@@ -40,17 +40,6 @@ def test_a_route_is_read_back_without_the_settings_of_its_servers() -> None:
     assert read == replace(PUBLISHED, route=replace(CANARY, servers=(replace(BLUE, setting={}), GREEN)))
 
 
-def test_a_route_of_a_daemon_that_knows_no_hold_has_none() -> None:
-    document = PUBLISHED.to_object("flettner-proxy")
-    content = json.loads(document["data"]["route.json"])
-    del content["hold"]
-
-    read = PublishedRoute.parse({**document, "data": {"route.json": json.dumps(content)}})
-
-    assert read.hold is None
-    assert not read.carries(PUBLISHED)
-
-
 def test_a_renewal_is_another_write_of_the_same_route() -> None:
     renewed = replace(PUBLISHED.renewed(), epoch=4)
 
