@@ -113,19 +113,6 @@ def test_names_the_first_bad_entry_of_a_tampered_journal(run: Run, journal: Path
     assert "the 1 entries before it" in out
 
 
-def test_a_cut_end_is_found_with_a_pin(run: Run, journal: Path) -> None:
-    head = verify(journal).head
-    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:2]))
-    assert run("verify")[0] == 1
-    mark_path(journal).unlink()
-
-    assert run("verify")[0] == 0
-    status, out, _ = run("verify", "--pin", f"{head.seq}:{head.hash}")
-
-    assert status == 1
-    assert out.startswith("bad: entry 3 (audit.jsonl, line 3)")
-
-
 def test_torn_last_line_is_a_note_not_tampering(run: Run, journal: Path) -> None:
     journal.write_bytes(journal.read_bytes()[:-10])
     mark_path(journal).unlink()  # a crash leaves the mark of an earlier entry
