@@ -622,18 +622,6 @@ def test_removed_checkpoints_are_found(path: Path, signer: Signer, at: int) -> N
     assert "were removed" in report.problem
 
 
-def test_a_rechained_edit_after_the_last_checkpoint_is_found_with_a_pin_only(
-    path: Path, signer: Signer
-) -> None:
-    journal = written(path, 150, RetentionLimits(), signer)
-    pin = journal.head
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(rechain(lines, 130)))
-
-    assert verify(path, keys=signer.public_keys).ok
-    assert not verify(path, keys=signer.public_keys, pins=[pin]).ok
-
-
 def test_rejects_a_signature_of_another_key(path: Path, signer: Signer, tmp_path: Path) -> None:
     written(path, 5, RetentionLimits(), checkpoints.create_signer(tmp_path / "other.key")).close()
 
