@@ -300,10 +300,8 @@ async def test_a_server_survives_its_daemon(bound: Bound, tmp_path: Path) -> Non
     daemon = f"""
 import asyncio, os, pathlib
 from flettner.actuators.process.plugin import ProcessPlugin
-from flettner.agent.domain.model import Server, Setting
+from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
-from tests.support.engine_watch import noon, watched
-from tests.support.process_rig import SERVER, STUB, free_ports, pids, site, until
 engine = ProcessPlugin(command={STUB!r}, ports=({first}, {last}))
 engine = engine.bind(Site(target="chat", state_dir=pathlib.Path({str(tmp_path)!r}), epoch=1))
 asyncio.run(engine.launch(Server(name="chat-r1", setting={{"max_num_seqs": 3}}), 60))
