@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flettner.lint.missing_facts import hold_back, keep_to_limits
+from flettner.lint.relevance import Relevance, find_line, generalise, is_repeated
 from flettner.rules.precedence import Ordered, Outranked, Precedence, contradictions, ranked
 from flettner.rules.table import HEALTH, name_of, slug_of
 from flettner.vllm_facts.serve_config import Finding, LintRule, ServeConfig
@@ -58,8 +59,10 @@ def find_fixes(
     `standing`: findings of an earlier round that no change of flags can end, such as those of the log.
     A finding yields only to a finding that is shown: when one is replaced or dropped, all are ranked again.
     """
+    reported = _drop_duplicates(_run_lints(config, lints))
+    reported.sort(key=lambda finding: (_severity(finding), find_line(finding, config.log)))
     static, live = _merge_duplicates(
-        [_settle(finding, config, lints) for finding in _drop_duplicates(_run_lints(config, lints))],
+        [_settle(finding, config, lints) for finding in reported],
         [keep_to_limits(finding, config) for finding in live],
     )
     findings = [*live, *standing, *static]
@@ -88,7 +91,7 @@ def find_fixes_in_rounds(config: ServeConfig, lints: Sequence[LintRule]) -> Fixe
     error: a later value corrects it, too, because no round brings one back.
     """
     fixes = find_fixes(config, lints)
-    standing = [finding for finding in fixes.findings if _is_from_log(finding, config, lints)]
+    standing = _find_logged(fixes.findings, config, lints)
     for _ in range(ROUNDS):
         if not fixes.to and not fixes.env:
             break
@@ -97,16 +100,20 @@ def find_fixes_in_rounds(config: ServeConfig, lints: Sequence[LintRule]) -> Fixe
         if joined is None:
             break
         fixes = joined
-    return _drop_followed(fixes)
+    fixes = _drop_followed(fixes)
+    relevance = Relevance(standing, [_run_lints(case, lints) for case in generalise(config)])
+    nearest = sorted(fixes.findings, key=relevance.rank)
+    return replace(fixes, findings=tuple(sorted(nearest, key=_severity)))
 
 
-def _is_from_log(finding: Finding, config: ServeConfig, lints: Sequence[LintRule]) -> bool:
-    """Whether the finding disappears without the log."""
+def _find_logged(
+    findings: Sequence[Finding], config: ServeConfig, lints: Sequence[LintRule]
+) -> list[Finding]:
+    """The findings that disappear without the log."""
     if not config.log:
-        return False
-    own = [lint for lint in lints if finding.rule in lint.rules]
-    without = _run_lints(replace(config, log=()), own)
-    return not any(other.rule == finding.rule and other.why == finding.why for other in without)
+        return []
+    without = _run_lints(replace(config, log=()), lints)
+    return [finding for finding in findings if not any(is_repeated(finding, other) for other in without)]
 
 
 def _join(first: Fixes, more: Fixes, standing: Sequence[Finding]) -> Fixes | None:
@@ -114,7 +121,7 @@ def _join(first: Fixes, more: Fixes, standing: Sequence[Finding]) -> Fixes | Non
     added = [
         finding
         for finding in more.findings
-        if (finding.to or finding.env) and not any(_is_repeated(finding, other) for other in standing)
+        if (finding.to or finding.env) and not any(is_repeated(finding, other) for other in standing)
     ]
     earlier = [
         _with_later_values(finding, added)
@@ -136,10 +143,6 @@ def _join(first: Fixes, more: Fixes, standing: Sequence[Finding]) -> Fixes | Non
         to={**first.to, **more.to},
         env={**first.env, **more.env},
     )
-
-
-def _is_repeated(finding: Finding, other: Finding) -> bool:
-    return finding.rule == other.rule and finding.why == other.why
 
 
 def _drop_followed(fixes: Fixes) -> Fixes:

@@ -46,6 +46,9 @@ CAUSES = read_rows(_FILE, "cause", Cause)
 HEALTH = next(tuple(rank.rules) for rank in ORDER if rank.name == "health")
 """Rules about a running server that is not fit to be tuned."""
 
+REMARKS = next(tuple(rank.rules) for rank in ORDER if rank.name == "remarks")
+"""Rules whose notes hold for most servers."""
+
 REASONS = {rule: rank.why for rank in ORDER for rule in rank.rules}
 """The reason for a rule's rank."""
 

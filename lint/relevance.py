@@ -1,0 +1,60 @@
+"""How near a finding is to what its reader saw: the order of findings within a severity. Pure.
+
+What the log alone shows is of this server and of this start. What the flags show may be its cause or not.
+What lint says of every server with this model, or of every server, explains nothing that one of them does.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from flettner.rules.table import REMARKS
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
+
+UNEXPLAINED = "F10"
+FROM_LOG, UNEXPLAINED_IN_LOG, FROM_COMMAND, NOTE, LAST = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Relevance:
+    """`logged`: findings that only the log shows. `general`: what lint says of the cases of `generalise`."""
+
+    logged: Sequence[Finding]
+    general: Sequence[Sequence[Finding]]
+
+    def rank(self, finding: Finding) -> tuple[int, int]:
+        """The nearest first. Findings of one rank keep their order."""
+        note = finding.severity == "info" and not finding.changes
+        if finding.rule == UNEXPLAINED and finding.severity == "error":
+            return LAST, 0  # faults that are certain come before one that nobody knows
+        if note and finding.rule in REMARKS:
+            return LAST, 0
+        if any(is_repeated(finding, other) for other in self.logged):
+            return (UNEXPLAINED_IN_LOG if finding.rule == UNEXPLAINED else FROM_LOG), 0
+        if not note:
+            return FROM_COMMAND, 0
+        return NOTE, sum(any(is_repeated(finding, other) for other in said) for said in self.general)
+
+
+def is_repeated(finding: Finding, other: Finding) -> bool:
+    return finding.rule == other.rule and finding.why == other.why
+
+
+def generalise(config: ServeConfig) -> tuple[ServeConfig, ServeConfig]:
+    """Any server of this model, and of any model, with this release and GPU."""
+    known = {"model": config.setting["model"]} if "model" in config.setting else {}
+    model = replace(ServeConfig(setting=known), card=config.card, gpus=config.gpus, version=config.version)
+    return (
+        replace(model, model=config.model, estimate=config.estimate, profile=config.profile),
+        replace(model, setting={}),
+    )
+
+
+def find_line(finding: Finding, log: Sequence[str]) -> int:
+    """The place of the line that the finding quotes, the last of several; behind the log for no line.
+
+    Of several errors the first is the cause: the processes that wait for the failed one report it in turn.
+    """
+    quoted = finding.evidence.get("line")
+    if not isinstance(quoted, str):
+        return len(log)
+    return next((at for at in range(len(log) - 1, -1, -1) if quoted in log[at]), len(log))

@@ -1,0 +1,85 @@
+"""Within a severity, what the log shows comes first, and what holds for any server comes last."""
+
+from dataclasses import replace
+
+import pytest
+
+from flettner.lint.fixes import find_fixes_in_rounds
+from flettner.lint.relevance import find_line
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
+from tests.support.lint_cases import H100, L40S, LLAMA_8B, case
+from tests.support.proposals import rules
+
+WAITING = (
+    "INFO [loggers.py:1] Engine 000: Avg prompt throughput: 12.0 tokens/s, Avg generation throughput: "
+    "80.1 tokens/s, Running: 2 reqs, Waiting: 14 reqs, GPU KV cache usage: 0.4%, Prefix cache hit rate: 0.0%"
+)
+NO_CAUSE = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+UNKNOWN = "ValueError: some text that no row of this tool has"
+COMPILED = "INFO [monitor.py:53] torch.compile took 42.10 s in total"
+
+
+def ordered(config: ServeConfig) -> list[str]:
+    return rules(find_fixes_in_rounds(config, all_lints()).findings)
+
+
+def test_a_warning_of_the_log_comes_before_warnings_on_flags() -> None:
+    config = case("vllm serve m --max-num-seqs 2 --enforce-eager", model=LLAMA_8B, card=L40S, log=(WAITING,))
+
+    assert ordered(replace(config, log=()))[0] == "G1"
+    assert ordered(config)[:2] == ["F8", "G1"]
+
+
+@pytest.mark.parametrize("line", [NO_CAUSE, UNKNOWN])
+def test_an_error_that_nobody_knows_comes_after_a_certain_fault(line: str) -> None:
+    config = case("vllm serve m --gpu-memory-utilization 1", model=LLAMA_8B, card=H100, log=(line,))
+
+    assert ordered(config)[:2] == ["M4", "F10"]
+
+
+def test_a_note_on_the_command_comes_before_notes_on_any_server() -> None:
+    adapters = "--enable-lora --max-loras 4 --max-lora-rank 256 --lora-modules a=/adapters/a"
+    old = case(f"vllm serve m {adapters}", model=LLAMA_8B, card=H100, version="0.12.0")
+
+    assert ordered(old)[:2] == ["M5", "E1"]
+
+
+def test_a_note_on_the_model_comes_before_notes_on_any_model() -> None:
+    embedder = find_model("Snowflake/snowflake-arctic-embed-m-v1.5")
+    config = case(
+        "vllm serve Snowflake/snowflake-arctic-embed-m-v1.5 --max-num-seqs 512",
+        model=embedder,
+        card=H100,
+        version="0.12.0",
+    )
+
+    assert ordered(config) == ["C1", "E1"]
+
+
+def test_a_remark_on_any_start_comes_last() -> None:
+    config = case("vllm serve m --attention-backend FLASHINFER", card=L40S, version="0.13.0", log=(COMPILED,))
+
+    assert ordered(config) == ["H3", "E1", "F6"]
+
+
+def test_of_errors_in_the_log_the_first_comes_first() -> None:
+    denied = "PermissionError: [Errno 13] Permission denied: '/.triton'"
+    template = (
+        "ValueError: As of transformers v4.44, default chat template is no longer allowed, so you must "
+        "provide a chat template if the tokenizer does not define one."
+    )
+
+    def lines(*log: str) -> list[str]:
+        fixes = find_fixes_in_rounds(case("vllm serve m", log=log), all_lints())
+        return [str(finding.evidence["line"])[:9] for finding in fixes.findings if finding.rule == "F9"]
+
+    assert lines(denied, template)[0] != lines(template, denied)[0]
+
+
+def test_the_last_of_equal_lines_counts_and_no_line_is_behind_all() -> None:
+    quoted = Finding(rule="F9", why="1", evidence={"line": "no space"})
+
+    assert find_line(quoted, ("no space", "other", "Errno 28: no space left")) == 2
+    assert find_line(Finding(rule="F4", why="1"), ("a", "b")) == 2
