@@ -29,6 +29,7 @@ class StartFacts:
     longest: int | None = None  # tokens of the longest request that fits
     loaded: bool = False  # the weights: the log shows the KV cache, or a later step
     read_weights: bool = False  # from the disk: kernels may still refuse them
+    reached_engine: bool = False  # a process wrote lines that starts after the flags are read
     ran_out: bool = False  # of memory, once or more
     stage: str = ""  # of the last such error, by its traceback: "load", "profile" or "" (later, or unknown)
     missing_gib: float | None = None  # of the allocation that failed
@@ -86,6 +87,7 @@ _LOADED = (
     r"|SpecDecoding metrics"
 )
 _READ = "Loading weights took"
+_ENGINE = r"\((?:EngineCore|Worker|VllmWorker)\w* |\[core\.py:\d"
 _FAILED = rf"Tried to allocate {_SIZE}"
 _LEFT = rf"{_SIZE} (?:is )?free"
 _OWN = rf"this process has {_SIZE} memory in use"
@@ -127,6 +129,7 @@ def _read_facts(log: tuple[str, ...]) -> StartFacts:
         free_gib=min((float(match[1]) for match in free), default=None),
         weights_gib=numbers["weights_gib"],
         read_weights=_READ in text,
+        reached_engine=re.search(_ENGINE, text) is not None,
         loaded=any(numbers[name] is not None for name in _AFTER_LOADING) or bool(re.search(_LOADED, text)),
         kv_gib=numbers["kv_gib"],
         kv_tokens=whole["kv_tokens"],

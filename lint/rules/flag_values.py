@@ -32,9 +32,10 @@ def _synonyms() -> Mapping[Knob, Mapping[str, str]]:
 
 
 def was_accepted(config: ServeConfig, knob: Knob) -> bool:
-    """Whether the log shows that a server got past this value: its build may know more than the tables."""
+    """Whether the log shows that a server got past this name: its build may know more than the tables."""
     start = config.start
-    return start is not None and start.passed_flags and start.setting.get(knob) == config.setting.get(knob)
+    passed = start is not None and (start.passed_flags or start.reached_engine)
+    return passed and start is not None and start.setting.get(knob) == config.setting.get(knob)
 
 
 def find_misfit(config: ServeConfig, knob: Knob, value: Value) -> str:
