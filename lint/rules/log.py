@@ -238,9 +238,21 @@ def _memory_in_use(match: re.Match[str], config: ServeConfig) -> Finding | None:
             "it starts with the free memory; better: free the GPU first (nvidia-smi lists its processes)"
             if not small
             else "it starts when the GPU is free (nvidia-smi lists its processes)"
-        ),
+        )
+        + _name_other_gpus(config),
         risks="less KV cache",
         evidence={"free_gib": free, "total_gib": total},
+    )
+
+
+def _name_other_gpus(config: ServeConfig) -> str:
+    """That the host has GPUs to spare, of which vLLM takes the first."""
+    now = layout(config)
+    if config.gpus is None or config.gpus <= now.tp * now.pp * now.dp or "CUDA_VISIBLE_DEVICES" in config.env:
+        return ""
+    return (
+        f", or choose another of the {config.gpus} GPUs: vLLM takes the first that it sees "
+        "(CUDA_VISIBLE_DEVICES; device_ids in compose, --gpus device=1 with Docker)"
     )
 
 
