@@ -30,6 +30,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     effective_batched_tokens,
     effective_seqs,
+    is_at_least,
     is_older_than,
     json_entries,
     layout,
@@ -199,6 +200,12 @@ def matching_parser(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Valu
     family, present = find_family(text_of(config, "model")), text_of(config, TOOLS)
     parsers = family.parsers(TOOLS, config.version) if family else ()
     return {} if present in parsers or not parsers else {TOOLS: parsers[0]}
+
+
+def recommended_parser(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    family = find_family(text_of(config, "model"))
+    parsers = family.parsers(TOOLS, config.version) if family else ()
+    return {TOOLS: parsers[0]} if parsers else {}
 
 
 def classify_reranker(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
@@ -387,6 +394,14 @@ def runs_out_uncounted(config: ServeConfig) -> bool:
     return config.start is not None and config.start.ran_out and is_older_than(config, (0, 28))
 
 
+def keeps_offloaded_weights(config: ServeConfig) -> bool:
+    """Whether weights for the host may have stayed on the GPU, for lack of an offloader in the V2 runner."""
+    start, affected = config.start, is_at_least(config, (0, 25)) and is_older_than(config, (0, 28))
+    installed = any("Offloader set to" in line and "Noop" not in line for line in config.log)
+    ran_out = start is not None and start.ran_out and start.stage == "load"
+    return bool(config.setting.get("cpu_offload_gb")) and affected and ran_out and not installed
+
+
 def bypasses_entrypoint(config: ServeConfig) -> bool:
     """Whether NVIDIA's own image starts without its entrypoint, which prepares CUDA's libraries."""
     return config.bypassed_image.startswith("nvcr.io/nvidia/")
@@ -447,6 +462,7 @@ FUNCTIONS = {
         *(
             enable_tools,
             matching_parser,
+            recommended_parser,
             classify_reranker,
             raise_batch,
             raise_batch_by_missing,
@@ -469,7 +485,7 @@ FUNCTIONS = {
         *(forces_aiter_in_fp4, is_in_fp4, has_no_user_name, without_expandable_segments),
         *(allocates_expandable, allocates_plainly, sizes_nccl_buffers, may_lack_memlock, locks_memory),
         *(forces_compatibility, leaves_compatibility, forces_marlin, chooses_kernels),
-        *(runs_out_uncounted, bypasses_entrypoint, keeps_entrypoint),
+        *(runs_out_uncounted, keeps_offloaded_weights, bypasses_entrypoint, keeps_entrypoint),
         *(waits_for_engines, forces_aiter, leaves_aiter_off, forces_inductor_anew, keeps_inductor_caches),
         *(extend_lease, move_from_root, starts_copies_in_place, starts_copies_locally),
     )
