@@ -39,6 +39,7 @@ _SERVE = ("vllm", "serve")
 _OWN_IMAGE = re.compile(r"(.*/)?vllm-openai(-[\w.-]+)?([:@].*)?")  # its entrypoint starts the server
 SERVES_SINCE = (0, 11, 1)
 """Up to 0.11.0 the entrypoint is the module `api_server`, since then `vllm serve` (docker/Dockerfile)."""
+_SHARED_SINCE = (0, 5)  # releases that images of others are built of
 _OTHER_VERSIONS = re.compile(r"(^|/)lmcache/")  # images with tags of their own projects
 
 
@@ -186,11 +187,15 @@ def implied_words(image: str) -> tuple[str, ...]:
 
 
 def image_version(image: str) -> str:
-    """The vLLM version in the image's tag; "" if the tag has none, or has that of another project."""
+    """The vLLM version in the image's tag; "" if the tag has none, or has that of another project.
+
+    The first releases have no tags but those of vLLM's own images: 0.1.1 of another image counts its builds.
+    """
     place, _, tag = image.rpartition(":")
     named = re.search(r"vllm[_-]?v?(0\.\d+\.\d+)", tag)
     own = re.match(r"v?(0\.\d+\.\d+)(?![\d.]*\.)", tag) if "vllm" in place.rpartition("/")[2] else None
-    version = named or (None if _OTHER_VERSIONS.search(place) else own)
+    counted = own and not is_vllm_image(image) and tuple(map(int, own[1].split("."))) < _SHARED_SINCE
+    version = named or (None if counted or _OTHER_VERSIONS.search(place) else own)
     return version[1] if version else ""
 
 

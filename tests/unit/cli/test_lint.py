@@ -275,6 +275,8 @@ def test_a_shell_after_an_image_that_starts_the_server_is_an_error(lint: Lint) -
         ("registry:5000/vllm", ""),
         ("rocm/vllm:rocm6.4.1_vllm_0.9.1_20250715", "0.9.1"),
         ("lmcache/vllm-openai:v0.3.9", ""),
+        ("ghcr.io/me/vllm-spark:0.2.0", ""),
+        ("ghcr.io/me/vllm-spark:0.23.0", "0.23.0"),
         ("ghcr.io/llm-d/llm-d-cuda:v0.3.0", ""),
         ("registry.redhat.io/rhaiis/vllm-cuda-rhel9:3.2.1", ""),
     ],
