@@ -97,6 +97,7 @@ FACTS: Mapping[Fact, FactSource] = {
     ),
 }
 
+_HELD_BACK = "not proposed "
 ESTIMATE: tuple[Fact, ...] = ("gpu", "model", "gpu_memory", "model_size", "step_memory")
 """What an estimate of the GPU's memory needs."""
 
@@ -157,8 +158,13 @@ def hold_back(finding: Finding, lint: LintRule, config: ServeConfig) -> Finding:
         klass="note",
         to={},
         env={},
-        expects=f"not proposed ({change}): whether it is safe depends on {lacks}",
+        expects=f"{_HELD_BACK}({change}): whether it is safe depends on {lacks}",
     )
+
+
+def is_held_back(finding: Finding) -> bool:
+    """Whether a missing fact, or a limit, left no change of the finding."""
+    return finding.expects.startswith(_HELD_BACK)
 
 
 def keep_to_limits(finding: Finding, config: ServeConfig) -> Finding:
@@ -181,7 +187,7 @@ def keep_to_limits(finding: Finding, config: ServeConfig) -> Finding:
     if lowered.keys() == above.keys():
         return replace(finding, to={**finding.to, **lowered})
     change, forbidden = describe_changes({**finding.to, **finding.env}), next(iter(above.values()))
-    return replace(finding, klass="note", to={}, env={}, expects=f"not proposed ({change}): {forbidden.why}")
+    return replace(finding, klass="note", to={}, env={}, expects=f"{_HELD_BACK}({change}): {forbidden.why}")
 
 
 def _lowers(finding: Finding, knob: Knob, config: ServeConfig) -> bool:

@@ -7,6 +7,7 @@ What lint says of every server with this model, or of every server, explains not
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from flettner.lint.missing_facts import is_held_back
 from flettner.rules.table import REMARKS
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 
@@ -31,7 +32,7 @@ class Relevance:
         if any(is_repeated(finding, other) for other in self.logged):
             return (UNEXPLAINED_IN_LOG if finding.rule == UNEXPLAINED else FROM_LOG), 0
         if not note:
-            return FROM_COMMAND, 0
+            return FROM_COMMAND, int(is_held_back(finding))
         return NOTE, sum(any(is_repeated(finding, other) for other in said) for said in self.general)
 
 

@@ -64,6 +64,14 @@ def test_a_remark_on_any_start_comes_last() -> None:
     assert ordered(config) == ["H3", "E1", "F6"]
 
 
+def test_a_change_comes_before_one_that_lacks_a_fact() -> None:
+    """V1 would leave the flag out if the release is known not to take it."""
+    flags = "--disable-mm-preprocessor-cache --enforce-eager"
+    config = case(f"vllm serve m {flags}", model=LLAMA_8B, card=L40S, version="")
+
+    assert ordered(config)[:2] == ["G1", "V1"]
+
+
 def test_of_errors_in_the_log_the_first_comes_first() -> None:
     denied = "PermissionError: [Errno 13] Permission denied: '/.triton'"
     template = (
