@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flettner.lint.missing_facts import hold_back, keep_to_limits
-from flettner.lint.relevance import Relevance, find_line, generalise, is_repeated
+from flettner.lint.relevance import Relevance, find_line, generalise, is_among
 from flettner.rules.precedence import Ordered, Outranked, Precedence, contradictions, ranked
 from flettner.rules.table import HEALTH, name_of, slug_of
 from flettner.vllm_facts.serve_config import Finding, LintRule, ServeConfig
@@ -91,7 +91,8 @@ def find_fixes_in_rounds(config: ServeConfig, lints: Sequence[LintRule]) -> Fixe
     error: a later value corrects it, too, because no round brings one back.
     """
     fixes = find_fixes(config, lints)
-    standing = _find_logged(fixes.findings, config, lints)
+    unlogged = _run_lints(replace(config, log=()), lints)
+    standing = [finding for finding in fixes.findings if config.log and not is_among(finding, unlogged)]
     for _ in range(ROUNDS):
         if not fixes.to and not fixes.env:
             break
@@ -101,19 +102,13 @@ def find_fixes_in_rounds(config: ServeConfig, lints: Sequence[LintRule]) -> Fixe
             break
         fixes = joined
     fixes = _drop_followed(fixes)
-    relevance = Relevance(standing, [_run_lints(case, lints) for case in generalise(config)])
+    relevance = Relevance(
+        standing,
+        frozenset(finding.rule for finding in unlogged),
+        [_run_lints(case, lints) for case in generalise(config)],
+    )
     nearest = sorted(fixes.findings, key=relevance.rank)
     return replace(fixes, findings=tuple(sorted(nearest, key=_severity)))
-
-
-def _find_logged(
-    findings: Sequence[Finding], config: ServeConfig, lints: Sequence[LintRule]
-) -> list[Finding]:
-    """The findings that disappear without the log."""
-    if not config.log:
-        return []
-    without = _run_lints(replace(config, log=()), lints)
-    return [finding for finding in findings if not any(is_repeated(finding, other) for other in without)]
 
 
 def _join(first: Fixes, more: Fixes, standing: Sequence[Finding]) -> Fixes | None:
@@ -121,7 +116,7 @@ def _join(first: Fixes, more: Fixes, standing: Sequence[Finding]) -> Fixes | Non
     added = [
         finding
         for finding in more.findings
-        if (finding.to or finding.env) and not any(is_repeated(finding, other) for other in standing)
+        if (finding.to or finding.env) and not is_among(finding, standing)
     ]
     earlier = [
         _with_later_values(finding, added)

@@ -4,7 +4,7 @@ What the log alone shows is of this server and of this start. What the flags sho
 What lint says of every server with this model, or of every server, explains nothing that one of them does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from flettner.lint.missing_facts import is_held_back
@@ -17,9 +17,13 @@ FROM_LOG, UNEXPLAINED_IN_LOG, FROM_COMMAND, NOTE, LAST = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Relevance:
-    """`logged`: findings that only the log shows. `general`: what lint says of the cases of `generalise`."""
+    """`logged`: findings that only the log shows. `flagged`: the rules that have findings without it.
+
+    `general`: what lint says of the cases of `generalise`.
+    """
 
     logged: Sequence[Finding]
+    flagged: Collection[str]
     general: Sequence[Sequence[Finding]]
 
     def rank(self, finding: Finding) -> tuple[int, int]:
@@ -29,15 +33,18 @@ class Relevance:
             return LAST, 0  # faults that are certain come before one that nobody knows
         if note and finding.rule in REMARKS:
             return LAST, 0
-        if any(is_repeated(finding, other) for other in self.logged):
-            return (UNEXPLAINED_IN_LOG if finding.rule == UNEXPLAINED else FROM_LOG), 0
+        if is_among(finding, self.logged):
+            if finding.rule == UNEXPLAINED:
+                return UNEXPLAINED_IN_LOG, 0
+            return FROM_LOG, int(finding.rule not in self.flagged)  # what both show is surest
         if not note:
             return FROM_COMMAND, int(is_held_back(finding))
-        return NOTE, sum(any(is_repeated(finding, other) for other in said) for said in self.general)
+        return NOTE, sum(is_among(finding, said) for said in self.general)
 
 
-def is_repeated(finding: Finding, other: Finding) -> bool:
-    return finding.rule == other.rule and finding.why == other.why
+def is_among(finding: Finding, others: Iterable[Finding]) -> bool:
+    """Whether one of the others says the same."""
+    return any(finding.rule == other.rule and finding.why == other.why for other in others)
 
 
 def generalise(config: ServeConfig) -> tuple[ServeConfig, ServeConfig]:

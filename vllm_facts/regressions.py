@@ -35,6 +35,7 @@ class Regression:
     unquantized: bool = False  # it affects weights in 16 bit only
     fixed: str = ""  # in which release; empty: no fix is on record
     until: str = ""  # the first patch release without it, if known
+    line: str = ""  # a pattern: what the log shows of it
 
     def seen_in(self, release: tuple[int, int], patch: tuple[int, int, int] | None) -> bool:
         fixed = bool(self.until) and patch is not None and patch >= tuple(map(int, self.until.split(".")))

@@ -1,6 +1,8 @@
 """Behaviour of these flags in this vLLM version: rules V2 and V3 (V1 is in flags.py)."""
 
+import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from flettner.vllm_facts.regressions import REGRESSIONS
 from flettner.vllm_facts.releases import cite
@@ -110,6 +112,26 @@ def _check_regressions(config: ServeConfig) -> Iterable[Finding]:
         )
 
 
+def _confirm_by_log(config: ServeConfig) -> Iterable[Finding]:
+    """The regressions; one that the log shows is what happened."""
+    patterns = {cite(row.issue): row.line for row in REGRESSIONS if row.line}
+    for finding in _check_regressions(config):
+        pattern, lines = patterns.get(finding.source), reversed(config.log)
+        shown = (
+            next((match for line in lines if (match := re.search(pattern, line))), None) if pattern else None
+        )
+        yield (
+            replace(
+                finding,
+                severity="error",
+                why=f"{finding.why}; the log shows it",
+                evidence={**finding.evidence, "line": shown[0]},
+            )
+            if shown
+            else finding
+        )
+
+
 def _in_16_bit(config: ServeConfig) -> bool:
     """Whether the weights are known to be neither stored nor loaded in fewer bits."""
     model = config.model
@@ -130,7 +152,7 @@ LINTS = (
     ),
     DeploymentCheck(
         rules=("V3",),
-        find=_check_regressions,
+        find=_confirm_by_log,
         reports="defects of this release that public issues report for these flags, this model or this GPU",
         source="; ".join(dict.fromkeys(row.issue for row in REGRESSIONS)),
         needs=Needs(facts=("version", "gpu")),

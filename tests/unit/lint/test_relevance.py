@@ -64,6 +64,16 @@ def test_a_remark_on_any_start_comes_last() -> None:
     assert ordered(config) == ["H3", "E1", "F6"]
 
 
+def test_a_known_defect_that_the_log_shows_comes_before_the_crash_that_it_explains() -> None:
+    drafts = """--speculative-config '{"method":"mtp","num_speculative_tokens":2}'"""
+    crash = "ERROR [core.py:1] torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+    config = case(f"vllm serve Qwen/Qwen3.6-27B {drafts}", version="0.26.0", log=(crash,))
+
+    assert ordered(config)[:2] == ["V3", "F9"]
+    assert find_fixes_in_rounds(config, all_lints()).findings[0].severity == "error"
+    assert ordered(replace(config, log=("INFO one line",)))[0] == "V3"
+
+
 def test_a_change_comes_before_one_that_lacks_a_fact() -> None:
     """V1 would leave the flag out if the release is known not to take it."""
     flags = "--disable-mm-preprocessor-cache --enforce-eager"
