@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flettner.lint.missing_facts import hold_back, keep_to_limits
-from flettner.lint.relevance import Relevance, find_line, generalise, is_among
+from flettner.lint.relevance import Relevance, blame_suspects, find_line, generalise, is_among
 from flettner.rules.precedence import Ordered, Outranked, Precedence, contradictions, ranked
 from flettner.rules.table import HEALTH, name_of, slug_of
 from flettner.vllm_facts.serve_config import Finding, LintRule, ServeConfig
@@ -59,7 +59,7 @@ def find_fixes(
     `standing`: findings of an earlier round that no change of flags can end, such as those of the log.
     A finding yields only to a finding that is shown: when one is replaced or dropped, all are ranked again.
     """
-    reported = _drop_duplicates(_run_lints(config, lints))
+    reported = blame_suspects(_drop_duplicates(_run_lints(config, lints)))
     reported.sort(key=lambda finding: (_severity(finding), find_line(finding, config.log)))
     static, live = _merge_duplicates(
         [_settle(finding, config, lints) for finding in reported],

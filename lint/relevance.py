@@ -4,14 +4,17 @@ What the log alone shows is of this server and of this start. What the flags sho
 What lint says of every server with this model, or of every server, explains nothing that one of them does.
 """
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from flettner.lint.missing_facts import is_held_back
-from flettner.rules.table import REMARKS
+from flettner.rules.table import REMARKS, START
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 
 UNEXPLAINED = "F10"
+_NAME = re.compile(r"--[a-z]|\b[A-Z\d]+_[A-Z]")  # of a flag or a variable
+_MESSAGE = re.compile(r"(\S+\.py): '([^']+)'")
 FROM_LOG, UNEXPLAINED_IN_LOG, FROM_COMMAND, NOTE, LAST = range(5)
 
 
@@ -37,6 +40,8 @@ class Relevance:
             if finding.rule == UNEXPLAINED:
                 return UNEXPLAINED_IN_LOG, 0
             return FROM_LOG, int(finding.rule not in self.flagged)  # what both show is surest
+        if finding.changes and any(_cite_one_message(finding, other) for other in self.logged):
+            return FROM_LOG, 0
         if not note:
             return FROM_COMMAND, int(is_held_back(finding))
         return NOTE, sum(is_among(finding, said) for said in self.general)
@@ -45,6 +50,29 @@ class Relevance:
 def is_among(finding: Finding, others: Iterable[Finding]) -> bool:
     """Whether one of the others says the same."""
     return any(finding.rule == other.rule and finding.why == other.why for other in others)
+
+
+def _cite_one_message(finding: Finding, other: Finding) -> bool:
+    """Whether both are about one message of vLLM, of which either may quote only the beginning."""
+    quotes, others = _MESSAGE.findall(finding.source), _MESSAGE.findall(other.source)
+    return any(
+        file == place and (text.startswith(begin) or begin.startswith(text))
+        for file, text in quotes
+        for place, begin in others
+    )
+
+
+def blame_suspects(findings: Sequence[Finding]) -> list[Finding]:
+    """Suspected reasons not to start as errors, where nothing explains the error of the log."""
+    errors = [each for each in findings if each.rule == UNEXPLAINED and each.severity == "error"]
+    if not errors or any(_NAME.search(f"{each.why} {each.expects}") for each in errors):
+        return list(findings)
+    return [
+        replace(each, severity="error", why=f"{each.why}; it may be why the start in the log failed")
+        if each.severity == "warning" and each.changes and each.rule in START
+        else each
+        for each in findings
+    ]
 
 
 def generalise(config: ServeConfig) -> tuple[ServeConfig, ServeConfig]:

@@ -43,10 +43,17 @@ YIELDS = read_rows(_FILE, "yield", Yield)
 
 CAUSES = read_rows(_FILE, "cause", Cause)
 
-HEALTH = next(tuple(rank.rules) for rank in ORDER if rank.name == "health")
+
+def _rules_of(rank: str) -> tuple[str, ...]:
+    return next(tuple(each.rules) for each in ORDER if each.name == rank)
+
+
+HEALTH = _rules_of("health")
 """Rules about a running server that is not fit to be tuned."""
 
-REMARKS = next(tuple(rank.rules) for rank in ORDER if rank.name == "remarks")
+START = _rules_of("does not start")
+
+REMARKS = _rules_of("remarks")
 """Rules whose notes hold for most servers."""
 
 REASONS = {rule: rank.why for rank in ORDER for rule in rank.rules}

@@ -74,6 +74,27 @@ def test_a_known_defect_that_the_log_shows_comes_before_the_crash_that_it_explai
     assert ordered(replace(config, log=("INFO one line",)))[0] == "V3"
 
 
+def test_a_change_comes_before_the_note_on_the_same_message_of_the_log() -> None:
+    refused = "ValueError: Tensor parallel size (8) cannot be larger than the number of available GPUs (4)."
+    one_host = case("vllm serve m -tp 8", card=L40S, version="0.11.2", log=(refused,), gpus=4)
+    config = replace(one_host, ray=True, hosts=2)
+
+    first, second = find_fixes_in_rounds(config, all_lints()).findings[:2]
+    assert (first.rule, bool(first.changes)) == ("V1", True)
+    assert (second.rule, bool(second.changes)) == ("F9", False)
+
+
+def test_a_suspected_fault_comes_before_an_error_that_names_no_flag() -> None:
+    magistral = "vllm serve mistralai/Magistral-Small-2506"
+    config = case(magistral, card=L40S, version="0.9.2", log=("TypeError: not a string",))
+    parsed = replace(config, log=("TypeError: --max-model-len is odd",))
+
+    fixes = find_fixes_in_rounds(config, all_lints())
+    assert fixes.findings[0].rule == "V1"
+    assert fixes.to["config_format"] == "mistral"
+    assert ordered(parsed)[0] == "F10"
+
+
 def test_a_change_comes_before_one_that_lacks_a_fact() -> None:
     """V1 would leave the flag out if the release is known not to take it."""
     flags = "--disable-mm-preprocessor-cache --enforce-eager"
