@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flettner.lint.missing_facts import hold_back, keep_to_limits
-from flettner.lint.relevance import Relevance, blame_suspects, find_line, generalise, is_among
+from flettner.lint.relevance import Relevance, blame_suspects, find_line, generalise, is_among, is_note
 from flettner.rules.precedence import Ordered, Outranked, Precedence, contradictions, ranked
 from flettner.rules.table import HEALTH, name_of, slug_of
 from flettner.vllm_facts.serve_config import Finding, LintRule, ServeConfig
@@ -91,8 +91,8 @@ def find_fixes_in_rounds(config: ServeConfig, lints: Sequence[LintRule]) -> Fixe
     error: a later value corrects it, too, because no round brings one back.
     """
     fixes = find_fixes(config, lints)
-    unlogged = _run_lints(replace(config, log=()), lints)
-    standing = [finding for finding in fixes.findings if config.log and not is_among(finding, unlogged)]
+    unlogged = _run_lints(replace(config, log=()), lints) if config.log else fixes.findings
+    standing = [finding for finding in fixes.findings if not is_among(finding, unlogged)]
     for _ in range(ROUNDS):
         if not fixes.to and not fixes.env:
             break
@@ -102,10 +102,11 @@ def find_fixes_in_rounds(config: ServeConfig, lints: Sequence[LintRule]) -> Fixe
             break
         fixes = joined
     fixes = _drop_followed(fixes)
+    notes = [finding for finding in fixes.findings if is_note(finding)]
     relevance = Relevance(
         standing,
         frozenset(finding.rule for finding in unlogged),
-        [_run_lints(case, lints) for case in generalise(config)],
+        [_run_lints(case, lints) for case in generalise(config)] if len(notes) > 1 else [],
     )
     nearest = sorted(fixes.findings, key=relevance.rank)
     return replace(fixes, findings=tuple(sorted(nearest, key=_severity)))

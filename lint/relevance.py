@@ -22,7 +22,7 @@ FROM_LOG, UNEXPLAINED_IN_LOG, FROM_COMMAND, NOTE, LAST = range(5)
 class Relevance:
     """`logged`: findings that only the log shows. `flagged`: the rules that have findings without it.
 
-    `general`: what lint says of the cases of `generalise`.
+    `general`: what lint says of the cases of `generalise`, which orders the notes.
     """
 
     logged: Sequence[Finding]
@@ -31,10 +31,9 @@ class Relevance:
 
     def rank(self, finding: Finding) -> tuple[int, int]:
         """The nearest first. Findings of one rank keep their order."""
-        note = finding.severity == "info" and not finding.changes
         if finding.rule == UNEXPLAINED and finding.severity == "error":
             return LAST, 0  # faults that are certain come before one that nobody knows
-        if note and finding.rule in REMARKS:
+        if is_note(finding) and finding.rule in REMARKS:
             return LAST, 0
         if is_among(finding, self.logged):
             if finding.rule == UNEXPLAINED:
@@ -42,9 +41,13 @@ class Relevance:
             return FROM_LOG, int(finding.rule not in self.flagged)  # what both show is surest
         if finding.changes and any(_cite_one_message(finding, other) for other in self.logged):
             return FROM_LOG, 0
-        if not note:
+        if not is_note(finding):
             return FROM_COMMAND, int(is_held_back(finding))
         return NOTE, sum(is_among(finding, said) for said in self.general)
+
+
+def is_note(finding: Finding) -> bool:
+    return finding.severity == "info" and not finding.changes
 
 
 def is_among(finding: Finding, others: Iterable[Finding]) -> bool:
