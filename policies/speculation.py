@@ -61,6 +61,8 @@ class Speculation:
             return ()
         accepted = drafting.accepted_ratio
         now = draft_tokens(config) or round(drafting.drafted / drafting.drafts)  # MTP has a number of its own
+        if not now:
+            return ()
         gains = self._price(reading, context, config, position=_position_acceptance(accepted, now), now=now)
         best = max(range(now + 1), key=lambda count: gains[count])
         if gains[now] >= 1:

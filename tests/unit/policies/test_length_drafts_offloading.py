@@ -224,6 +224,11 @@ def test_the_ridge_is_that_of_the_gpu() -> None:
             DRAFTS,
             id="two tokens a step, for little",
         ),
+        pytest.param(
+            replace(REJECTED, drafting=drafting(0.0, tokens=0)),
+            a_context({SPECULATIVE: '{"method": "mtp"}'}),
+            id="a method without a number drafted nothing",
+        ),
         pytest.param(replace(REJECTED, coverage=0.7), DRAFTS, id="scrapes are missing"),
         pytest.param(
             REJECTED, a_context(DRAFTS.setting, bounds={SPECULATIVE: Bound(allowed=("x",))}), id="forbidden"
