@@ -1,5 +1,6 @@
 """Upgrades of a real site in real time: one release after the other, under load, with an adapter in use."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
@@ -11,6 +12,7 @@ import aiohttp
 from bench.upgrades.releases import Release
 from bench.upgrades.report import Upgrade
 from bench.upgrades.sites import SITES, STEPS, Site
+from flettner.simulator.tally import RequestRecord, TrafficSummary
 from flettner.simulator.traffic import Load, TrafficGenerator
 from tests.support.rig import SHAPE, Document, until
 
@@ -53,17 +55,18 @@ async def load_adapter(site: Site) -> None:
 async def upgrade(
     site: Site, release: Release, seed: int, engine: str, traffic: Sequence[TrafficGenerator]
 ) -> Upgrade:
-    """Propose it, approve it, wait for its end, and count what clients lost meanwhile."""
-    rig, tallies = site.rig, [each.tally for each in traffic]
-    before = [len(tally.records) for tally in tallies]
+    """Propose it, approve it, wait for its end, and count what clients lost of what they sent meanwhile."""
+    rig, clock = site.rig, asyncio.get_running_loop().time
+    begun_s = clock()
     made = await rig.propose(**site.to(release))
     assert made["status"] == "open", made
     status, answer = await rig.approve(made)
     assert status == 200, answer  # noqa: PLR2004 - HTTP
     rollout = await rig.ended(str(made["id"]))
     exposed = rollout["exposed"]
-    ended = [record for tally, begun in zip(tallies, before, strict=True) for record in tally.records[begun:]]
-    failed = sum(record.outcome != "ok" for record in ended)
+    ended_s = clock()
+    requests = [record for each in traffic for record in await sent_between(each.tally, begun_s, ended_s)]
+    failed = sum(record.outcome != "ok" for record in requests)
     return Upgrade(
         release=release.name,
         engine=engine,
@@ -76,9 +79,20 @@ async def upgrade(
         exposed=exposed["asked"],
         bad=rollout["bad_exposed"],
         lost=max(0, failed - rollout["bad_exposed"]) if release.answers_badly else failed,
-        sent=len(ended),
+        sent=len(requests),
         minutes=round(_minutes(rollout), 2),
     )
+
+
+async def sent_between(tally: TrafficSummary, begun_s: float, ended_s: float) -> Sequence[RequestRecord]:
+    """The requests sent meanwhile, once all have ended: a green that hangs keeps them for a minute."""
+    sent = tally.sent
+
+    async def count_ended() -> int:
+        return sum(record.at < ended_s for record in tally.records)
+
+    await until(count_ended, lambda ended: ended >= sent, "the end of the requests")
+    return [record for record in tally.records if begun_s <= record.at < ended_s]
 
 
 def _minutes(rollout: Document) -> float:
