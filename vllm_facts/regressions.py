@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from flettner.vllm_facts.catalogue.facts import release_of
 from flettner.vllm_facts.fact_tables import FOLDER, read_rows
-from flettner.vllm_facts.values import Value
+from flettner.vllm_facts.serve_config import FindingSeverity
+from flettner.vllm_facts.values import Knob, Setting, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,8 @@ class Regression:
     value: str = ".+"
     together: str = ""  # another knob that must be on
     unset: str = ""  # a knob that vLLM must choose: given (and not "auto"), it applies no more
-    to: Mapping[str, str] = field(default_factory=dict)  # flags that were measured to avoid it
+    to: Mapping[Knob, Value] = field(default_factory=dict)  # flags that were measured to avoid it
+    severity: FindingSeverity = "warning"
     experts: bool = False  # it affects mixtures of experts only
     unquantized: bool = False  # it affects weights in 16 bit only
     fixed: str = ""  # in which release; empty: no fix is on record
@@ -46,6 +48,15 @@ class Regression:
         """True if the regression occurs with this value of its knob or variable."""
         given = value is not None and re.fullmatch(self.value, str(value).lower()) is not None
         return given or not (self.knob or self.env)
+
+    def is_chosen(self, setting: Setting) -> bool:
+        """Whether the flags choose what vLLM must choose, or lack the other knob that must be on."""
+        given = any(
+            knob.partition(".")[0] == self.unset and value not in (None, "auto")
+            for knob, value in setting.items()
+        )
+        lone = bool(self.together) and str(setting.get(self.together)) in {"None", "False", "1", ""}
+        return given or lone
 
     def fits(self, model: str, card: str, *, experts: bool) -> bool:
         """True if the regression affects this model and GPU; an unknown name ("") matches no pattern."""

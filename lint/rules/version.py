@@ -89,11 +89,7 @@ def _check_regressions(config: ServeConfig) -> Iterable[Finding]:
         fits = row.fits(model, card.name if card else "", experts=is_sparse(config))
         if not fits or not row.seen_in(release, patch_number(config)):
             continue
-        if row.together and not config.setting.get(row.together):
-            continue
-        if config.setting.get(row.unset) not in (None, "auto") or (
-            row.unquantized and not _in_16_bit(config)
-        ):
+        if row.is_chosen(config.setting) or (row.unquantized and not _in_16_bit(config)):
             continue
         if not row.shows(config.env.get(row.env) if row.env else config.setting.get(row.knob)):
             continue
@@ -102,7 +98,7 @@ def _check_regressions(config: ServeConfig) -> Iterable[Finding]:
         yield Finding(
             rule="V3",
             klass="gated" if row.to else "note",
-            severity="warning",
+            severity=row.severity,
             to=dict(row.to),
             why=f"vLLM {config.version}: {row.symptom} is reported for this case ({issue}{fixed})",
             expects=row.remedy,
