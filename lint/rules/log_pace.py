@@ -1,4 +1,4 @@
-"""The pace of a server, by the counts in its log: rules F11 and P4."""
+"""The pace of a server, by the counts in its log: rules F11, SD1, B3 and P4."""
 
 import re
 from collections.abc import Iterable
@@ -7,14 +7,24 @@ from dataclasses import dataclass
 from flettner.lint.recogniser import LOG
 from flettner.vllm_facts.drafts import find_flags
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, effective_batched_tokens, layout
+from flettner.vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    effective_batched_tokens,
+    is_sparse,
+    layout,
+)
 from flettner.vllm_facts.sizing.gpus import find_bandwidth
 from flettner.vllm_facts.sizing.kv_cache import weights_gib
+from flettner.vllm_facts.sizing.parallel_layouts import is_pcie_only
 from flettner.vllm_facts.start_facts import LONGEST_LINE
 
 THRESHOLD = "long_prefill_token_threshold"
 INTERVAL_S = 10.0  # between two counts
 NEAR = 0.5  # of the bandwidth: kernels reach 0.7 to 0.95 of it
+COSTLY = 0.6  # of the usual pace without drafts
+HOST_PACE, SMALL_PACE = 300.0, 200.0  # tokens/s: the host launches about so many steps; of small models
+TINY_STEP, LARGE_STEP = 2048, 16384  # tokens: below, B3 asks for more anyway; above, nothing was measured
+ONE_TO_A_HOST = frozenset({"GB10"})
 HELD, STEPS = 0.1, 4  # of the best pace; steps that the prompt behind a pause takes at least
 GIB = 2.0**30
 
@@ -42,31 +52,97 @@ def _read_counts(config: ServeConfig) -> list[_Count]:
     ]
 
 
-def _check_bandwidth(config: ServeConfig) -> Iterable[Finding]:
-    """One request reads all active weights for each token: no flag makes the memory faster."""
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """Of a single request, in tokens/s: the best of the log, and what the memory allows without drafts."""
+
+    best: float
+    most: float
+    bandwidth: float  # GB/s
+    read: float  # bytes of weights for each token
+
+
+def _find_pace(config: ServeConfig) -> _Pace | None:
     model, card, shape = config.model, config.card, layout(config)
     alone = [each.answers for each in _read_counts(config) if (each.running, each.waiting) == (1, 0)]
     if model is None or card is None or not alone or shape.gpus > shape.tp:
-        return
-    if find_flags(config.setting):
-        return
+        return None
     size, bandwidth = weights_gib(config, shape), find_bandwidth(card)
     if not size or bandwidth is None or not model.parameters:
-        return
+        return None
     read = size * GIB * min(1.0, (model.active_parameters or model.parameters) / model.parameters)
-    most, pace = bandwidth * 1e9 / read, max(alone)
-    if not NEAR <= pace / most <= 1.0:
+    return _Pace(max(alone), bandwidth * 1e9 / read, bandwidth, read)
+
+
+def _check_bandwidth(config: ServeConfig) -> Iterable[Finding]:
+    """One request reads all active weights for each token: no flag makes the memory faster."""
+    pace, name = _find_pace(config), config.card.name if config.card else ""
+    if pace is None or find_flags(config.setting) or not NEAR <= pace.best / pace.most <= 1.0:
         return
     yield Finding(
         rule="F11",
         why=(
-            f"a single request gets {pace:g} tokens/s, {100 * pace / most:.0f} % of what the memory of "
-            f"{card.name} allows ({bandwidth:g} GB/s over {read / 1e9:.0f} GB of weights for each token)"
+            f"a single request gets {pace.best:g} tokens/s, {100 * pace.best / pace.most:.0f} % of what the "
+            f"memory of {name} allows ({pace.bandwidth:g} GB/s over {pace.read / 1e9:.0f} GB of weights for "
+            "each token)"
         ),
         expects="no flag makes it much faster: weights in fewer bits, a mixture of experts with fewer active "
         "parameters, or speculative decoding do; several requests at once share the same reads",
         risks="another model or quantisation answers differently",
-        evidence={"tokens_per_s": pace, "most": round(most, 1)},
+        evidence={"tokens_per_s": pace.best, "most": round(pace.most, 1)},
+    )
+
+
+def _check_costly_drafts(config: ServeConfig) -> Iterable[Finding]:
+    """Drafts with which a single request is slower than the memory lets it be without them."""
+    pace, given = _find_pace(config), find_flags(config.setting)
+    if pace is None or not given or is_sparse(config):  # experts reach a small part of the memory's pace
+        return
+    plain = min(NEAR * pace.most, HOST_PACE)
+    if pace.best >= COSTLY * plain:
+        return
+    small = plain >= SMALL_PACE
+    yield Finding(
+        rule="SD1",
+        klass="gated" if small else "note",
+        severity="warning" if small else "info",
+        why=(
+            f"with drafts a single request gets {pace.best:g} tokens/s at best, yet without them {plain:.0f} "
+            "are usual for this model and GPU: the steps of the drafts cost more than they save, if the "
+            "requests follow each other without a pause"
+        ),
+        to=dict.fromkeys(given) if small else {},
+        expects="compare without speculation: 342 instead of 128 tokens/s were measured for a model of 0.8B, "
+        "although 97 % of the drafts were accepted",
+        risks="none for the answers; with pauses between requests the counts are too low",
+        evidence={"tokens_per_s": pace.best, "usual": round(plain)},
+    )
+
+
+def _check_prompt_steps(config: ServeConfig) -> Iterable[Finding]:
+    """Prompts of many steps, computed alone, each step with an exchange over slow links."""
+    counts, budget, shape = _read_counts(config), effective_batched_tokens(config), layout(config)
+    linked = is_pcie_only(config) or (config.card is not None and config.card.name in ONE_TO_A_HOST)
+    if shape.tp == 1 or not linked or budget is None or not TINY_STEP <= budget < LARGE_STEP:
+        return
+    alone = [
+        each for each in counts if each.prompts * INTERVAL_S >= budget and each.answers < 1 <= each.running
+    ]
+    if len(alone) < 3 or len(alone) * 2 < len(counts):  # noqa: PLR2004 - a prompt of half a minute
+        return
+    yield Finding(
+        rule="B3",
+        klass="gated",
+        severity="info",
+        why=(
+            f"in {len(alone)} of {len(counts)} counts of the log nothing but prompts is computed, "
+            f"{budget:,} tokens to a step, and each step exchanges its sums over slow links"
+        ),
+        to={"max_num_batched_tokens": 2 * budget},
+        expects="long prompts are computed faster: 36 to 56 % more tokens/s with 16384 than with 8192 on "
+        "4 GB10, and 3 % fewer in all with 48 requests at once",
+        risks="more memory for activations, and answers pause longer while a prompt is computed",
+        evidence={"counts": len(alone), "max_num_batched_tokens": budget},
     )
 
 
@@ -112,6 +188,25 @@ LINTS = (
         find=_check_bandwidth,
         reports="a single request whose pace is that of the GPU's memory",
         source="vllm/v1/metrics/loggers.py: LoggingStatLogger; https://www.lyb.re/writing/2026-03-10-dgx-spark-vllm",
+        needs=LOG,
+    ),
+    DeploymentCheck(
+        rules=("SD1",),
+        find=_check_costly_drafts,
+        reports="drafts with which a single request is slower than without",
+        source="vllm/v1/metrics/loggers.py: LoggingStatLogger; vllm-project/vllm#39680",
+        evidence_for="342 instead of 128 tokens/s without drafts (Qwen3.5-0.8B, vllm-project/vllm#39680)",
+        needs=LOG,
+    ),
+    DeploymentCheck(
+        rules=("B3",),
+        find=_check_prompt_steps,
+        reports="long prompts in small steps over GPUs with slow links",
+        source="tonyd2wild/GLM-5.3-Flash-NVFP4-1M-KV-4x-DGX-Spark#2",
+        evidence_for=(
+            "TTFT of 114,000 tokens falls from 95 to 61 s with 16384 instead of 8192 "
+            "(tonyd2wild/GLM-5.3-Flash-NVFP4-1M-KV-4x-DGX-Spark#2)"
+        ),
         needs=LOG,
     ),
     DeploymentCheck(

@@ -4,7 +4,7 @@ import pytest
 
 from flettner.lint.rules import log_pace, speculation, start
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
-from tests.support.lint_cases import GB10, H100, LLAMA_8B, LLAMA_70B, MIXTRAL, case, findings
+from tests.support.lint_cases import GB10, H100, LLAMA_8B, LLAMA_70B, MIXTRAL, case, dense, findings
 
 
 def count(prompts: float, answers: float, running: int, waiting: int = 0) -> str:
@@ -42,6 +42,56 @@ def test_a_single_request_at_the_pace_of_the_memory_is_named(config: ServeConfig
 
     assert [finding.rule for finding in reported] == ["F11"] * named
     assert all("no flag" in finding.expects for finding in reported)
+
+
+TINY = dense("m", 0.6)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        pytest.param(
+            served("--spec-method mtp", count(0, 90, 1), model=TINY, card=H100), ["gated"], id="tiny"
+        ),
+        pytest.param(
+            served("--spec-method mtp", count(0, 240, 1), model=TINY, card=H100), [], id="fast enough"
+        ),
+        pytest.param(served("", count(0, 90, 1), model=TINY, card=H100), [], id="no drafts"),
+        pytest.param(
+            served("--spec-method mtp", count(0, 90, 4), model=TINY, card=H100), [], id="four at once"
+        ),
+        pytest.param(served("--spec-method mtp", count(0, 4, 1)), ["note"], id="a model of 16 GB"),
+        pytest.param(served("--spec-method mtp", count(0, 4, 1), model=MIXTRAL), [], id="experts"),
+    ],
+)
+def test_drafts_that_slow_a_single_request_down_are_named(config: ServeConfig, expected: list[str]) -> None:
+    reported = rules(log_pace, config)
+
+    assert [finding.klass for finding in reported] == expected
+    assert [dict(finding.to) for finding in reported] == [
+        {"spec_method": None} if klass == "gated" else {} for klass in expected
+    ]
+
+
+PROMPTS = (count(1200, 0, 1), count(1150, 0, 1), count(1100, 0, 2))
+SPREAD = "-tp 4 --max-num-batched-tokens 8192"
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        pytest.param(served(SPREAD, *PROMPTS), True, id="four hosts"),
+        pytest.param(served(SPREAD, *PROMPTS, card=H100), False, id="nvlink"),
+        pytest.param(served("--max-num-batched-tokens 8192", *PROMPTS), False, id="one GPU"),
+        pytest.param(served("-tp 4 --max-num-batched-tokens 16384", *PROMPTS), False, id="large steps"),
+        pytest.param(served(SPREAD, *PROMPTS[:2]), False, id="short prompts"),
+        pytest.param(served(SPREAD, *[count(1200, 90, 3)] * 3), False, id="answers as well"),
+    ],
+)
+def test_long_prompts_over_slow_links_get_larger_steps(config: ServeConfig, *, named: bool) -> None:
+    reported = [each for each in findings(log_pace.LINTS, config) if each.rule == "B3"]
+
+    assert [dict(each.to) for each in reported] == [{"max_num_batched_tokens": 16384}] * named
 
 
 BEFORE, HELD, AFTER = count(0, 60, 3), count(0, 1.5, 3), count(9000, 20, 3)

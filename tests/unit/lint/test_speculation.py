@@ -73,6 +73,26 @@ def test_rejected_drafts_come_before_the_gap_between_steps() -> None:
     assert "A1" in {lost.what.rule for lost in fixes.outranked}
 
 
+@pytest.mark.parametrize(
+    ("flags", "gpu", "expected"),
+    [
+        ("-pp 2 --spec-method mtp --spec-tokens 2", "L40S", [("gated", {"spec_method", "spec_tokens"})]),
+        ("-pp 2 --spec-method mtp --spec-tokens 2", "H100", [("note", set())]),
+        ("-pp 2 --spec-method ngram --spec-tokens 2", "L40S", []),
+        ("-tp 2 --spec-method mtp --spec-tokens 2", "L40S", []),
+        ("-pp 2", "L40S", []),
+    ],
+)
+def test_drafts_in_a_pipeline_are_weighed_by_its_links(
+    flags: str, gpu: str, expected: list[tuple[str, set[str]]]
+) -> None:
+    config = case(f"vllm serve m {flags}", card=find_gpu(gpu))
+
+    reported = findings(speculation.LINTS, config)
+
+    assert [(each.klass, set(each.to)) for each in reported] == expected
+
+
 DSPARK = "--spec-method dspark --spec-model org/draft --spec-tokens 7"
 DFLASH = '--speculative-config \'{"method":"dflash","model":"org/draft","num_speculative_tokens":7}\''
 OWN = "speculative_config.kv_cache_dtype"
