@@ -61,6 +61,7 @@ class Model:
     tied: bool = False  # embedding and output are one matrix
     intermediate: int | None = None  # width of a dense MLP
     moe_intermediate: int | None = None  # width of one routed expert
+    shared_intermediate: int | None = None  # width of all shared experts of a layer
     weight_block: tuple[int, int] | None = None  # block-quantized FP8: weight_block_size, (128, 128)
     dtype: str = ""  # of the checkpoint: "bfloat16"
     source: str = ""  # of the numbers, if they are not from a config.json

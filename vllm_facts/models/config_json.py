@@ -92,6 +92,7 @@ def read_config(
         tied=is_tied(text),
         intermediate=_int_entry(text, *_WIDTHS),
         moe_intermediate=_expert_width(text) if experts else None,
+        shared_intermediate=_shared_width(text) if experts else None,
         weight_block=_weight_block(quantization),
         dtype=str(dtype or "").removeprefix("torch."),
     )
@@ -155,6 +156,14 @@ def _expert_width(text: Mapping[str, Any]) -> int | None:
     if any(text.get(key) is not None for key in _EXPERT_WIDTHS):
         return _int_entry(text, *_EXPERT_WIDTHS)
     return _int_entry(text, "intermediate_size", "ffn_hidden_size")
+
+
+def _shared_width(text: Mapping[str, Any]) -> int | None:
+    """The width of a layer's shared experts, which vLLM computes as one; None if it has none."""
+    if (width := _int_entry(text, "shared_expert_intermediate_size")) is not None:
+        return width
+    count, each = _int_entry(text, "n_shared_experts"), _expert_width(text)
+    return count * each if count and each else None
 
 
 def _weight_block(quantization: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -185,6 +185,7 @@ def _build_model(row: ModelRow, plain: str, name: str) -> Model:
         model_type=row.model_type,
         intermediate=row.intermediate,
         moe_intermediate=row.moe_intermediate,
+        shared_intermediate=row.shared,
         vocab=row.vocab if _begins_with_key(row, name) else None,  # a fine-tune may add tokens
         vocabulary_parameters=float(row.vocab * row.hidden) if row.vocab and row.hidden else None,
         tied=row.tied,

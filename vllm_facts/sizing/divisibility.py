@@ -26,9 +26,13 @@ def why_indivisible(model: Model | None, tp: int) -> str:
     kv = model.kv_heads
     if kv and not model.mla and kv % tp and tp % kv:
         return f"{kv} KV heads can neither be shared out nor copied to {tp} GPUs"
-    if dense and model.weight_block and tp > 1 and dense // tp % model.weight_block[1]:
-        return (
-            f"{dense // tp} of {dense} units of the MLP on each of {tp} GPUs are no multiple of the FP8 "
-            f"block, {model.weight_block[1]}"
-        )
+    for size, what in (
+        (dense, "the MLP"),
+        (model.experts and model.shared_intermediate, "the shared expert"),
+    ):
+        if size and model.weight_block and tp > 1 and size // tp % model.weight_block[1]:
+            return (
+                f"{size // tp} of {size} units of {what} on each of {tp} GPUs are no multiple of the FP8 "
+                f"block, {model.weight_block[1]}"
+            )
     return ""

@@ -342,6 +342,19 @@ def test_a_config_gives_the_shapes_that_tensor_parallelism_divides() -> None:
     assert (model.intermediate, model.moe_intermediate, model.weight_block) == (6144, 1536, (128, 128))
 
 
+@pytest.mark.parametrize(
+    ("text", "width"),
+    [
+        ({"num_experts": 60, "shared_expert_intermediate_size": 5632}, 5632),
+        ({"n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1408}, 2816),
+        ({"num_local_experts": 8}, None),
+        ({"shared_expert_intermediate_size": 5632}, None),
+    ],
+)
+def test_the_shared_experts_of_a_layer_have_one_width(text: dict[str, int], width: int | None) -> None:
+    assert read_config({"intermediate_size": 4096, **text}, "acme/moe").shared_intermediate == width
+
+
 def test_an_expert_without_a_width_of_its_own_is_as_wide_as_the_mlp() -> None:
     model = read_config({"intermediate_size": 14336, "num_local_experts": 8}, "acme/moe")
 
