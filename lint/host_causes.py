@@ -41,6 +41,13 @@ def extend_lease(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
     return {_TRANSFER: json.dumps(longer, separators=(",", ":"))}
 
 
+def spread_by_ray(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """The back end for several hosts, if the log shows a cluster and no flag chooses one."""
+    chosen = config.setting.get("distributed_executor_backend") or config.setting.get("nnodes")
+    joined = any("existing Ray cluster" in line[:LONGEST_LINE] for line in config.log)
+    return {"distributed_executor_backend": "ray"} if joined and not chosen else {}
+
+
 def starts_copies_locally(config: ServeConfig) -> bool:
     """Whether one host starts all copies, although Ray may place their workers on others."""
     by_ray = text_of(config, "distributed_executor_backend") == "ray"

@@ -127,11 +127,20 @@ def _check_unquantized(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def is_from_mistral(config: ServeConfig) -> bool:
+    """Whether the model is one whose repository holds Mistral's own files."""
+    return bool(_OF_MISTRAL.match(text_of(config, "model")))
+
+
+def is_not_from_mistral(config: ServeConfig) -> bool:
+    return not is_from_mistral(config)
+
+
 def _check_mistral_format(config: ServeConfig) -> Iterable[Finding]:
     """VLLM finds Mistral's own files by itself in later releases."""
     name = text_of(config, "model")
     given = [knob for knob in _FORMAT_FLAGS if config.setting.get(knob) not in (None, "auto")]
-    if not _OF_MISTRAL.match(name) or given or not is_older_than(config, _FINDS_MISTRAL_FILES):
+    if not is_from_mistral(config) or given or not is_older_than(config, _FINDS_MISTRAL_FILES):
         return
     yield invalid_flags_finding(
         f"{name} is in Mistral's own format, which vLLM {config.version} reads only where flags say so",
@@ -167,9 +176,7 @@ LINTS = (
         find=_check_mistral_format,
         reports="models in Mistral's own format that an early release reads only with flags",
         source="https://docs.mistral.ai/deployment/self-deployment/vllm/",
-        needs=Needs(
-            facts=("version",), applies=lambda config: bool(_OF_MISTRAL.match(text_of(config, "model")))
-        ),
+        needs=Needs(facts=("version",), applies=is_from_mistral),
     ),
     DeploymentCheck(
         rules=("V1",),

@@ -14,11 +14,22 @@ from math import ceil
 from flettner.lint.host_causes import (
     extend_lease,
     move_from_root,
+    spread_by_ray,
     starts_copies_in_place,
     starts_copies_locally,
 )
+from flettner.lint.kernel_causes import (
+    does_without_deep_gemm,
+    exchanges_over_pcie,
+    fills_workspace,
+    has_fast_links,
+    needs_deep_gemm,
+    waits_in_fused_reduce,
+    without_fused_reduce,
+)
 from flettner.lint.recogniser import LOG, Recogniser, recogniser
 from flettner.lint.rules.environment import describe_tuned_nccl
+from flettner.lint.rules.formats import is_from_mistral, is_not_from_mistral
 from flettner.lint.rules.serving import reranker_overrides
 from flettner.vllm_facts.code_areas import name_suspects
 from flettner.vllm_facts.fact_tables import FOLDER, read_rows
@@ -26,6 +37,7 @@ from flettner.vllm_facts.model_parsers import TOOLS, find_family
 from flettner.vllm_facts.releases import TABLE
 from flettner.vllm_facts.releases.history import values_in
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
+from flettner.vllm_facts.sizing.divisibility import why_indivisible
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     effective_batched_tokens,
@@ -192,8 +204,10 @@ def read_checks(files: tuple[str, ...]) -> tuple[Recogniser, ...]:
     )
 
 
-def enable_tools(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
-    return {"enable_auto_tool_choice": True} if config.setting.get("tool_call_parser") else {}
+def enable_tools(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """The switch, and the parser of the model's family where none is given; nothing for an unknown family."""
+    parser = {} if config.setting.get(TOOLS) else matching_parser(match, config)
+    return {"enable_auto_tool_choice": True, **parser} if parser or config.setting.get(TOOLS) else {}
 
 
 def matching_parser(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
@@ -323,12 +337,9 @@ def is_tensor_parallel(config: ServeConfig) -> bool:
     return layout(config).tp > 1
 
 
-def exchanges_over_pcie(config: ServeConfig) -> bool:
-    return layout(config).tp > 1 and config.card is not None and config.card.link == "pcie"
-
-
-def has_fast_links(config: ServeConfig) -> bool:
-    return not exchanges_over_pcie(config)
+def divides_known_sizes(config: ServeConfig) -> bool:
+    """Whether tensor parallelism divides what is known of the model, so that no flag rule names the cause."""
+    return is_tensor_parallel(config) and not why_indivisible(config.model, layout(config).tp)
 
 
 def is_not_tensor_parallel(config: ServeConfig) -> bool:
@@ -480,14 +491,23 @@ FUNCTIONS = {
             keep_hybrid_without_connector,
         ),
         *(has_not_served, has_no_template, lacks_tool_flags, serves_adapters),
-        *(is_tensor_parallel, is_not_tensor_parallel, speculates, does_not_speculate, has_fixed_cache_size),
+        *(
+            divides_known_sizes,
+            is_tensor_parallel,
+            is_not_tensor_parallel,
+            speculates,
+            does_not_speculate,
+            has_fixed_cache_size,
+        ),
         *(exchanges_over_pcie, has_fast_links, is_short_of_cache, lacks_no_kernel, has_unnamed_cause),
         *(forces_aiter_in_fp4, is_in_fp4, has_no_user_name, without_expandable_segments),
         *(allocates_expandable, allocates_plainly, sizes_nccl_buffers, may_lack_memlock, locks_memory),
         *(forces_compatibility, leaves_compatibility, forces_marlin, chooses_kernels),
         *(runs_out_uncounted, keeps_offloaded_weights, bypasses_entrypoint, keeps_entrypoint),
         *(waits_for_engines, forces_aiter, leaves_aiter_off, forces_inductor_anew, keeps_inductor_caches),
-        *(extend_lease, move_from_root, starts_copies_in_place, starts_copies_locally),
+        *(extend_lease, move_from_root, spread_by_ray, starts_copies_in_place, starts_copies_locally),
+        *(is_from_mistral, is_not_from_mistral, does_without_deep_gemm, fills_workspace, needs_deep_gemm),
+        *(waits_in_fused_reduce, without_fused_reduce),
     )
 }
 """The functions that a row may name."""

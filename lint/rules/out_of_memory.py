@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from math import ceil, floor
 
+from flettner.lint.kernel_causes import fills_workspace
 from flettner.lint.recogniser import recogniser
 from flettner.lint.rules.known_errors import PINNED
 from flettner.vllm_facts.references import CONSERVING_MEMORY
@@ -86,8 +87,8 @@ def _warm_up_failure(match: re.Match[str], config: ServeConfig) -> Finding | Non
 
 def _out_of_memory(match: re.Match[str], config: ServeConfig) -> Finding | None:
     start = config.start or StartFacts()
-    if start.warm_up_seqs is not None:
-        return None  # F5 knows more
+    if start.warm_up_seqs is not None or fills_workspace(config):
+        return None  # F5, or F9 knows more
     if start.stage == "load" or _weights_exceed_share(config):
         return _weights_too_large(match, config)
     others = _describe_others(start)

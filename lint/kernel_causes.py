@@ -1,0 +1,65 @@
+"""What rows of known errors ask or change where a library of kernels is the cause. Pure."""
+
+import json
+import re
+from collections.abc import Mapping
+
+from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import (
+    is_at_least,
+    is_sparse,
+    json_entries,
+    layout,
+    release_number,
+    text_of,
+)
+from flettner.vllm_facts.start_facts import LONGEST_LINE
+from flettner.vllm_facts.values import Knob, Value
+
+_COMPILATION, _PASSES, _FUSION = "compilation_config", "pass_config", "fuse_allreduce_rms"
+_FUSION_SINCE = (0, 13)  # the name of the pass
+_GROUPLESS = ((0, 22), (0, 23))  # vllm-project/vllm#45917
+_FUSED_ON = frozenset({9, 10})  # major numbers of the compute capability
+_SPARSE_ATTENTION = re.compile(r"deepseek-v(?:3\.2|4)|glm-5")
+_WORKSPACE = re.compile(r"b12x_moe\.py|allocate_sm120_moe_workspace")
+
+
+def needs_deep_gemm(config: ServeConfig) -> bool:
+    """Whether the model has sparse attention, whose index DeepGEMM alone computes."""
+    return bool(_SPARSE_ATTENTION.search(text_of(config, "model").lower()))
+
+
+def does_without_deep_gemm(config: ServeConfig) -> bool:
+    return not needs_deep_gemm(config)
+
+
+def without_fused_reduce(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """The flag of the compiler with that pass off, where its other parts are not given one by one."""
+    given = json_entries(config, _COMPILATION)
+    passes = given.get(_PASSES, {})
+    dotted = any(knob.startswith(f"{_COMPILATION}.") for knob in config.setting)
+    if dotted or not isinstance(passes, dict) or not is_at_least(config, _FUSION_SINCE):
+        return {}
+    return {_COMPILATION: json.dumps({**given, _PASSES: {**passes, _FUSION: False}})}
+
+
+def waits_in_fused_reduce(config: ServeConfig) -> bool:
+    """Whether the fused all-reduce meets over the GPUs of all engines, in releases that pass no group."""
+    shape, release = layout(config), release_number(config)
+    blackwell_or_hopper = config.card is not None and (config.card.capability or (0, 0))[0] in _FUSED_ON
+    known = release is not None and _GROUPLESS[0] <= release <= _GROUPLESS[1] and blackwell_or_hopper
+    return known and is_sparse(config) and shape.tp > 1 and shape.dp > 1
+
+
+def has_fast_links(config: ServeConfig) -> bool:
+    return not (exchanges_over_pcie(config) or waits_in_fused_reduce(config))
+
+
+def exchanges_over_pcie(config: ServeConfig) -> bool:
+    return layout(config).tp > 1 and config.card is not None and config.card.link == "pcie"
+
+
+def fills_workspace(config: ServeConfig) -> bool:
+    """Whether memory ran out in the fixed workspace of the experts' kernels that a flag chooses."""
+    chosen = text_of(config, "moe_backend") == "flashinfer_b12x"
+    return chosen and any(_WORKSPACE.search(line[:LONGEST_LINE]) for line in config.log)
