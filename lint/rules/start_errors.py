@@ -12,10 +12,12 @@ from flettner.lint.rules.unknown_flags import is_unknown
 from flettner.vllm_facts.deprecated_flags import RENAMED
 from flettner.vllm_facts.drafts import find_flags
 from flettner.vllm_facts.references import DOCS, OPTIMIZATION
+from flettner.vllm_facts.releases.history import values_in
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.sizing.divisibility import why_indivisible
 from flettner.vllm_facts.sizing.dtypes import type_without_float16
 from flettner.vllm_facts.sizing.effective_flags import layout, text_of
+from flettner.vllm_facts.start_facts import LONGEST_LINE
 from flettner.vllm_facts.validity.adapters import RANKS
 from flettner.vllm_facts.validity.precision import check_bfloat16
 from flettner.vllm_facts.validity.quantization import check_capability
@@ -95,6 +97,14 @@ def _fp8(match: re.Match[str], config: ServeConfig) -> Finding:
     unknown = (
         f"it did not start: the GPU does not know {match['kind']}, FP8 of compute capability 8.9 and later"
     )
+    if marlin := _marlin_experts(config):
+        return _start_error(
+            "H2",
+            f"{unknown}: vLLM chose the experts' Triton kernels, which compute in it",
+            marlin,
+            "it starts: Marlin reads FP8 weights on older GPUs, and computes in 16 bit",
+            source="vllm-project/vllm#54318",
+        )
     if not text_of(config, "kv_cache_dtype").startswith("fp8"):
         return _start_error(
             "H2",
@@ -109,6 +119,14 @@ def _fp8(match: re.Match[str], config: ServeConfig) -> Finding:
         "it starts, with a KV cache in the model's dtype; before Ada only FLASHINFER reads FP8 caches",
         risks="the KV cache holds half as many tokens",
     )
+
+
+def _marlin_experts(config: ServeConfig) -> dict[Knob, Value]:
+    """Marlin for the experts, if their kernels failed and the release has the choice."""
+    failed = any("/fused_moe" in line[:LONGEST_LINE] for line in config.log)
+    free = config.setting.get("moe_backend") in (None, "auto", "triton")
+    choices = values_in("moe_backend", config.version) or ()
+    return {"moe_backend": "marlin"} if failed and free and "marlin" in choices else {}
 
 
 def _no_backend(match: re.Match[str], config: ServeConfig) -> Finding:
@@ -201,7 +219,7 @@ def _context_above_model(match: re.Match[str], config: ServeConfig) -> Finding |
 
 
 def _start_error(
-    rule: str, why: str, to: dict[Knob, Value], expects: str, risks: str = "none known"
+    rule: str, why: str, to: dict[Knob, Value], expects: str, risks: str = "none known", source: str = ""
 ) -> Finding:
     severity: FindingSeverity = "error"
     return Finding(
@@ -212,6 +230,7 @@ def _start_error(
         to=to,
         expects=expects,
         risks=risks,
+        source=source,
     )
 
 
