@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from flettner.lint.rules.flag_values import was_accepted
 from flettner.vllm_facts.json_flags import KEYS, RENAMED_KEYS, describe_json_error, repair_json
 from flettner.vllm_facts.releases.history import (
     describe_key,
@@ -96,6 +97,8 @@ def _check_key_values(config: ServeConfig) -> Iterable[Finding]:
         for key, value in _given_keys(config, flag).items():
             choices = values_in(f"{flag}.{key}", config.version)
             if not choices or not isinstance(value, str) or "$" in value or value in choices:
+                continue
+            if was_accepted(config, flag):
                 continue
             if value.lower().replace("-", "_") in {choice.lower().replace("-", "_") for choice in choices}:
                 continue  # read in any case, as the names of backends
