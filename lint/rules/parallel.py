@@ -104,10 +104,16 @@ def _smaller_layout(config: ServeConfig) -> Layout | None:
     now, took = layout(config), estimate_fit(config)
     if why_indivisible(config.model, now.tp) or exceeds_host(config) or (took and took.fits is False):
         return None  # D3 and D2 report it
+    if _ran_out(config):
+        return None  # on fewer GPUs an engine has less memory
     plan = plan_layout(config)
     if plan is None or plan.experts or plan.layout.tp * plan.layout.pp >= now.tp * now.pp:
         return None
     return plan.layout
+
+
+def _ran_out(config: ServeConfig) -> bool:
+    return config.start is not None and config.start.ran_out
 
 
 def _too_large_finding(config: ServeConfig, model: Model, now: Layout, took: KvCacheFit) -> Finding:
@@ -224,6 +230,8 @@ def _check_links(config: ServeConfig) -> Iterable[Finding]:
         return  # D2 reports it
     expects = "GPUs with NVLink, quantised weights on fewer GPUs, or a smaller model"
     fewer = to and plan is not None and plan.layout.tp * plan.layout.pp < now.tp * now.pp
+    if fewer and _ran_out(config):
+        return
     if plan and fewer:
         free = describe_idle_gpus(config, plan.layout)
         expects = f"less exchange between GPUs, or none: {_describe_engines(plan.layout)}{free}"
