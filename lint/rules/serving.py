@@ -147,7 +147,7 @@ LINTS = (
         source=(
             "https://docs.vllm.ai/en/latest/features/tool_calling/; "
             "https://docs.vllm.ai/en/latest/features/reasoning_outputs/; vllm-project/vllm#26561; "
-            "vllm-project/vllm#22507"
+            "vllm-project/vllm#22507; vllm-project/vllm#19017; vllm-project/vllm#30625"
         ),
     ),
     DeploymentCheck(
