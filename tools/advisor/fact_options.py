@@ -27,7 +27,11 @@ _MAX_LOG = 64 * 2**20
 _MAX_CONFIG = 4 * 2**20
 _MAX_INDEX = 64 * 2**20
 _VERSION = r"v?\d{1,4}\.\d{1,4}([.\w+-]*)"
-_LOGGED_VERSION = r"LLM engine \(v(\d+\.\d+[\w.+]*)\)|vLLM (?:API server )?version:? v?(\d+\.\d+[\w.+]*)"
+_LOGGED_VERSION = (
+    r"LLM engine \(v(\d+\.\d+[\w.+]*)\)"
+    r"|(?:vLLM (?:API server )?version:?|utils\.py:\d+\]\W*version) v?(\d+\.\d+[\w.+]*)"
+)
+"""Of an engine, and of the API server: a line, or the banner with vLLM's logo."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

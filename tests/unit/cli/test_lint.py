@@ -461,9 +461,16 @@ def test_parses_a_quoted_command(lint: Lint) -> None:
     assert lint_json(lint, "--", shlex.join(EAGER)) == lint_json(lint, "--", *EAGER)
 
 
-def test_reads_the_version_from_the_log(lint: Lint, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: …",
+        "(APIServer pid=1) INFO 04-14 13:46:36 [utils.py:299]  ▄▄ ▄█ █     █     █ ▀▄▀ █  version 0.19.0",
+    ],
+)
+def test_reads_the_version_from_the_log(lint: Lint, tmp_path: Path, line: str) -> None:
     log = tmp_path / "log"
-    log.write_text("INFO [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: …\n")
+    log.write_text(f"{line}\n")
 
     document = lint_json(lint, "--log", str(log), "--", *SERVE)
 
