@@ -13,10 +13,12 @@ from flettner.vllm_facts.sizing.effective_flags import (
     release_number,
     text_of,
 )
+from flettner.vllm_facts.start_facts import LONGEST_LINE
 
 OLD = (0, 14)
 IMAGE = "vllm/vllm-openai:v0.14.1"
 TURING = (7, 5)
+_FAULT = re.compile(r"\b(?:ERROR|CRITICAL)\b|\bTraceback\b|\w(?:Error|Exception):")
 FOUR_BITS = 0.9  # bytes of a parameter, below which most of the weights have 4 bits
 _MARLIN_FORMATS = frozenset({"awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors", "auto-round"})
 CUDA_13_SINCE, OLDEST_BUILT = (0, 20), (7, 5)
@@ -65,9 +67,12 @@ def _check_engine_version(config: ServeConfig) -> Iterable[Finding]:
     else:
         return
     last = _is_before_turing(config)
+    costly = nim or (before_ampere and not last)
+    if not costly and any(_FAULT.search(line[:LONGEST_LINE]) for line in config.log):
+        return  # speed is no help to a server that fails
     yield Finding(
         rule="E1",
-        severity="warning" if nim or (before_ampere and not last) else "info",
+        severity="warning" if costly else "info",
         why=f"{why}: it lacks {'' if last else 'the Marlin kernels for older GPUs and '}async scheduling by "
         "default (since 0.14)",
         expects="0.14 to 0.19 have it; vLLM's own wheels and images since 0.20 do not run on this GPU"
