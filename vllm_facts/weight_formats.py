@@ -40,6 +40,7 @@ _WORDS = {
     "8bit": WeightFormat(method="compressed-tensors", size=_INT8),
     "mxfp4": MXFP4,  # before fp8, which names the activations in "w-mxfp4-a-fp8"
     "fp8": FP8,
+    "nvfp4a16": WeightFormat(method="compressed-tensors", size=0.5625),
     "nvfp4": WeightFormat(method="modelopt_fp4", size=0.5625),  # a scale of 8 bit for each 16
     "fp4": WeightFormat(method="modelopt_fp4", size=0.5625),
     "gguf": WeightFormat(method="gguf", size=None),  # of many widths

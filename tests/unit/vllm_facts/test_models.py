@@ -133,6 +133,7 @@ def test_the_size_of_a_mixed_format_is_unknown() -> None:
         ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "gptq", 8.2),
         ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "bitsandbytes", 5.3),
         ("nvidia/Llama-3.3-70B-Instruct-NVFP4", "modelopt_fp4", 39.8),
+        ("RedHatAI/Llama-3.3-70B-Instruct-NVFP4A16", "compressed-tensors", 39.8),
         ("deepseek-ai/DeepSeek-R1", "fp8", 626.7),
         ("unsloth/DeepSeek-V3-BF16", "", 1249.9),
         ("openai/gpt-oss-120b", "mxfp4", 64.4),
