@@ -7,16 +7,22 @@ from collections.abc import Mapping
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     is_at_least,
+    is_older_than,
     is_sparse,
     json_entries,
+    json_entry,
     layout,
+    number_of,
     release_number,
+    remove_json_entry,
     text_of,
 )
 from flettner.vllm_facts.start_facts import LONGEST_LINE
 from flettner.vllm_facts.values import Knob, Value
 
 _COMPILATION, _PASSES, _FUSION = "compilation_config", "pass_config", "fuse_allreduce_rms"
+_MODE, _IN_PARTS = "cudagraph_mode", "PIECEWISE"
+_WHOLE_GRAPHS_SINCE = (0, 17)  # with decode context parallelism
 _FUSION_SINCE = (0, 13)  # the name of the pass
 _GROUPLESS = ((0, 22), (0, 23))  # vllm-project/vllm#45917
 _FUSED_ON = frozenset({9, 10})  # major numbers of the compute capability
@@ -63,3 +69,52 @@ def fills_workspace(config: ServeConfig) -> bool:
     """Whether memory ran out in the fixed workspace of the experts' kernels that a flag chooses."""
     chosen = text_of(config, "moe_backend") == "flashinfer_b12x"
     return chosen and any(_WORKSPACE.search(line[:LONGEST_LINE]) for line in config.log)
+
+
+def _graph_mode(config: ServeConfig) -> str:
+    return str(json_entry(config, _COMPILATION, _MODE) or "").upper()
+
+
+def replays_split_context(config: ServeConfig) -> bool:
+    """Whether whole steps are replayed that are split over the context, in releases before their fix."""
+    split = (number_of(config, "decode_context_parallel_size") or 1) > 1
+    whole = config.setting.get("enforce_eager") is not True and _graph_mode(config) not in {"NONE", _IN_PARTS}
+    return split and whole and is_older_than(config, _WHOLE_GRAPHS_SINCE)
+
+
+def graphs_in_parts(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    if any(knob.startswith(f"{_COMPILATION}.") for knob in config.setting):
+        return {}
+    return {_COMPILATION: json.dumps({**json_entries(config, _COMPILATION), _MODE: _IN_PARTS})}
+
+
+def drafts_in_parts(config: ServeConfig) -> bool:
+    """Whether steps with drafts are replayed in parts, as the flags say."""
+    return _graph_mode(config) == _IN_PARTS and bool(config.setting.get("speculative_config"))
+
+
+def default_graph_mode(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    return remove_json_entry(config, _COMPILATION, _MODE)
+
+
+def has_no_known_crash(config: ServeConfig) -> bool:
+    """True if no other row names the cause of a crash: a kernel for another GPU, or a CUDA graph."""
+    foreign = any("This kernel only supports" in line for line in config.log)
+    return not (foreign or replays_split_context(config) or drafts_in_parts(config))
+
+
+FUNCTIONS = (
+    does_without_deep_gemm,
+    needs_deep_gemm,
+    without_fused_reduce,
+    waits_in_fused_reduce,
+    has_fast_links,
+    exchanges_over_pcie,
+    fills_workspace,
+    replays_split_context,
+    graphs_in_parts,
+    drafts_in_parts,
+    default_graph_mode,
+    has_no_known_crash,
+)
+"""Those that a row may name."""

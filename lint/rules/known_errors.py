@@ -18,19 +18,12 @@ from flettner.lint.host_causes import (
     starts_copies_in_place,
     starts_copies_locally,
 )
-from flettner.lint.kernel_causes import (
-    does_without_deep_gemm,
-    exchanges_over_pcie,
-    fills_workspace,
-    has_fast_links,
-    needs_deep_gemm,
-    waits_in_fused_reduce,
-    without_fused_reduce,
-)
+from flettner.lint.kernel_causes import FUNCTIONS as KERNEL_CAUSES
 from flettner.lint.recogniser import LOG, Recogniser, recogniser
 from flettner.lint.rules.environment import describe_tuned_nccl
 from flettner.lint.rules.formats import is_from_mistral, is_not_from_mistral
 from flettner.lint.rules.serving import reranker_overrides
+from flettner.lint.rules.version import HMA_SINCE, without_offloading
 from flettner.vllm_facts.code_areas import name_suspects
 from flettner.vllm_facts.fact_tables import FOLDER, read_rows
 from flettner.vllm_facts.model_parsers import TOOLS, find_family
@@ -222,6 +215,14 @@ def recommended_parser(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, V
     return {TOOLS: parsers[0]} if parsers else {}
 
 
+def reads_calls_of_mistral_by_hf(config: ServeConfig) -> bool:
+    return text_of(config, TOOLS) == "mistral" and text_of(config, "tokenizer_mode") in {"hf", "slow"}
+
+
+def reads_calls_by_own_tokenizer(config: ServeConfig) -> bool:
+    return not reads_calls_of_mistral_by_hf(config)
+
+
 def classify_reranker(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
     overrides = reranker_overrides(config)
     return {"hf_overrides": overrides} if overrides else {}
@@ -287,6 +288,8 @@ def keep_hybrid(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
 def keep_hybrid_without_connector(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
     """Without a connector nothing but the flag turns the manager off."""
     setting = config.setting
+    if setting.get("kv_offloading_size") and is_older_than(config, HMA_SINCE):
+        return without_offloading(setting)
     connects = setting.get("kv_transfer_config") or setting.get("kv_offloading_size")
     return {} if connects or _NO_HYBRID not in setting else {_NO_HYBRID: None}
 
@@ -360,11 +363,6 @@ def has_fixed_cache_size(config: ServeConfig) -> bool:
 
 def is_short_of_cache(config: ServeConfig) -> bool:
     return any("larger than the available KV cache memory" in line for line in config.log)
-
-
-def lacks_no_kernel(config: ServeConfig) -> bool:
-    """True if no line says that a kernel is for another GPU, which is an error with its own row."""
-    return not any("This kernel only supports" in line for line in config.log)
 
 
 def has_unnamed_cause(config: ServeConfig) -> bool:
@@ -499,15 +497,15 @@ FUNCTIONS = {
             does_not_speculate,
             has_fixed_cache_size,
         ),
-        *(exchanges_over_pcie, has_fast_links, is_short_of_cache, lacks_no_kernel, has_unnamed_cause),
+        *KERNEL_CAUSES,
+        *(is_short_of_cache, has_unnamed_cause, reads_calls_of_mistral_by_hf, reads_calls_by_own_tokenizer),
         *(forces_aiter_in_fp4, is_in_fp4, has_no_user_name, without_expandable_segments),
         *(allocates_expandable, allocates_plainly, sizes_nccl_buffers, may_lack_memlock, locks_memory),
         *(forces_compatibility, leaves_compatibility, forces_marlin, chooses_kernels),
         *(runs_out_uncounted, keeps_offloaded_weights, bypasses_entrypoint, keeps_entrypoint),
         *(waits_for_engines, forces_aiter, leaves_aiter_off, forces_inductor_anew, keeps_inductor_caches),
         *(extend_lease, move_from_root, spread_by_ray, starts_copies_in_place, starts_copies_locally),
-        *(is_from_mistral, is_not_from_mistral, does_without_deep_gemm, fills_workspace, needs_deep_gemm),
-        *(waits_in_fused_reduce, without_fused_reduce),
+        *(is_from_mistral, is_not_from_mistral),
     )
 }
 """The functions that a row may name."""

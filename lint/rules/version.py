@@ -15,6 +15,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     release_number,
     text_of,
 )
+from flettner.vllm_facts.values import Knob, Setting, Value
 from flettner.vllm_facts.weight_formats import SIXTEEN_BIT
 
 HMA_ERROR_SINCE, HMA_SINCE = (0, 14), (0, 21)
@@ -37,25 +38,45 @@ def _check_offloading(config: ServeConfig) -> Iterable[Finding]:
     if is_at_least(config, HMA_SINCE):
         if disabled:
             yield _unneeded_finding(config, hybrid=hybrid)
+    elif is_at_least(config, HMA_ERROR_SINCE) and hybrid:
+        yield _excluded_finding(config)
     elif is_at_least(config, HMA_ERROR_SINCE) and not disabled:
-        yield _required_finding(config, hybrid=hybrid)
+        yield _required_finding(config)
 
 
-def _required_finding(config: ServeConfig, *, hybrid: bool) -> Finding:
-    why = (
-        f"KV offloading ({config.setting.get('kv_offloading_size')} GiB) with vLLM {config.version}: "
-        "'OffloadingConnector does not support HMA but HMA is enabled', the server does not start"
-    )
-    if hybrid:
-        hybrid_name = config.model.name if config.model else "a hybrid model"
-        why += f", and {hybrid_name} does not run without that manager"
+def _excluded_finding(config: ServeConfig) -> Finding:
+    size, name = config.setting.get("kv_offloading_size"), config.model.name if config.model else "the model"
     return Finding(
         rule="V2",
         klass="gated",
         severity="error",
-        why=why,
-        to={} if hybrid else {DISABLE: True},
-        expects="upgrade to 0.21 or remove offloading" if hybrid else "it starts, with KV offloading",
+        why=(
+            f"KV offloading ({size} GiB) with vLLM {config.version} excludes the hybrid KV cache manager, "
+            f"without which {name} does not start"
+        ),
+        to=without_offloading(config.setting),
+        expects="it starts, without offloading; or with it from 0.21 on",
+        risks="prefixes that no longer fit the GPU are computed again",
+    )
+
+
+def without_offloading(setting: Setting) -> dict[Knob, Value]:
+    return {
+        name: None for name in ("kv_offloading_size", "kv_offloading_backend", DISABLE) if name in setting
+    }
+
+
+def _required_finding(config: ServeConfig) -> Finding:
+    return Finding(
+        rule="V2",
+        klass="gated",
+        severity="error",
+        why=(
+            f"KV offloading ({config.setting.get('kv_offloading_size')} GiB) with vLLM {config.version}: "
+            "'OffloadingConnector does not support HMA but HMA is enabled', the server does not start"
+        ),
+        to={DISABLE: True},
+        expects="it starts, with KV offloading",
         risks="models with sliding-window attention need more KV cache without that manager",
     )
 
