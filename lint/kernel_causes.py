@@ -23,6 +23,8 @@ from flettner.vllm_facts.values import Knob, Value
 _COMPILATION, _PASSES, _FUSION = "compilation_config", "pass_config", "fuse_allreduce_rms"
 _MODE, _IN_PARTS = "cudagraph_mode", "PIECEWISE"
 _WHOLE_GRAPHS_SINCE = (0, 17)  # with decode context parallelism
+_NO_CASCADES, _NO_CASCADES_SINCE = "disable_cascade_attn", (0, 18)
+_KILLED = re.compile(r"FAILED: \[code=137\]|\bKilled$")
 _FUSION_SINCE = (0, 13)  # the name of the pass
 _GROUPLESS = ((0, 22), (0, 23))  # vllm-project/vllm#45917
 _FUSED_ON = frozenset({9, 10})  # major numbers of the compute capability
@@ -103,6 +105,22 @@ def has_no_known_crash(config: ServeConfig) -> bool:
     return not (foreign or replays_split_context(config) or drafts_in_parts(config))
 
 
+def attends_in_cascades(config: ServeConfig) -> bool:
+    """Whether common beginnings are computed apart, by FlashAttention 2: before 0.18, below Hopper."""
+    capability = config.card.capability if config.card else None
+    on_ampere = capability is not None and capability[0] == 8  # noqa: PLR2004
+    return on_ampere and is_older_than(config, _NO_CASCADES_SINCE) and not config.setting.get(_NO_CASCADES)
+
+
+def compilers_were_killed(config: ServeConfig) -> bool:
+    """Whether the system ended a process for lack of memory, while kernels were compiled."""
+    return any(_KILLED.search(line[:LONGEST_LINE]) for line in config.log)
+
+
+def compilers_ended(config: ServeConfig) -> bool:
+    return not compilers_were_killed(config)
+
+
 FUNCTIONS = (
     does_without_deep_gemm,
     needs_deep_gemm,
@@ -116,5 +134,8 @@ FUNCTIONS = (
     drafts_in_parts,
     default_graph_mode,
     has_no_known_crash,
+    attends_in_cascades,
+    compilers_were_killed,
+    compilers_ended,
 )
 """Those that a row may name."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from flettner.vllm_facts.catalogue.facts import release_of
 from flettner.vllm_facts.fact_tables import FOLDER, read_rows
-from flettner.vllm_facts.serve_config import FindingSeverity
 from flettner.vllm_facts.values import Knob, Setting, Value
 
 
@@ -32,7 +31,6 @@ class Regression:
     together: str = ""  # another knob that must be on
     unset: str = ""  # a knob that vLLM must choose: given (and not "auto"), it applies no more
     to: Mapping[Knob, Value] = field(default_factory=dict)  # flags that were measured to avoid it
-    severity: FindingSeverity = "warning"
     experts: bool = False  # it affects mixtures of experts only
     unquantized: bool = False  # it affects weights in 16 bit only
     fixed: str = ""  # in which release; empty: no fix is on record
