@@ -121,6 +121,38 @@ def compilers_ended(config: ServeConfig) -> bool:
     return not compilers_were_killed(config)
 
 
+def forces_marlin(config: ServeConfig) -> bool:
+    return "VLLM_TEST_FORCE_FP8_MARLIN" in config.env
+
+
+def chooses_kernels(config: ServeConfig) -> bool:
+    return not forces_marlin(config)
+
+
+def forces_aiter(config: ServeConfig) -> bool:
+    return "VLLM_ROCM_USE_AITER" in config.env
+
+
+def is_in_fp4(config: ServeConfig) -> bool:
+    return "fp4" in text_of(config, "model").lower()
+
+
+def forces_aiter_in_fp4(config: ServeConfig) -> bool:
+    return forces_aiter(config) and not is_in_fp4(config)
+
+
+def leaves_aiter_off(config: ServeConfig) -> bool:
+    return not forces_aiter(config)
+
+
+def forces_inductor_anew(config: ServeConfig) -> bool:
+    return "TORCHINDUCTOR_FORCE_DISABLE_CACHES" in config.env
+
+
+def keeps_inductor_caches(config: ServeConfig) -> bool:
+    return not forces_inductor_anew(config)
+
+
 FUNCTIONS = (
     does_without_deep_gemm,
     needs_deep_gemm,
@@ -137,5 +169,7 @@ FUNCTIONS = (
     attends_in_cascades,
     compilers_were_killed,
     compilers_ended,
+    is_in_fp4,
+    forces_aiter_in_fp4,
 )
 """Those that a row may name."""

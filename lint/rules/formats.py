@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 from flettner.lint.rules.flag_values import was_accepted
+from flettner.vllm_facts.model_parsers import TOOLS
 from flettner.vllm_facts.references import QUANTIZATION
 from flettner.vllm_facts.releases.history import describe_range, values_in
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
@@ -134,6 +135,23 @@ def is_from_mistral(config: ServeConfig) -> bool:
 
 def is_not_from_mistral(config: ServeConfig) -> bool:
     return not is_from_mistral(config)
+
+
+def reads_calls_of_mistral_by_hf(config: ServeConfig) -> bool:
+    return text_of(config, TOOLS) == "mistral" and text_of(config, "tokenizer_mode") in {"hf", "slow"}
+
+
+def reads_calls_by_own_tokenizer(config: ServeConfig) -> bool:
+    return not reads_calls_of_mistral_by_hf(config)
+
+
+MISTRALS = (
+    is_from_mistral,
+    is_not_from_mistral,
+    reads_calls_of_mistral_by_hf,
+    reads_calls_by_own_tokenizer,
+)
+"""What rows of known errors ask about files and tokenizers of Mistral."""
 
 
 def _check_mistral_format(config: ServeConfig) -> Iterable[Finding]:

@@ -19,9 +19,17 @@ from flettner.lint.host_causes import (
     starts_copies_locally,
 )
 from flettner.lint.kernel_causes import FUNCTIONS as KERNEL_CAUSES
+from flettner.lint.kernel_causes import (
+    chooses_kernels,
+    forces_aiter,
+    forces_inductor_anew,
+    forces_marlin,
+    keeps_inductor_caches,
+    leaves_aiter_off,
+)
 from flettner.lint.recogniser import LOG, Recogniser, recogniser
 from flettner.lint.rules.environment import describe_tuned_nccl
-from flettner.lint.rules.formats import is_from_mistral, is_not_from_mistral
+from flettner.lint.rules.formats import MISTRALS
 from flettner.lint.rules.serving import reranker_overrides
 from flettner.lint.rules.version import HMA_SINCE, without_offloading
 from flettner.vllm_facts.code_areas import name_suspects
@@ -213,14 +221,6 @@ def recommended_parser(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, V
     family = find_family(text_of(config, "model"))
     parsers = family.parsers(TOOLS, config.version) if family else ()
     return {TOOLS: parsers[0]} if parsers else {}
-
-
-def reads_calls_of_mistral_by_hf(config: ServeConfig) -> bool:
-    return text_of(config, TOOLS) == "mistral" and text_of(config, "tokenizer_mode") in {"hf", "slow"}
-
-
-def reads_calls_by_own_tokenizer(config: ServeConfig) -> bool:
-    return not reads_calls_of_mistral_by_hf(config)
 
 
 def classify_reranker(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
@@ -420,14 +420,6 @@ def keeps_entrypoint(config: ServeConfig) -> bool:
     return not bypasses_entrypoint(config)
 
 
-def forces_marlin(config: ServeConfig) -> bool:
-    return "VLLM_TEST_FORCE_FP8_MARLIN" in config.env
-
-
-def chooses_kernels(config: ServeConfig) -> bool:
-    return not forces_marlin(config)
-
-
 def has_no_user_name(config: ServeConfig) -> bool:
     """Whether Python asks the system for the user's name: getpass.getuser."""
     return not any(config.env.get(name) for name in ("LOGNAME", "USER", "LNAME", "USERNAME"))
@@ -439,30 +431,6 @@ def waits_for_engines(config: ServeConfig) -> bool:
     failed = any(_FAILURE.search(line) for line in config.log)
     loaded = config.start is not None and config.start.loaded
     return len(waits) >= _WAITS and not failed and not loaded
-
-
-def forces_aiter(config: ServeConfig) -> bool:
-    return "VLLM_ROCM_USE_AITER" in config.env
-
-
-def is_in_fp4(config: ServeConfig) -> bool:
-    return "fp4" in text_of(config, "model").lower()
-
-
-def forces_aiter_in_fp4(config: ServeConfig) -> bool:
-    return forces_aiter(config) and not is_in_fp4(config)
-
-
-def leaves_aiter_off(config: ServeConfig) -> bool:
-    return not forces_aiter(config)
-
-
-def forces_inductor_anew(config: ServeConfig) -> bool:
-    return "TORCHINDUCTOR_FORCE_DISABLE_CACHES" in config.env
-
-
-def keeps_inductor_caches(config: ServeConfig) -> bool:
-    return not forces_inductor_anew(config)
 
 
 FUNCTIONS = {
@@ -498,14 +466,13 @@ FUNCTIONS = {
             has_fixed_cache_size,
         ),
         *KERNEL_CAUSES,
-        *(is_short_of_cache, has_unnamed_cause, reads_calls_of_mistral_by_hf, reads_calls_by_own_tokenizer),
-        *(forces_aiter_in_fp4, is_in_fp4, has_no_user_name, without_expandable_segments),
+        *MISTRALS,
+        *(is_short_of_cache, has_unnamed_cause, has_no_user_name, without_expandable_segments),
         *(allocates_expandable, allocates_plainly, sizes_nccl_buffers, may_lack_memlock, locks_memory),
         *(forces_compatibility, leaves_compatibility, forces_marlin, chooses_kernels),
         *(runs_out_uncounted, keeps_offloaded_weights, bypasses_entrypoint, keeps_entrypoint),
         *(waits_for_engines, forces_aiter, leaves_aiter_off, forces_inductor_anew, keeps_inductor_caches),
         *(extend_lease, move_from_root, spread_by_ray, starts_copies_in_place, starts_copies_locally),
-        *(is_from_mistral, is_not_from_mistral),
     )
 }
 """The functions that a row may name."""
