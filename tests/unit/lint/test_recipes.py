@@ -33,6 +33,11 @@ RIGHT = {
     ("D2", "ERNIE-4.5-VL-424B-A47B-PT does not fit 8 x H100"): "847 GB in 16 bit",
     ("D2", "Kimi-K2-Instruct does not fit 1 x H800"): "16 GPUs hold it at more than 0.85",
     ("D3", "tensor 2 x pipeline 1 x data 8"): "16 GPUs on a host of 8",
+    (
+        "D3",
+        "64 of 512 units of the shared expert",
+    ): "as vllm-project/vllm#52997; recipes are put together by a "
+    "script, which chose such a split for another model, too (vllm-project/vllm#42384)",
     ("B2", "max_num_seqs 1024 (the default)"): "as vllm-project/recipes#551 found for another such model",
     ("B3", "max_num_batched_tokens 256"): "an early port of the model to this GPU",
 }
