@@ -86,7 +86,7 @@ def test_a_change_comes_before_the_note_on_the_same_message_of_the_log() -> None
 
 def test_a_suspected_fault_comes_before_an_error_that_names_no_flag() -> None:
     magistral = "vllm serve mistralai/Magistral-Small-2506"
-    config = case(magistral, card=L40S, version="0.9.2", log=("TypeError: not a string",))
+    config = case(magistral, card=L40S, version="0.9.2", log=("TypeError: it is odd",))
     parsed = replace(config, log=("TypeError: --max-model-len is odd",))
 
     fixes = find_fixes_in_rounds(config, all_lints())
