@@ -14,7 +14,7 @@ from flettner.vllm_facts.serve_config import Finding, ServeConfig
 
 UNEXPLAINED = "F10"
 _NAME = re.compile(r"--[a-z]|\b[A-Z\d]+_[A-Z]")  # of a flag or a variable
-_MESSAGE = re.compile(r"(\S+\.py): '([^']+)'")
+_MESSAGE = re.compile(r"(\S{1,100}\.py): '([^']+)'")
 FROM_LOG, UNEXPLAINED_IN_LOG, FROM_COMMAND, NOTE, LAST = range(5)
 
 
