@@ -56,6 +56,7 @@ OPEN = replace(
     notes=("surge: two GPUs are free",),
     proposal=replace(
         SUGGESTION.proposal,
+        to={"max_num_seqs": 16},
         why="12 requests of @all wait <img>",
         evidence=(Evidence(metric="waiting", value=12, unit="requests", window_s=60),),
     ),
