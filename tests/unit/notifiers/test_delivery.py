@@ -105,7 +105,7 @@ async def test_a_notice_arrives_with_a_link_to_its_page(site: Site) -> None:
 
     (attachment,) = receiver.bodies[0]["attachments"]
     assert attachment["title_link"] == "https://flettner.example.org/#/suggestions/chat-s1"
-    assert attachment["title"].startswith("chat: max_num_seqs 4 → 16 waits for approval")
+    assert attachment["title"].startswith("chat: max_num_seqs 4 → 8 waits for approval")
 
 
 @pytest.mark.parametrize("plan", [[500, 503], [429], [408], ["hang"]], ids=str)

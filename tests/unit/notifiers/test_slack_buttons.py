@@ -46,7 +46,8 @@ def test_a_suggestion_is_shown_with_its_digest_and_two_buttons(slack: Slack) -> 
 
     assert title["text"] == {"type": "plain_text", "text": NOTICE.title, "emoji": False}
     assert text["text"]["text"] == (
-        "12 wait. Expected: fewer wait. Risk: more KV. Rollout: surge: two GPUs are free."
+        "3 requests wait. Expected: fewer requests wait. Risk: more KV cache is used. "
+        "Rollout: surge: two GPUs are free."
     )
     assert context["elements"][0]["text"] == f"<{NOTICE.link}|Open in flettner>"
     assert context["elements"][1]["text"].startswith("sha256:aaaaaaaaaaaaaaaa ")
