@@ -170,6 +170,12 @@ FUNCTIONS = (
     compilers_were_killed,
     compilers_ended,
     is_in_fp4,
+    forces_marlin,
+    chooses_kernels,
+    forces_aiter,
     forces_aiter_in_fp4,
+    leaves_aiter_off,
+    forces_inductor_anew,
+    keeps_inductor_caches,
 )
 """Those that a row may name."""

@@ -19,14 +19,6 @@ from flettner.lint.host_causes import (
     starts_copies_locally,
 )
 from flettner.lint.kernel_causes import FUNCTIONS as KERNEL_CAUSES
-from flettner.lint.kernel_causes import (
-    chooses_kernels,
-    forces_aiter,
-    forces_inductor_anew,
-    forces_marlin,
-    keeps_inductor_caches,
-    leaves_aiter_off,
-)
 from flettner.lint.recogniser import LOG, Recogniser, recogniser
 from flettner.lint.rules.environment import describe_tuned_nccl
 from flettner.lint.rules.formats import MISTRALS
@@ -469,9 +461,8 @@ FUNCTIONS = {
         *MISTRALS,
         *(is_short_of_cache, has_unnamed_cause, has_no_user_name, without_expandable_segments),
         *(allocates_expandable, allocates_plainly, sizes_nccl_buffers, may_lack_memlock, locks_memory),
-        *(forces_compatibility, leaves_compatibility, forces_marlin, chooses_kernels),
+        *(forces_compatibility, leaves_compatibility, waits_for_engines),
         *(runs_out_uncounted, keeps_offloaded_weights, bypasses_entrypoint, keeps_entrypoint),
-        *(waits_for_engines, forces_aiter, leaves_aiter_off, forces_inductor_anew, keeps_inductor_caches),
         *(extend_lease, move_from_root, spread_by_ray, starts_copies_in_place, starts_copies_locally),
     )
 }
