@@ -55,7 +55,7 @@ export function rolloutPage(context, root, id) {
   const path = at("rollouts", id);
   const head = el("div");
   const slot = el("div");
-  const actions = el("div", { class: "actions" });
+  const actions = el("div", { class: "buttons actions" });
   const now = el("div");
   const compared = el("div");
   const curve = new Chart({ title: "Evidence: green is not worse", unit: odds, log: true, range: scale, height: 170, sync: id });

@@ -17,7 +17,7 @@ export function targetPage(context, root, name) {
   const path = at("targets", name);
   const slot = el("div");
   const head = el("div");
-  const actions = el("div", { class: "actions" });
+  const actions = el("div", { class: "buttons actions" });
   const figures = el("dl", { class: "figures" });
   const picker = el("fieldset", { class: "picker" }, el("legend", { class: "visually-hidden" }, "Hours shown"),
     HOURS.map((each) => el("label", el("input", { type: "radio", name: "hours", value: each, checked: each === hours, onchange: () => choose(each) }), el("span", `${each} h`))));
