@@ -13,7 +13,10 @@ from typing import Final, NamedTuple
 from flettner.agent.domain.request_counts import CLIENT_BUCKETS
 
 MOST: Final = 2 / 3  # of the requests, with which an address, key or session is no client among others
-LEAST: Final = 100  # requests, before which nobody is taken to send most
+LEAST: Final = 10
+"""Requests, before which nobody is taken to send most. A restarted daemon takes as many requests of a gateway
+for those of one client, whose evidence against green may be set aside: so few cannot hide a bad green.
+"""
 REMEMBERED: Final = 10_000  # requests, older ones count less
 
 

@@ -47,6 +47,14 @@ def test_behind_a_gateway_the_key_tells_clients_apart() -> None:
     assert [finder.bucket_of(ClientBuckets(5, key, 1)) for key in range(8)] == list(range(8))
 
 
+def test_after_a_restart_a_gateway_is_soon_no_longer_taken_for_one_client() -> None:
+    finder = ClientFinder()
+    buckets = [finder.bucket_of(ClientBuckets(5, None, session % 64)) for session in range(100)]
+
+    assert buckets.count(5) <= 12
+    assert len(set(buckets)) == 64
+
+
 def test_behind_a_gateway_with_one_key_the_session_does() -> None:
     finder = ClientFinder()
     for number in range(8 * LEAST):
