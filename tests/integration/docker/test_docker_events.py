@@ -335,6 +335,8 @@ async def test_receives_the_events_of_real_containers(world: World) -> None:
         address = world.api.inspect_container(blue)["NetworkSettings"]["Networks"][world.network]["IPAddress"]
         fleet.addresses["chat-r0"] = f"{address}:8000"
         world.api.pause(blue)
+        # The address of an event's container is in the list that follows its start, while it has a network.
+        await received.until(lambda: ("chat-r0", "paused") in received_incidents(received))
         world.api.unpause(blue)
         world.api.rename(blue, f"{blue}-mine")
         world.api.disconnect_container_from_network(f"{blue}-mine", world.network)
