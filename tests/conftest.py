@@ -4,6 +4,7 @@ Examples of hypothesis have no deadline, as other work may stall the machine. `p
 `pytest FILE` runs in one process, which starts faster and can be debugged.
 """
 
+import gc
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -32,6 +33,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         mark = item.get_closest_marker("timeout")
         longest_s[item.path] = max(longest_s.get(item.path, 0.0), mark.args[0] if mark else 0.0)
     items.sort(key=lambda item: -longest_s[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Spare the collector what lives as long as the run: walking it took a sixth of the CPU of unit tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.hookimpl(wrapper=True)

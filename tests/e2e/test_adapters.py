@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-import pytest
 
 from flettner.simulator.traffic import Load, TrafficGenerator
 from tests.e2e.conftest import Start
@@ -42,7 +41,6 @@ def listed(target: Document, name: str) -> bool:
     return bool(target) and all(name in server["adapters"] for server in target["servers"])
 
 
-@pytest.mark.smoke
 async def test_no_request_for_an_adapter_is_refused_by_a_promotion_or_a_restart(
     site: Start, tmp_path: Path
 ) -> None:

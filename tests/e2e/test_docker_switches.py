@@ -59,7 +59,6 @@ async def test_changes_only_the_flag_of_a_container_with_many_options(
     assert "sekrit" not in rig.journal.read_text()
 
 
-@pytest.mark.smoke
 async def test_replaces_three_servers_one_by_one_without_spare_capacity(
     bench: Bench, docker_site: StartDocker
 ) -> None:
@@ -103,7 +102,6 @@ async def test_a_rollback_restores_the_same_three_containers(bench: Bench, docke
     assert lost(later) == []
 
 
-@pytest.mark.smoke
 @pytest.mark.slow
 async def test_changes_two_servers_by_surge_with_spare_capacity(
     bench: Bench, docker_site: StartDocker

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sampling import FULL
-
 KILLS: dict[str, int] = {}
 DEATHS = {"proxy": 1, "green": 1, "blue": 1}
 LACKS = {"prometheus": 1, "full": 1, "pause": 1}
@@ -18,7 +16,7 @@ LACKS = {"prometheus": 1, "full": 1, "pause": 1}
 @pytest.mark.parametrize(
     ("kills", "others"),
     [
-        pytest.param(5 if FULL else 3, KILLS, id="kills of the daemon"),
+        pytest.param(5, KILLS, id="kills of the daemon", marks=pytest.mark.slow),
         pytest.param(0, DEATHS, id="exits of other processes"),
         pytest.param(0, LACKS, id="temporary outages", marks=pytest.mark.slow),
     ],

@@ -144,7 +144,6 @@ async def as_admin(site: KubernetesSite) -> None:
     await site.serving()
 
 
-@pytest.mark.smoke
 async def test_an_upgrade_goes_through_the_canary_and_a_failed_pull_costs_nothing(
     here: Namespace, tmp_path: Path
 ) -> None:

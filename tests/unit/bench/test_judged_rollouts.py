@@ -64,6 +64,7 @@ def test_a_mitigation_is_promoted_only_if_it_cures(tmp_path: Path, number: int) 
     assert not is_wrong(outcome)
 
 
+@pytest.mark.slow
 def test_a_minute_without_records_holds_the_step_and_keeps_earlier_evidence(tmp_path: Path) -> None:
     async def scenario() -> tuple[State, State, State, Outcome]:
         async with running(CASE, tmp_path) as story:
@@ -107,6 +108,7 @@ def test_after_two_minutes_without_records_green_loses_traffic_until_they_return
     assert outcome.parked == 1
 
 
+@pytest.mark.slow
 def test_a_lasting_loss_of_records_neither_promotes_nor_blames(tmp_path: Path) -> None:
     async def scenario() -> Outcome:
         async with running(CASE, tmp_path) as story:
@@ -120,6 +122,7 @@ def test_a_lasting_loss_of_records_neither_promotes_nor_blames(tmp_path: Path) -
     assert "no verdict at 50 % within" in outcome.why
 
 
+@pytest.mark.slow
 def test_request_records_suffice_without_scrapes(tmp_path: Path) -> None:
     async def scenario() -> Outcome:
         async with running(CASE, tmp_path) as story:
@@ -153,6 +156,7 @@ def test_a_restart_loses_at_most_ten_seconds_of_evidence(tmp_path: Path, weight:
     assert outcome.result == "promoted", outcome
 
 
+@pytest.mark.slow
 def test_an_incident_on_both_sides_holds_the_step(tmp_path: Path) -> None:
     both = Profile(name="incident", incident_s=(60.0, 240.0), incident_errors=0.5)
 
@@ -171,6 +175,7 @@ def test_an_incident_on_both_sides_holds_the_step(tmp_path: Path) -> None:
     assert outcome.held_s >= 60
 
 
+@pytest.mark.slow
 def test_an_incident_that_began_with_blue_present_is_not_evidence_against_green_alone(tmp_path: Path) -> None:
     both = Profile(name="incident", incident_s=(60.0, 360.0), incident_errors=0.06)
     outcome = play(replace(CASE, profile=both), tmp_path)

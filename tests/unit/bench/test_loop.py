@@ -35,6 +35,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static, "CACHE", tmp_path / "cache")
 
 
+@pytest.mark.slow
 def test_a_cap_is_found_approved_after_thinking_and_rolled_out() -> None:
     run = play(CAPPED, 1)
     scored = score(CAPPED, run)
@@ -143,6 +144,7 @@ def test_steps_taken_at_once_change_nothing(world: World, monkeypatch: pytest.Mo
     assert of_start(world) == fast
 
 
+@pytest.mark.slow
 def test_the_sweep_finds_the_cure_and_the_flaws_of_a_world() -> None:
     choice = best(CAPPED)
 

@@ -140,6 +140,7 @@ def test_the_first_token_takes_the_time_outside_of_the_engine_too() -> None:
         assert 1000 * bands["ttft_p50_s"].value == pytest.approx(setting.measured["ttft_p50_ms"], rel=0.2)
 
 
+@pytest.mark.slow
 def test_the_capacity_is_what_the_recording_implies() -> None:
     """20.5 requests/s came. Eight to sixteen sequences answered fewer, and were late long before: 95 % of the
     requests are in time up to a rate below that. With 24 sequences 96.8 % were in time, with more 98 %.

@@ -123,6 +123,7 @@ def test_what_cannot_be_predicted_is_refused_with_the_reason(request_: WhatIfReq
         predict_what_if(request_)
 
 
+@pytest.mark.slow
 def test_the_modelled_flags_are_those_that_can_be_predicted() -> None:
     flags = modelled_flags(LEARNED)
 
@@ -141,6 +142,7 @@ def test_a_high_rate_is_predicted_by_the_latest_requests() -> None:
     assert load.rate_rps == pytest.approx(40.0, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_setting_that_takes_long_to_compute_is_predicted_from_the_latest_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
