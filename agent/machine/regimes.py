@@ -47,7 +47,10 @@ def describe_switching(state: State) -> str:
     regimes = state.switching
     if regimes is None:
         return ""
-    now = f"{regimes.id} switches by the load, now {describe_changes(regimes.values)}"
+    values = describe_changes(regimes.values)
+    if state.mode == "advise":
+        return f"{regimes.id} is to switch by the load, but the mode advise changes nothing: {values} stays"
+    now = f"{regimes.id} switches by the load, now {values}"
     return f"{now}: {describe_trigger(regimes.regimes)}; `flettner abort {regimes.id}` ends it"
 
 

@@ -572,3 +572,11 @@ def test_the_status_says_what_is_in_force_and_how_to_end_it() -> None:
     assert text.startswith("chat-1 switches by the load, now max_num_seqs 16: max_num_seqs 16 once prompts")
     assert text.endswith("`flettner abort chat-1` ends it")
     assert not describe_switching(HotWorld().state)
+
+
+def test_the_status_of_the_mode_advise_says_that_the_values_stay() -> None:
+    text = describe_switching(replace(at_night().state, mode="advise"))
+
+    assert text == (
+        "chat-1 is to switch by the load, but the mode advise changes nothing: max_num_seqs 16 stays"
+    )
