@@ -28,11 +28,20 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 @pytest.hookimpl(trylast=True)  # after the shuffle
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that hold the longest tests: at its end, a run would wait for one of them."""
+    if FULL:
+        _allow_hours(items)
     longest_s: dict[Path, float] = {}
     for item in items:
         mark = item.get_closest_marker("timeout")
         longest_s[item.path] = max(longest_s.get(item.path, 0.0), mark.args[0] if mark else 0.0)
     items.sort(key=lambda item: -longest_s[item.path])
+
+
+def _allow_hours(items: list[pytest.Item]) -> None:
+    """A full run has up to fifty times the cases, with the CPU that tests with deadlines leave."""
+    for item in items:
+        if not {"integration", "e2e"} & set(item.path.parts):
+            item.add_marker(pytest.mark.timeout(7200), append=False)
 
 
 def pytest_collection_finish() -> None:

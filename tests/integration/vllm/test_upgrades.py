@@ -29,7 +29,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
 RELEASES = ("0.30.0", "0.31.0", "0.32.0")
 START_S = 900.0  # a start needs a minute of CPU time, of a machine that is busy
 SHAPE = Shape(prompt=lengths("uniform:8:64"), output=lengths("uniform:8:24"))
-STREAMS = 3  # one of them asks for the adapter `sql`; more would leave two starting servers no CPU
+RATES = {"tiny": 1.5, "sql": 0.7, "legal": 0.02}  # requests/s; more would leave two starting servers no CPU
+OPEN = 4  # requests that a server has at a time, at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,16 +93,10 @@ async def running_site(home: Path, vllm: dict[str, RealVllm]) -> AsyncIterator[A
 
 @asynccontextmanager
 async def clients(rig: Rig) -> AsyncIterator[list[TrafficGenerator]]:
-    """Three streams, of which one asks for `sql`, and rare requests for `legal`."""
+    """Requests for the model, for the adapter `sql`, and rare ones for `legal`."""
     made = [
-        TrafficGenerator(rig.url, model, load, shape=SHAPE, seed=seed, timeout_s=600.0)
-        for seed, (model, load) in enumerate(
-            (
-                ("tiny", Load(streams=STREAMS - 1)),
-                ("sql", Load(streams=1)),
-                ("legal", Load(rate=0.02)),
-            )
-        )
+        TrafficGenerator(rig.url, model, Load(rate=rate), shape=SHAPE, seed=seed, timeout_s=600.0)
+        for seed, (model, rate) in enumerate(RATES.items())
     ]
     async with AsyncExitStack() as stack:
         for traffic in made:
@@ -143,7 +138,7 @@ async def test_releases_are_upgraded_and_taken_back_without_a_lost_request(tmp_p
     async with running_site(tmp_path / "site", vllm) as rig:
         await load_adapters(rig, *adapters)
         async with clients(rig) as traffic:
-            for release in (middle, new, middle, old):
+            for release in (new, old):
                 rollout = await rig.ended(await rig.upgrade(release))
                 assert rollout["outcome"] == "promoted", rollout["why"]
                 assert await statuses(rig) == served
@@ -162,7 +157,7 @@ async def test_releases_are_upgraded_and_taken_back_without_a_lost_request(tmp_p
             assert await statuses(rig) == served
         cut = lost(traffic)
         assert {record.outcome for record in cut} <= {"truncated", "failed"}
-        assert len(cut) <= STREAMS, "no more than green had open when it was killed"
+        assert len(cut) <= OPEN, "no more than green had open when it was killed"
 
 
 def in_canary(suggestion: str) -> Callable[[Document], bool]:
