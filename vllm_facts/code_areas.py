@@ -11,6 +11,8 @@ from flettner.vllm_facts.values import Knob, Value, spell_flag
 
 _TRACE = 120  # lines: the tracebacks of a worker and of the engine
 _OF_CODE = re.compile(r'\bFile "|scheduled_spec_decode_tokens=|\bassert\b|\b\w+\.(?:py|cuh?|cpp)\b')
+_REPORT = re.compile(r"\b(?:INFO|WARNING|DEBUG)\b.*?\]|non-default args|with config: ")
+"""Lines that list the configuration, and so the words of flags whose code has not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,7 @@ def name_suspects(config: ServeConfig) -> str:
 
 def name_users(config: ServeConfig, lines: Sequence[str]) -> str:
     """`speculative decoding (--speculative-config)`: the narrowest area of a traceback; "" for none."""
-    text = "\n".join(line.lower() for line in lines if _OF_CODE.search(line))
+    text = _code_of(lines)
     for area in read_rows(FOLDER / "code_areas.toml", "area", CodeArea):
         if (users := area.find_users(config)) and re.search(area.pattern, text):
             return f"{area.name} ({', '.join(users)})"
@@ -77,7 +79,12 @@ def name_users(config: ServeConfig, lines: Sequence[str]) -> str:
 
 def name_switch(config: ServeConfig, lines: Sequence[str]) -> str:
     """What leaves the narrowest default part of a traceback out; "" for none."""
-    text = "\n".join(line.lower() for line in lines if _OF_CODE.search(line))
+    text = _code_of(lines)
     switches = read_rows(FOLDER / "code_areas.toml", "switch", CodeSwitch)
     fitting = (switch for switch in switches if switch.helps(config) and re.search(switch.pattern, text))
     return next((switch.describe() for switch in fitting), "")
+
+
+def _code_of(lines: Sequence[str]) -> str:
+    """The lines of a traceback, in lower case."""
+    return "\n".join(line.lower() for line in lines if _OF_CODE.search(line) and not _REPORT.search(line))
