@@ -24,13 +24,15 @@ _ERROR = re.compile(
     r"|(?P<quoted>\b[A-Za-z_]\w*(?:Error|Exception)\([\"'(].*)"
     r"|(?P<parser>\berror: (?:argument|the following|unrecognized) .*)"
     r"|(?:^|(?<=[\])] ))(?P<bare>[A-Za-z_][\w.]*(?:Error|Exception))$"
-    r"|(?P<fault>\bfatal *: \S.*|Memory access fault by GPU.*|Seg(?:mentation |)fault\b.*|Bus error.*"
+    r"|(?P<fault>\b(?:fatal *|FATAL(?: ERROR)?): \S.*|Memory access fault by GPU.*"
+    r"|Seg(?:mentation |)fault\b.*|Bus error.*|Illegal instruction\b.*"
     r"|\*{3} SIG(?:SEGV|BUS|ILL|FPE|ABRT)\b.*|free\(\): invalid \w+"
     r"|Fatal Python error: .*|what\(\): +\S.*|terminate called .*|Aborted \(core dumped\))"
 )
 _WRAPPER = re.compile(
     r"Engine core (?:proc|initialization)|EngineDeadError|EngineCore (?:encountered|failed)"
     r"|WorkerProc (?:initialization|failed|hit)|Worker failed with error|died unexpectedly"
+    r"|failed to be inspected|Error raised in subprocess"
     r"|see (?:the )?(?:stack trace|root cause|error|log)|\b\d{1,9} validation errors? for|ChildFailedError"
     r"|CancelledError|KeyboardInterrupt|SystemExit|ConnectionResetError|BrokenPipeError|EOFError"
     r"|TCPStore|recvValue failed|Connection (?:reset|closed) by|ContextTerminated|resource_tracker",
@@ -55,7 +57,10 @@ _LAST_RESORT = re.compile(
 )
 """Lines to quote if the log has no other error: they have the level of an error."""
 
-_NO_CAUSE = re.compile(r"(?:Engine core|WorkerProc) initialization failed|EngineCore (?:failed|encountered)")
+_NO_CAUSE = re.compile(
+    r"(?:Engine core|WorkerProc) initialization failed|EngineCore (?:failed|encountered)"
+    r"|Model architectures .{0,200} failed to be inspected"
+)
 _WARNING = re.compile(r"\bWARN(?:ING)?\b.*?\] (?P<text>.*--[a-z].*)")
 _SHOWN = 2  # warnings
 
