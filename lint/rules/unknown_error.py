@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 
+from flettner.lint.missing_paths import describe_missing_path
 from flettner.lint.recogniser import LOG, Recogniser
 from flettner.lint.rules import known_errors, log, out_of_memory, start_errors, unified_memory
 from flettner.vllm_facts.code_areas import name_switch, name_users
@@ -103,12 +104,13 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
         trace = since[max(0, place - _ABOVE) : place + 1 + after]
         error += _find_condition(trace) if root and root.re is _ERROR and root["bare"] else ""
         error += _find_function(trace) if after else ""
-        users = name_users(config, trace)
-        switch = "" if users else name_switch(config, trace)
+        missing = describe_missing_path(error, config)
+        users = "" if missing else name_users(config, trace)
+        switch = "" if users or missing else name_switch(config, trace)
         yield (
             _explain(own, raised, config, severity, users)
             if raised
-            else _quote(error, severity, users, switch)
+            else _quote(error, severity, users, switch, missing)
         )
 
 
@@ -163,8 +165,19 @@ def _known_patterns() -> tuple[str, ...]:
     return tuple(part.pattern for part in parts if isinstance(part, Recogniser))
 
 
-def _quote(error: str, severity: FindingSeverity, users: str, switch: str) -> Finding:
-    """`users`: what of the command uses the code of the traceback; `switch`: what leaves it out."""
+def _quote(error: str, severity: FindingSeverity, users: str, switch: str, missing: str) -> Finding:
+    """`users`: what of the command uses the code of the traceback; `switch`: what leaves it out.
+
+    `missing`: what to do about a path that is not there.
+    """
+    if missing:
+        return Finding(
+            rule="F10",
+            severity=severity,
+            why=f"the log's last error names a path of this command: {error[:240]}",
+            expects=missing,
+            evidence={"line": error[:240]},
+        )
     if users:
         first = "start once without it, to see whether that is the cause"
     elif switch:
@@ -192,6 +205,8 @@ def _explain(
     releases = f"vLLM {last}" if first == last else f"vLLM {first} to {last}"
     depends = f"it depends on {causes}: " if causes else f"{own}: "
     env = _requested_variables(error, config)
+    missing = describe_missing_path(error, config)
+    advice = missing or _advice(error, named=bool(causes))
     return Finding(
         rule="F10",
         klass="gated" if env else "note",
@@ -199,7 +214,7 @@ def _explain(
         env=env,
         why=f"{depends}{releases} raises in {raised.file}: {error[:300]}",
         source=f"vLLM {last} {raised.file}",
-        expects="; ".join(filter(None, (_advice(error, named=bool(causes)), _newer(raised, config)))),
+        expects="; ".join(filter(None, (advice, "" if missing else _newer(raised, config)))),
         evidence={"line": error[:240]},
     )
 
