@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 
+from flettner.lint.asked_changes import read_asked_changes
 from flettner.lint.missing_paths import describe_missing_path
 from flettner.lint.recogniser import LOG, Recogniser
 from flettner.lint.rules import known_errors, log, out_of_memory, start_errors, unified_memory
@@ -204,13 +205,15 @@ def _explain(
     first, last = format_release(raised.first), format_release(raised.last)
     releases = f"vLLM {last}" if first == last else f"vLLM {first} to {last}"
     depends = f"it depends on {causes}: " if causes else f"{own}: "
+    to = read_asked_changes(error, config) if severity == "error" else {}  # else a client asked for it
     env = _requested_variables(error, config)
     missing = describe_missing_path(error, config)
     advice = missing or _advice(error, named=bool(causes))
     return Finding(
         rule="F10",
-        klass="gated" if env else "note",
+        klass="gated" if to or env else "note",
         severity=severity,
+        to=to,
         env=env,
         why=f"{depends}{releases} raises in {raised.file}: {error[:300]}",
         source=f"vLLM {last} {raised.file}",
