@@ -22,7 +22,7 @@ from flettner.lint.kernel_causes import FUNCTIONS as KERNEL_CAUSES
 from flettner.lint.recogniser import LOG, Recogniser, recogniser
 from flettner.lint.rules.environment import describe_tuned_nccl
 from flettner.lint.rules.formats import MISTRALS
-from flettner.lint.rules.serving import reranker_overrides
+from flettner.lint.rules.serving import generates_text, pool_by_release, pools, reranker_overrides
 from flettner.lint.rules.version import HMA_SINCE, without_offloading
 from flettner.vllm_facts.code_areas import name_suspects
 from flettner.vllm_facts.fact_tables import FOLDER, read_rows
@@ -459,6 +459,7 @@ FUNCTIONS = {
         ),
         *KERNEL_CAUSES,
         *MISTRALS,
+        *(generates_text, pool_by_release, pools),
         *(is_short_of_cache, has_unnamed_cause, has_no_user_name, without_expandable_segments),
         *(allocates_expandable, allocates_plainly, sizes_nccl_buffers, may_lack_memlock, locks_memory),
         *(forces_compatibility, leaves_compatibility, waits_for_engines),

@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from flettner.vllm_facts.model_parsers import REASONING, TOOLS, find_family
 from flettner.vllm_facts.models.lookup import canonical_name
-from flettner.vllm_facts.releases.history import first_release_with, values_in
+from flettner.vllm_facts.releases.history import first_release_with, has_flag, values_in
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, invalid_flags_finding, text_of
 from flettner.vllm_facts.values import Knob, Value, spell_flag
@@ -84,6 +84,23 @@ def _check_reasoning_in_answer(config: ServeConfig) -> Iterable[Finding]:
         severity="info",
         expects=f"--reasoning-parser {family.thinks} returns it apart, if the clients want that",
     )
+
+
+def pool_by_release(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """The flag with which the release serves vectors; none where the release is not known."""
+    if has_flag("runner", config.version):
+        return {"runner": "pooling"}
+    return {"task": "embed"} if has_flag("task", config.version) else {}
+
+
+def generates_text(config: ServeConfig) -> bool:
+    """Whether no flag makes it a pooling model."""
+    task = config.setting.get("task")
+    return config.setting.get("runner") != "pooling" and task in (None, "auto", "generate")
+
+
+def pools(config: ServeConfig) -> bool:
+    return not generates_text(config)
 
 
 def reranker_overrides(config: ServeConfig) -> str:
