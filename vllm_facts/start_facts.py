@@ -30,6 +30,7 @@ class StartFacts:
     loaded: bool = False  # the weights: the log shows the KV cache, or a later step
     read_weights: bool = False  # from the disk: kernels may still refuse them
     reached_engine: bool = False  # a process wrote lines that starts after the flags are read
+    serves: bool = False  # its API answered, or counts of requests are in the log
     ran_out: bool = False  # of memory, once or more
     stage: str = ""  # of the last such error, by its traceback: "load", "profile" or "" (later, or unknown)
     missing_gib: float | None = None  # of the allocation that failed
@@ -81,10 +82,12 @@ _UNCOUNTED = r"graph memory profiling is disabled.{0,400}?from (\d?\.?\d+) to (\
 _FREE = r"Free memory on device\D*\d* ?\((\d+\.?\d*)/(\d+\.?\d*) GiB\) on startup"
 _SHARE = r"'gpu_memory_utilization': (\d?\.\d+)|GPU memory utilization \((\d?\.\d+),"
 _CAPACITY = rf"total capac\w+ of {_SIZE}|{_SIZE} total capacity"
+_SERVES = (
+    r"Application startup complete|Avg generation throughput|SpecDecoding metrics|HTTP/1\.[01]\" \d{3}\b"
+)
 _LOADED = (
-    r"KV cache specs|KV cache size:|Mamba cache blocks|Application startup complete|Avg generation"
+    rf"KV cache specs|KV cache size:|Mamba cache blocks|{_SERVES}"
     r"|compilation during inference|RPC call to (?:execute_model|sample_tokens) timed out"
-    r"|SpecDecoding metrics"
 )
 _READ = "Loading weights took"
 _ENGINE = r"\((?:EngineCore|Worker|VllmWorker)\w* |\[core\.py:\d"
@@ -130,6 +133,7 @@ def _read_facts(log: tuple[str, ...]) -> StartFacts:
         weights_gib=numbers["weights_gib"],
         read_weights=_READ in text,
         reached_engine=re.search(_ENGINE, text) is not None,
+        serves=re.search(_SERVES, text) is not None,
         loaded=any(numbers[name] is not None for name in _AFTER_LOADING) or bool(re.search(_LOADED, text)),
         kv_gib=numbers["kv_gib"],
         kv_tokens=whole["kv_tokens"],

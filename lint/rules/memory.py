@@ -263,8 +263,8 @@ def _check_state_blocks(config: ServeConfig) -> Iterable[Finding]:
     blocks, seqs = estimate_state_blocks(config), effective_seqs(config)
     if blocks is None or seqs is None or config.setting.get("enforce_eager"):
         return
-    if config.start is not None and config.start.state_blocks is not None:
-        return  # F5 has the number of the log
+    if config.start is not None and (config.start.state_blocks is not None or config.start.serves):
+        return  # F5 has the number of the log, or the server runs
     least, most = blocks
     if seqs <= most or least < 1 or is_older_than(config, BLOCKS_CHECKED):
         return
@@ -335,8 +335,8 @@ def _check_context_length(config: ServeConfig) -> Iterable[Finding]:
     took, most, plan = estimate_fit(config), longest_request(config), plan_layout(config)
     if took is None or most is None or took.fits is not False:
         return
-    if config.start is not None and config.start.longest is not None:
-        return  # F4 has the number of the log
+    if config.start is not None and (config.start.longest is not None or config.start.serves):
+        return  # F4 has the number of the log, or the server runs
     if plan is None or plan.length is None or plan.layout != layout(config):
         return  # D2 or D3 reports it
     named = "the model's own length" if config.setting.get("max_model_len") is None else "--max-model-len"

@@ -8,6 +8,7 @@ from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, Layout, is_at_least
 from flettner.vllm_facts.sizing.kv_cache import weights_gib
+from flettner.vllm_facts.sizing.limits import round_length
 from flettner.vllm_facts.start_facts import LONGEST_LINE
 from flettner.vllm_facts.values import Value
 
@@ -73,6 +74,8 @@ def _check_capacity(config: ServeConfig) -> Iterable[Finding]:
     tokens, longest = (int(number.replace(",", "")) for number in (size[1], most[1]))
     at_once, seqs = float(most[2].replace(",", "")), config.setting.get(_SEQS)
     cap = f"; {_SEQS} is {seqs}" if isinstance(seqs, int) else ""
+    if at_once < 1 and config.start is not None and config.start.serves:
+        return (_bound_length(config, min(tokens, int(at_once * longest)), longest),)
     return (
         Finding(
             rule="F7",
@@ -81,6 +84,37 @@ def _check_capacity(config: ServeConfig) -> Iterable[Finding]:
             expects="nothing to do: this is the real capacity, the measure for a sequence cap",
             evidence={"kv_cache_tokens": tokens, _LEN: longest, "full_length_requests": at_once},
         ),
+    )
+
+
+def _bound_length(config: ServeConfig, tokens: int, longest: int) -> Finding:
+    """Some releases accept a length that the cache does not hold, where layers have a sliding window.
+
+    Such layers may need less of it than the line says, so that only a queue that never moves is a proof.
+    """
+    present = config.setting.get(_LEN)
+    shorter = isinstance(present, int) and present <= tokens
+    waits = any(re.search(_STUCK, line[:LONGEST_LINE]) for line in config.log)
+    to: dict[str, Value] = {_LEN: round_length(tokens)} if waits and not shorter else {}
+    does = "never starts, and those behind it wait, too" if waits else "may never start"
+    return Finding(
+        rule="F7",
+        klass="gated" if to else "note",
+        severity="info" if shorter else "warning",
+        why=(
+            f"the KV cache holds {tokens:,} tokens, yet requests of {longest:,} are accepted: one that is "
+            f"longer than the cache {does}"
+        ),
+        to=to,
+        expects=f"with a {_LEN} that the cache holds, longer requests are refused with an error; more KV "
+        "cache holds longer ones",
+        risks="none: such a request gets no answer now" if to else "longer requests are refused",
+        source="vllm-project/vllm#16580; vllm-project/vllm#39734",
+        evidence={
+            "kv_cache_tokens": tokens,
+            _LEN: longest,
+            "full_length_requests": round(tokens / longest, 2),
+        },
     )
 
 
@@ -100,6 +134,7 @@ _TIMES = {
     "graph_capture_s": r"Graph capturing finished in (\d+) secs",
     "engine_start_s": r"init engine \([^)]*\) took ([\d.]+\d|\d+) s",
 }
+_STUCK = r"generation throughput: 0\.0 tokens/s, Running: 0 reqs?, Waiting: [1-9]"
 _KV_SIZE = r"KV cache size: ([\d,]*\d) tokens"
 _AT_ONCE = r"Maximum concurrency for ([\d,]*\d) tokens per request: ([\d,]*\d\.?\d*)x"
 

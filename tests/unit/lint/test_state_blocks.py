@@ -9,6 +9,7 @@ from flettner.vllm_facts.values import Value
 from tests.support.lint_cases import H100, case
 
 LOG = "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (856)."
+SERVED = 'INFO:     10.1.2.3:4 - "POST /v1/chat/completions HTTP/1.1" 400 Bad Request'
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,7 @@ LOG = "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (856
         ("--enforce-eager --max-num-seqs 2048", "0.19.0", (), {"enforce_eager": False}),
         ("", "0.19.0", (), {}),  # graphs of fewer sequences, and a start
         ("", "0.28.0", (LOG,), {"max_num_seqs": 512}),
+        ("", "0.28.0", (SERVED,), {}),  # the server runs, so its blocks are enough
     ],
 )
 def test_sequences_without_a_block_of_state_are_an_error(
