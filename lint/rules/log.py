@@ -282,19 +282,18 @@ def _lighter_weights(config: ServeConfig) -> str:
     return f"a smaller model, weights in 4 bits (about {freed:.0f} GiB less on each GPU: check the answers) "
 
 
-def _name_unfit(config: ServeConfig) -> str:
-    """Which request never starts: one above the KV cache where the log shows that there may be such."""
+def _exceeds_cache(config: ServeConfig) -> bool:
+    """Whether a request may be longer than the KV cache, which F7 reports as what the queue waits for."""
     short = next(filter(None, map(_LESS_THAN_ONE.search, reversed(config.log))), None)
-    if short is not None:
-        return f"one of {short['most']} tokens, which {_LEN} allows, is more than the KV cache holds"
-    return "its images or videos need a max_num_batched_tokens above their tokens"
+    given, held = config.setting.get(_LEN), config.start.kv_tokens if config.start else None
+    return short is not None and not (isinstance(given, int) and held is not None and given <= held)
 
 
 def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None:
     running, waiting, usage = (float(match[name]) for name in ("running", "waiting", "usage"))
     idle = not float(match["prompts"]) and not float(match["answers"])
     still, stuck = idle and running > 0, idle and not running
-    if not waiting:
+    if not waiting or (stuck and _exceeds_cache(config)):
         return None
     seqs = config.setting.get(_SEQS)
     reached = isinstance(seqs, int) and 0.9 * seqs <= running <= seqs
@@ -304,8 +303,8 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
     if stuck:
         counts += ": the first in the queue never starts, or the engine hangs"
         advice = (
-            f"a request that fits no step never starts: {_name_unfit(config)}; else the earlier log lines "
-            "show what hangs"
+            "a request that fits no step never starts: its images or videos need a max_num_batched_tokens "
+            "above their tokens; else the earlier log lines show what hangs"
         )
     elif still:
         advice = "no token was generated meanwhile: check the earlier log lines, not the flags"
@@ -329,7 +328,7 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
     )
 
 
-_LESS_THAN_ONE = re.compile(r"Maximum concurrency for (?P<most>[\d,]*\d) tokens per request: 0\.\d+x")
+_LESS_THAN_ONE = re.compile(r"Maximum concurrency for [\d,]*\d tokens per request: 0\.\d+x")
 _ON_CPU = re.compile(r"detected platform cpu|\bcpu_(?:worker|model_runner)\.py")
 _COUNTS = (
     r"(?:Engine \d+: )?Avg prompt throughput: (?P<prompts>\d+(?:\.\d*)?) tokens/s, "

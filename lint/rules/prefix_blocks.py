@@ -1,0 +1,103 @@
+"""Prompts that share less than one block of the KV cache, as the log of a hybrid model shows: rule X1."""
+
+import re
+from collections.abc import Iterable
+
+from flettner.lint.recogniser import LOG
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, is_at_least, is_older_than
+from flettner.vllm_facts.start_facts import LONGEST_LINE, join_log
+from flettner.vllm_facts.values import Knob, Value
+
+_LEN, _UNIT = "max_model_len", "prefix_match_unit"
+_UNIT_SINCE, _UNIT_READ = (0, 26), (0, 34)  # releases that have the flag, and whose sources were read
+_USUAL = 256  # tokens: blocks up to there hold any shared beginning that is worth a cache
+_AT_ONCE = 4  # requests of full length
+_LEAST_COUNTS = 3  # with prompts and no hit
+_BLOCK = re.compile(r"Setting attention block size to (?P<tokens>\d{1,7}) tokens")
+_HITS = re.compile(
+    r"Avg prompt throughput: (?P<prompts>\d+(?:\.\d*)?) tokens/s.{0,400}?"
+    r"Prefix cache hit rate: (?P<rate>\d+(?:\.\d*)?)%"
+)
+_LENGTH = re.compile(r"Maximum concurrency for (?P<tokens>[\d,]*\d) tokens per request")
+
+
+def _check_block(config: ServeConfig) -> Iterable[Finding]:
+    """Only a block that is full can be shared: vLLM makes those of hybrid models very long."""
+    blocks = list(_BLOCK.finditer(join_log(config.log)))
+    if not blocks or int(blocks[-1]["tokens"]) <= _USUAL or _UNIT in config.setting:
+        return
+    on = config.setting.get("enable_prefix_caching")
+    if on is False or not (on or any("enable_prefix_caching=True" in line for line in config.log)):
+        return  # else it is off by default in most releases, which another check of X1 says
+    block, longest = int(blocks[-1]["tokens"]), _longest_request(config)
+    never = longest is not None and longest <= block
+    if not never and not _has_no_hits(config):
+        return
+    finer = is_at_least(config, _UNIT_SINCE) and is_older_than(config, _UNIT_READ)
+    to = _longer(config, block) if never else {}
+    held = f"no request of {longest:,} tokens ({_LEN}) fills one" if never else "the log counts no hit"
+    yield Finding(
+        rule="X1",
+        klass="gated" if to else "note",
+        severity="warning" if never else "info",
+        why=(
+            f"prefix caching has no effect: a block of this hybrid model's cache has {block:,} tokens, only "
+            f"full blocks are shared, and {held}"
+        ),
+        to=to,
+        expects=(
+            f"prompts that share more than {block:,} tokens hit; with {_LEN} 16384 instead of 4096 43 % of "
+            "the prompts' tokens did"
+            + (
+                f"; a smaller --{_UNIT.replace('_', '-')}, a divisor of the block, needs less"
+                if finer
+                else ""
+            )
+        ),
+        risks="shorter shared beginnings stay without a hit"
+        + ("; longer requests take more cache" if to else ""),
+        evidence={"block": block} | ({} if longest is None else {_LEN: longest}),
+    )
+
+
+def _longest_request(config: ServeConfig) -> int | None:
+    """By the flag, else by the log."""
+    given = config.setting.get(_LEN)
+    if isinstance(given, int):
+        return given
+    told = [match for line in config.log if (match := _LENGTH.search(line[:LONGEST_LINE]))]
+    return int(told[-1]["tokens"].replace(",", "")) if told else None
+
+
+def _has_no_hits(config: ServeConfig) -> bool:
+    counts = [match for line in config.log if (match := _HITS.search(line[:LONGEST_LINE]))]
+    busy = [count for count in counts if float(count["prompts"])]
+    return len(busy) >= _LEAST_COUNTS and all(not float(count["rate"]) for count in busy)
+
+
+def _longer(config: ServeConfig, block: int) -> dict[Knob, Value]:
+    """The next power of two, where the model reads it and the cache holds several such requests."""
+    wanted = 1 << block.bit_length()
+    tokens = config.start.kv_tokens if config.start else None
+    most = config.model.max_len if config.model else None
+    fits = tokens is not None and tokens >= _AT_ONCE * wanted and most is not None and most >= wanted
+    return {_LEN: wanted} if fits else {}
+
+
+LINTS = (
+    DeploymentCheck(
+        rules=("X1",),
+        find=_check_block,
+        reports="a block of a hybrid model's cache that no shared prompt fills",
+        source=(
+            "vllm-project/vllm#48401; vllm-project/vllm#53749; vllm-project/vllm#40696; "
+            "vllm/platforms/interface.py: 'Setting attention block size to'"
+        ),
+        evidence_for=(
+            "no hit in 10,608 tokens with a block of 8,320 and max_model_len 4096, 43 % with 16384 "
+            "(vllm-project/vllm#48401)"
+        ),
+        needs=LOG,
+    ),
+)
