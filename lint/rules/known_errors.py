@@ -20,6 +20,7 @@ from flettner.lint.host_causes import (
 )
 from flettner.lint.kernel_causes import FUNCTIONS as KERNEL_CAUSES
 from flettner.lint.recogniser import LOG, Recogniser, recogniser
+from flettner.lint.request_causes import FUNCTIONS as REQUEST_CAUSES
 from flettner.lint.rules.environment import describe_tuned_nccl
 from flettner.lint.rules.formats import MISTRALS
 from flettner.lint.rules.serving import generates_text, pool_by_release, pools, reranker_overrides
@@ -45,7 +46,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
 from flettner.vllm_facts.start_facts import LONGEST_LINE
 from flettner.vllm_facts.values import Knob, Value
 
-FILES = ("requests", "models", "weights", "layouts", "caches", "host", "kernels", "warnings")
+FILES = ("requests", "routes", "models", "weights", "layouts", "caches", "host", "kernels", "warnings")
 AT_START = ("start",)  # errors of other rules, which report the same before a start: see start_errors.py
 PINNED = "kv_cache_memory_bytes"
 ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -458,6 +459,7 @@ FUNCTIONS = {
             has_fixed_cache_size,
         ),
         *KERNEL_CAUSES,
+        *REQUEST_CAUSES,
         *MISTRALS,
         *(generates_text, pool_by_release, pools),
         *(is_short_of_cache, has_unnamed_cause, has_no_user_name, without_expandable_segments),

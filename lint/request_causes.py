@@ -1,0 +1,41 @@
+"""What rows of known errors ask or change where single requests fail, and the server runs. Pure."""
+
+import re
+from collections.abc import Mapping
+
+from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import is_older_than
+from flettner.vllm_facts.values import Knob, Value
+
+_LEN = "max_model_len"
+_LITTLE, _AT_ONCE = 4096, 4  # tokens: room for a system prompt, a few turns and an answer; such requests
+_KEEP_ALIVE, _KEPT_S = "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 120
+_KEEP_SINCE = (0, 9)  # 0.9.1 reads the variable
+_ENDED = re.compile(r"died unexpectedly|EngineDeadError|Engine core proc\w* .*died|Shutting down|\bKilled\b")
+
+
+def lengthen_context(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """A length of 4,096 where a shorter one is given, the model reads it and the cache holds several."""
+    given, start, model = config.setting.get(_LEN), config.start, config.model
+    most = model.max_len if model else None
+    short = isinstance(given, int) and given == int(match["most"]) and given < _LITTLE
+    if not short or most is None or most < _LITTLE:
+        return {}
+    held = start.kv_tokens if start else None
+    return {_LEN: _LITTLE} if held is not None and held >= _AT_ONCE * _LITTLE else {}
+
+
+def keep_connections(_: re.Match[str], config: ServeConfig) -> Mapping[str, str | None]:
+    """Longer than the pools of usual proxies keep an idle connection."""
+    given = config.env.get(_KEEP_ALIVE, "")
+    longer = given.isdecimal() and int(given) >= _KEPT_S
+    return {} if longer or is_older_than(config, _KEEP_SINCE) else {_KEEP_ALIVE: str(_KEPT_S)}
+
+
+def serves_on(config: ServeConfig) -> bool:
+    """Whether the server is seen to answer, and does not end."""
+    served = config.start is not None and config.start.serves
+    return served and not any(map(_ENDED.search, config.log))
+
+
+FUNCTIONS = (lengthen_context, keep_connections, serves_on)
