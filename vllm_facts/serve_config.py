@@ -91,6 +91,9 @@ class Granted:
     cpus_kept: float | None = None  # kept free of others; more if the host has it
     start_s: float | None = None  # then a probe restarts a container that does not answer yet
     startup_probe: bool = False  # which that time is of; else it is of the liveness probe
+    answer_s: float | None = None  # in which a liveness or readiness probe wants its answer, the shortest
+    deaf_s: float | None = None  # without an answer in time, after which that probe acts
+    restarts: bool = False  # that probe is the liveness probe, which ends the container
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,20 +6,24 @@ from flettner.vllm_facts.launch_files.yaml_nodes import Node, get, text_at
 from flettner.vllm_facts.serve_config import Granted
 
 _CPUS = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(m?)")
-_PERIOD_S, _FAILURES = 10.0, 3.0  # of a probe, by default
-_STARTUP = "startupProbe"
+_PERIOD_S, _FAILURES, _ANSWER_S = 10.0, 3.0, 1.0  # of a probe, by default
+_STARTUP, _LIVENESS, _READINESS = "startupProbe", "livenessProbe", "readinessProbe"
 
 
 def granted_by_pod(container: Node) -> Granted | None:
     """By `resources` and the probes. A container without a request of its own has its limit kept free."""
     limit = _cpus(text_at(container, "resources", "limits", "cpu"))
     kept = _cpus(text_at(container, "resources", "requests", "cpu"))
-    probe = next((name for name in (_STARTUP, "livenessProbe") if get(container, name) is not None), "")
+    probe = next((name for name in (_STARTUP, _LIVENESS) if get(container, name) is not None), "")
+    watch = next((name for name in (_LIVENESS, _READINESS) if get(container, name) is not None), "")
     granted = Granted(
         cpus=limit,
         cpus_kept=kept if kept is not None else limit,
         start_s=_patience(container, probe) if probe else None,
         startup_probe=probe == _STARTUP,
+        answer_s=_seconds(text_at(container, watch, "timeoutSeconds"), _ANSWER_S) if watch else None,
+        deaf_s=_patience(container, watch, delayed=False) if watch else None,
+        restarts=watch == _LIVENESS,
     )
     return None if granted == Granted() else granted
 
@@ -37,8 +41,8 @@ def _cpus(text: str) -> float | None:
     return float(amount[1]) / (1000 if amount[2] else 1) or None if amount else None
 
 
-def _patience(container: Node, probe: str) -> float | None:
-    """The seconds from the container's start to its restart."""
+def _patience(container: Node, probe: str, *, delayed: bool = True) -> float | None:
+    """The seconds from the container's start, or from its last answer, to what the probe does."""
     wait, period, failures = (
         _seconds(text_at(container, probe, name), default)
         for name, default in (
@@ -47,7 +51,9 @@ def _patience(container: Node, probe: str) -> float | None:
             ("failureThreshold", _FAILURES),
         )
     )
-    return None if wait is None or period is None or failures is None else wait + period * failures
+    if wait is None or period is None or failures is None:
+        return None
+    return period * failures + (wait if delayed else 0.0)
 
 
 def _seconds(text: str, default: float) -> float | None:

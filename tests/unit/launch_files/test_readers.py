@@ -443,14 +443,20 @@ def test_shared_memory_of_a_container_is_read(name: str, text: str, little: str 
         pytest.param(
             "pod.yaml",
             f"{POD}        livenessProbe: {{initialDelaySeconds: 40, periodSeconds: 7}}\n",
-            Granted(start_s=61.0),
+            Granted(start_s=61.0, answer_s=1.0, deaf_s=21.0, restarts=True),
             id="three failures by default",
         ),
         pytest.param(
             "pod.yaml",
             f"{POD}        livenessProbe: {{}}\n        startupProbe: {{failureThreshold: 50}}\n",
-            Granted(start_s=500.0, startup_probe=True),
+            Granted(start_s=500.0, startup_probe=True, answer_s=1.0, deaf_s=30.0, restarts=True),
             id="the startup probe first",
+        ),
+        pytest.param(
+            "pod.yaml",
+            f"{POD}        readinessProbe: {{timeoutSeconds: 4, periodSeconds: 5, initialDelaySeconds: 9}}\n",
+            Granted(answer_s=4.0, deaf_s=15.0),
+            id="a readiness probe",
         ),
         pytest.param(
             "compose.yaml",

@@ -54,3 +54,49 @@ def test_larger_weights_want_a_longer_probe() -> None:
 
     assert findings(LINTS, case("vllm serve org/m", model=LLAMA_70B, granted=granted))
     assert not findings(LINTS, case("vllm serve org/m", model=LLAMA_8B, granted=granted))
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "cpus", "reported"),
+    [
+        ("--structured-outputs-config.backend xgrammar", "", 8.0, ("warning", {"OMP_NUM_THREADS": "4"})),
+        ("--structured-outputs-config.backend xgrammar", "", 3.0, ("warning", {"OMP_NUM_THREADS": "1"})),
+        ("--structured-outputs-config.backend xgrammar", "OMP_NUM_THREADS=2", 8.0, None),
+        ("--structured-outputs-config.backend xgrammar -tp 2", "", 8.0, None),  # vLLM sets one thread itself
+        ("--structured-outputs-config.backend xgrammar", "", None, None),
+        ("--tool-call-parser hermes --enable-auto-tool-choice", "", 8.0, ("info", {})),
+        ("", "", 8.0, None),
+    ],
+)
+def test_a_quota_of_cpus_bounds_the_threads_that_build_answers_by_a_schema(
+    flags: str, env: str, cpus: float | None, reported: tuple[str, dict[str, str]] | None
+) -> None:
+    config = case(f"vllm serve m {flags}", env=env, granted=Granted(cpus=cpus, cpus_kept=cpus))
+
+    found = findings(LINTS, config)
+
+    assert [(finding.severity, finding.env) for finding in found] == ([reported] if reported else [])
+
+
+ENDED = ("INFO:     Shutting down",)
+
+
+@pytest.mark.parametrize(
+    ("granted", "log", "severity"),
+    [
+        (Granted(answer_s=1, deaf_s=20, restarts=True), (), "info"),
+        (Granted(answer_s=1, deaf_s=20, restarts=True), ENDED, "warning"),
+        (Granted(answer_s=1, deaf_s=20), ENDED, "info"),  # a readiness probe ends nothing
+        (Granted(answer_s=6, deaf_s=20, restarts=True), (), None),
+        (Granted(answer_s=1, deaf_s=90, restarts=True), (), None),
+        (Granted(), (), None),
+    ],
+)
+def test_a_probe_gives_a_busy_server_time(
+    granted: Granted, log: tuple[str, ...], severity: str | None
+) -> None:
+    reported = findings(LINTS, case("vllm serve m", granted=granted, log=log))
+
+    assert [(finding.rule, finding.severity) for finding in reported] == (
+        [("U4", severity)] if severity else []
+    )
