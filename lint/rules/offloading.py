@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from flettner.lint.missing_facts import ESTIMATE
 from flettner.vllm_facts.references import KV_OFFLOADING
-from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
+from flettner.vllm_facts.serve_config import Finding, FindingSeverity, Needs, ServeConfig
 from flettner.vllm_facts.sizing.capacity import seqs_that_fit
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -24,6 +24,7 @@ LMCACHE_SIZE = "LMCACHE_MAX_LOCAL_CPU_SIZE"
 _LMCACHE_IN_LOG = re.compile(r"'max_local_cpu_size': '?(?P<size>\d{1,6}(?:\.\d*)?)")
 _TAKES_MEMORY = "Creating LMCacheEngine instance"
 _ENDED = re.compile(r"leaked shared_memory|died unexpectedly|\bKilled\b|exit ?code")
+_KEPT = 0.25  # of the KV cache
 PCIE_GIB_PER_S = 24.0  # PCIe 4 with 16 lanes, in practice
 
 
@@ -55,17 +56,28 @@ def _check_cache(config: ServeConfig) -> Iterable[Finding]:
 
 def _check_weights(config: ServeConfig) -> Iterable[Finding]:
     size = number_of(config, WEIGHTS)
-    if not size:
+    if not size or _leaves_room(config, size):
         return
     setting = {knob: value for knob, value in config.setting.items() if knob != WEIGHTS}
     took = estimate_fit(replace(config, setting=setting))
     shrinks = bool(config.setting.get("quantization"))  # while it loads, it needs the room of 16 bits
     spare = took is not None and took.fits is True and not shrinks
+    yield _describe_weights(size, spare=spare, severity="info" if shrinks else "warning")
+
+
+def _check_measured_weights(config: ServeConfig) -> Iterable[Finding]:
+    """What the log measured needs no numbers of the model."""
+    size = number_of(config, WEIGHTS)
+    if size and _leaves_room(config, size):
+        yield _describe_weights(size, spare=True, severity="warning")
+
+
+def _describe_weights(size: float, *, spare: bool, severity: FindingSeverity) -> Finding:
     to: Mapping[Knob, Value] = {WEIGHTS: None} if spare else {}
-    yield Finding(
+    return Finding(
         rule="O1",
         klass="gated",
-        severity="info" if shrinks else "warning",
+        severity=severity,
         why=(
             f"{WEIGHTS} {size:g}: each step reads {size:g} GiB of weights of each GPU from the host, some "
             f"{size / PCIE_GIB_PER_S * 1000:.0f} ms over PCIe 4" + ("; they fit the GPU" if spare else "")
@@ -80,6 +92,14 @@ def _check_weights(config: ServeConfig) -> Iterable[Finding]:
         risks="less KV cache" if spare else "none",
         evidence={WEIGHTS: size},
     )
+
+
+def _leaves_room(config: ServeConfig, size: float) -> bool:
+    """Whether the KV cache of the log is so much larger than the weights in the host's memory."""
+    start = config.start
+    if start is None or start.kv_gib is None or not start.serves:
+        return False
+    return start.kv_gib - size >= max(start.request_gib or 0.0, start.kv_gib * _KEPT)
 
 
 def _check_lmcache(config: ServeConfig) -> Iterable[Finding]:
@@ -138,6 +158,14 @@ LINTS = (
             "4 to 6 tokens/s with 16 and 70 GiB on the host (vllm-project/vllm#22692, vllm-project/vllm#6496)"
         ),
         needs=Needs(for_change=ESTIMATE, applies=has_any(WEIGHTS)),
+    ),
+    DeploymentCheck(
+        rules=("O1",),
+        find=_check_measured_weights,
+        reports="weights in the host's memory, although the log shows room for them on the GPU",
+        source="vllm/config/offload.py: cpu_offload_gb; vllm-project/vllm#57771",
+        evidence_for="2,434 instead of 120 tokens/s on 8 H20 (vllm-project/vllm#57771)",
+        needs=Needs(facts=("log",), applies=has_any(WEIGHTS)),
     ),
     DeploymentCheck(
         rules=("O1", "F9"),
