@@ -2,14 +2,16 @@
 
 import re
 from collections.abc import Mapping
+from math import ceil
 
 from flettner.vllm_facts.serve_config import ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import is_older_than
+from flettner.vllm_facts.sizing.effective_flags import is_at_least, is_older_than
 from flettner.vllm_facts.values import Knob, Value
 
 _LEN = "max_model_len"
 _LITTLE, _AT_ONCE = 4096, 4  # tokens: room for a system prompt, a few turns and an answer; such requests
 _KEEP_ALIVE, _KEPT_S = "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 120
+_SOUND, _SOUND_MB = "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB", 25
 _KEEP_SINCE = (0, 9)  # 0.9.1 reads the variable
 _ENDED = re.compile(r"died unexpectedly|EngineDeadError|Engine core proc\w* .*died|Shutting down|\bKilled\b")
 
@@ -32,10 +34,29 @@ def keep_connections(_: re.Match[str], config: ServeConfig) -> Mapping[str, str 
     return {} if longer or is_older_than(config, _KEEP_SINCE) else {_KEEP_ALIVE: str(_KEPT_S)}
 
 
+def admit_sound(match: re.Match[str], config: ServeConfig) -> Mapping[str, str | None]:
+    """The next multiple of the default that holds the refused file, if the log tells its size."""
+    size = float(match["size"] or 0)
+    given = config.env.get(_SOUND, "")
+    if not size or (given.isdecimal() and int(given) > size):
+        return {}
+    return {_SOUND: str(_SOUND_MB * ceil((size + 1) / _SOUND_MB))}
+
+
+def leaks_memory(config: ServeConfig) -> bool:
+    """Whether this release is known to lose memory of the host while it serves."""
+    served = config.start is not None and config.start.serves
+    return served and is_at_least(config, (0, 24)) and is_older_than(config, (0, 28))
+
+
+def keeps_its_memory(config: ServeConfig) -> bool:
+    return not leaks_memory(config)
+
+
 def serves_on(config: ServeConfig) -> bool:
     """Whether the server is seen to answer, and does not end."""
     served = config.start is not None and config.start.serves
     return served and not any(map(_ENDED.search, config.log))
 
 
-FUNCTIONS = (lengthen_context, keep_connections, serves_on)
+FUNCTIONS = (lengthen_context, keep_connections, admit_sound, leaks_memory, keeps_its_memory, serves_on)

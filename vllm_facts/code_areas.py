@@ -9,6 +9,7 @@ from flettner.vllm_facts.fact_tables import FOLDER, read_rows
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.values import Knob, Value, spell_flag
 
+_LONGER = 6  # times: 30 s for an image
 _TRACE = 120  # lines: the tracebacks of a worker and of the engine
 _OF_CODE = re.compile(r'\bFile "|scheduled_spec_decode_tokens=|\bassert\b|\b\w+\.(?:py|cuh?|cpp)\b')
 _REPORT = re.compile(r"\b(?:INFO|WARNING|DEBUG)\b.*?\]|non-default args|with config: ")
@@ -57,6 +58,23 @@ class CodeSwitch:
         return f"{what} leaves {self.name} out" + (f" ({self.cost})" if self.cost else "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeLimit:
+    """A part of the code that gives up after the seconds of a variable. `instead`: what needs no time."""
+
+    name: str
+    pattern: str
+    variable: str
+    default_s: int
+    instead: str
+    source: str
+
+    def longer(self, config: ServeConfig) -> str:
+        """Six times what it is, for the variable."""
+        given = config.env.get(self.variable, "")
+        return str(_LONGER * (int(given) if given.isdecimal() and int(given) else self.default_s))
+
+
 def name_suspects(config: ServeConfig) -> str:
     """What of the command a crash on the GPU may come from: by its traceback, else by experience."""
     areas = read_rows(FOLDER / "code_areas.toml", "area", CodeArea)
@@ -88,3 +106,12 @@ def name_switch(config: ServeConfig, lines: Sequence[str]) -> str:
 def _code_of(lines: Sequence[str]) -> str:
     """The lines of a traceback, in lower case."""
     return "\n".join(line.lower() for line in lines if _OF_CODE.search(line) and not _REPORT.search(line))
+
+
+def find_limit(error: str, lines: Sequence[str]) -> CodeLimit | None:
+    """The limit that ended a part of the code, if the error is one of time."""
+    if not re.search(r"Time[d ]?-?[Oo]ut", error):
+        return None
+    text = "\n".join(line for line in lines if _OF_CODE.search(line) and not _REPORT.search(line))
+    limits = read_rows(FOLDER / "code_areas.toml", "limit", CodeLimit)
+    return next((limit for limit in limits if re.search(limit.pattern, text)), None)

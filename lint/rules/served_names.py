@@ -1,6 +1,7 @@
 """Requests that name a model which the server does not serve, by its log: rule F9."""
 
 import re
+from dataclasses import replace
 
 from flettner.lint.recogniser import recogniser
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
@@ -9,6 +10,7 @@ from flettner.vllm_facts.values import Value
 
 _NAMES = "served_model_name"
 _MISSING = r"[Tt]he model [`'](?P<asked>[^`'\s]{1,160})[`'] does not exist"
+_EXPLAINED = rf'{_MISSING}|_lora_adapter HTTP/1\.[01]" 404'
 _NOT_FOUND = (
     r'"POST (?P<path>/v1/(?:chat/completions|completions|responses|messages|embeddings)) HTTP/1\.[01]" 404\b'
 )
@@ -26,14 +28,15 @@ def _name_unknown(match: re.Match[str], config: ServeConfig) -> Finding | None:
 def _suspect_name(match: re.Match[str], config: ServeConfig) -> Finding | None:
     """An access log does not tell what is missing: vLLM answers a wrong name and a wrong task alike."""
     names = _served(config)
-    if not names or any(re.search(_MISSING, line) for line in config.log):
+    if not names or any(re.search(_EXPLAINED, line) for line in config.log):
         return None
-    return _describe(
+    suspected = _describe(
         f"requests to {match['path']} get 404: they name a model that this server does not serve, or "
         "one that does not do this task",
         names,
         match,
     )
+    return replace(suspected, severity="info")
 
 
 def _describe(why: str, names: tuple[str, ...], match: re.Match[str]) -> Finding:

@@ -11,7 +11,7 @@ from flettner.lint.asked_changes import read_asked_changes
 from flettner.lint.missing_paths import describe_missing_path
 from flettner.lint.recogniser import LOG, Recogniser
 from flettner.lint.rules import known_errors, log, out_of_memory, served_names, start_errors, unified_memory
-from flettner.vllm_facts.code_areas import name_switch, name_users
+from flettner.vllm_facts.code_areas import CodeLimit, find_limit, name_switch, name_users
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.raised_errors import RaisedError, find_raised, format_release, next_release
 from flettner.vllm_facts.releases import NAME, TABLE
@@ -103,6 +103,9 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
         place = since.index(last.string)
         after = _BELOW if last.re is _ERROR and last["fault"] else 0
         trace = since[max(0, place - _ABOVE) : place + 1 + after]
+        if (limit := find_limit(error, trace)) is not None:
+            yield _lengthen(limit, config, error)
+            return
         error += _find_condition(trace) if root and root.re is _ERROR and root["bare"] else ""
         error += _find_function(trace) if after else ""
         missing = describe_missing_path(error, config)
@@ -113,6 +116,23 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
             if raised
             else _quote(error, severity, users, switch, missing)
         )
+
+
+def _lengthen(limit: CodeLimit, config: ServeConfig, error: str) -> Finding:
+    given = config.env.get(limit.variable)
+    now = f"{given} s" if given else f"{limit.default_s} s, the default"
+    return Finding(
+        rule="F9",
+        klass="gated",
+        severity="warning",
+        env={limit.variable: limit.longer(config)},
+        why=f"requests fail because {limit.name} takes longer than {limit.variable} allows ({now})",
+        source=limit.source,
+        expects=f"the request waits for it; or {limit.instead}; a server without a way out needs a proxy "
+        "for it (https_proxy)",
+        risks="a request to a dead host fails later",
+        evidence={"line": error[:240]},
+    )
 
 
 def _find_root(lines: Sequence[str]) -> re.Match[str] | None:
@@ -280,7 +300,7 @@ def _newer(raised: RaisedError, config: ServeConfig) -> str:
 
 LINTS = (
     DeploymentCheck(
-        rules=("F10",),
+        rules=("F10", "F9"),
         find=_check_last_error,
         reports="the last error in the log, where no other rule explains it: the line is quoted, and for one "
         "of vLLM's own errors the flags that it depends on",
