@@ -137,8 +137,7 @@ LINTS = (
         rules=("C3",),
         find=_check_cpus,
         reports="a container with fewer CPUs than busy processes",
-        source=f"{ARCHITECTURE} (processes); Tanguille/cluster#4879",
-        evidence_for="ITL 62 ms with 2 CPUs, 31 ms with 6 (one GPU, Tanguille/cluster#4879)",
+        source=f"{ARCHITECTURE} (processes)",
         needs=Needs(applies=lambda config: config.granted is not None),
     ),
     DeploymentCheck(

@@ -55,7 +55,7 @@ def _served(config: ServeConfig) -> tuple[str, ...]:
     given: Value = config.setting.get(_NAMES)
     if given is None:
         return tuple(filter(None, (text_of(config, "model"),)))
-    return tuple(map(str, given)) if isinstance(given, list | tuple) else tuple(str(given).split())
+    return tuple(str(given).split())
 
 
 LINTS = (
