@@ -16,7 +16,7 @@ _MORE = r"increas(?:e|ing)|rais(?:e|ing)"
 _BEFORE = r"(?:^|[.:;!?,(] ?|\b(?:please|must|should|consider|try|either|or|and|to|can|by) )"
 """Behind these words a verb is an instruction; "when using --flag" and "cannot be used with" are none."""
 
-_INSTRUCTION = re.compile(
+_ASKED = re.compile(
     rf"{_BEFORE}(?:also |either |explicitly )?"
     r"(?P<verb>(?:re-?)?run with|(?:re)?start (?:\w+ ){1,2}with|(?:en|dis)able (?:\w+ ){1,3}with"
     rf"|set(?:ting)?|us(?:e|ing)|pass(?:ing)?|specify(?:ing)?|add(?:ing)?|remove|{_FEWER}|{_MORE}) "
@@ -29,7 +29,7 @@ _SENTENCE = re.compile(r"(?<=[.!?;]) +")
 _OPENS = re.compile(r"allow|insecure|trust_|skip_|_embeds$", re.IGNORECASE)
 """Flags that lift a guard or let clients send more: no message changes them."""
 
-_NO_WORD = re.compile(r"[A-Z][A-Z\d_]+|\w*[_\d]\w*")
+_NO_WORD = re.compile(r"[A-Z][A-Z\d_]+|[^\W\d_]*[_\d]\w*")
 _CONDITION = re.compile(r"(?:For|If|When|On|In) ")
 """A sentence that begins so holds for some servers only."""
 
@@ -57,7 +57,7 @@ def read_asked_changes(message: str, config: ServeConfig) -> dict[Knob, Value]:
 def _read_sentence(sentence: str, config: ServeConfig) -> Iterator[tuple[Knob, Value]]:
     if _CONDITION.match(sentence):
         return
-    for match in _INSTRUCTION.finditer(sentence):
+    for match in _ASKED.finditer(sentence):
         for knob, value in _parse(match).items():
             if _is_sound(knob, value, config) and _leads_on(match["verb"], knob, value, config):
                 yield knob, value
