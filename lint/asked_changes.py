@@ -36,7 +36,7 @@ _CONDITION = re.compile(r"(?:For|If|When|On|In) ")
 _OF_THE_LAYOUT = frozenset(
     {"model", "tokenizer", "api_key", "host", "port", "headless", "grpc", "nnodes", "node_rank", "device_ids"}
 )
-"""What the server is and where it runs: nobody wants another one."""
+"""What the server is and where it runs: no message changes it."""
 
 _TRUTHS = {"true": True, "false": False}
 
@@ -103,7 +103,7 @@ def _is_sound(knob: Knob, value: Value, config: ServeConfig) -> bool:
 
 
 def _leads_on(verb: str, knob: Knob, value: Value, config: ServeConfig) -> bool:
-    """Whether the command does not have the value, and a smaller or larger one is one."""
+    """Whether the value is new to the command and, as the verb says, smaller or larger than the present."""
     present = config.setting.get(knob)
     if isinstance(present, int | float) and isinstance(value, int | float) and present is not True:
         if re.fullmatch(_FEWER, verb, re.IGNORECASE):

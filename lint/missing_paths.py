@@ -12,7 +12,7 @@ _NOT_THERE = re.compile(
     re.IGNORECASE,
 )
 _SEPARATOR = re.compile(r"[\s\"'=,:{}\[\]]+")
-_ROOTED = ("/", "./", "../", "~")  # others may be names on a hub
+_ROOTED = ("/", "./", "../", "~")  # a relative path without them may be a name on a hub
 _FILE = re.compile(r"\.(?:jinja2?|json|ya?ml|toml|py|pem|crt|key|gguf)$")
 _FOLDERS = frozenset({"model", "tokenizer", "hf_config_path", "speculative_config"})
 

@@ -9,8 +9,8 @@ from flettner.vllm_facts.sizing.effective_flags import is_at_least, is_older_tha
 from flettner.vllm_facts.values import Knob, Value
 
 _LEN = "max_model_len"
-_LITTLE, _AT_ONCE = 4096, 4  # tokens: room for a system prompt, a few turns and an answer; such requests
-_KEEP_ALIVE, _KEPT_S = "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 120
+_USABLE, _AT_ONCE = 4096, 4  # tokens: room for a system prompt, a few turns and an answer; such requests
+_KEEP_ALIVE, _IDLE_S = "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 120
 _SOUND, _SOUND_MB = "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB", 25
 _KEEP_SINCE = (0, 9)  # 0.9.1 reads the variable
 _ENDED = re.compile(r"died unexpectedly|EngineDeadError|Engine core proc\w* .*died|Shutting down|\bKilled\b")
@@ -20,18 +20,18 @@ def lengthen_context(match: re.Match[str], config: ServeConfig) -> Mapping[Knob,
     """A length of 4,096 where a shorter one is given, the model reads it and the cache holds several."""
     given, start, model = config.setting.get(_LEN), config.start, config.model
     most = model.max_len if model else None
-    short = isinstance(given, int) and given == int(match["most"]) and given < _LITTLE
-    if not short or most is None or most < _LITTLE:
+    short = isinstance(given, int) and given == int(match["most"]) and given < _USABLE
+    if not short or most is None or most < _USABLE:
         return {}
     held = start.kv_tokens if start else None
-    return {_LEN: _LITTLE} if held is not None and held >= _AT_ONCE * _LITTLE else {}
+    return {_LEN: _USABLE} if held is not None and held >= _AT_ONCE * _USABLE else {}
 
 
 def keep_connections(_: re.Match[str], config: ServeConfig) -> Mapping[str, str | None]:
     """Longer than the pools of usual proxies keep an idle connection."""
     given = config.env.get(_KEEP_ALIVE, "")
-    longer = given.isdecimal() and int(given) >= _KEPT_S
-    return {} if longer or is_older_than(config, _KEEP_SINCE) else {_KEEP_ALIVE: str(_KEPT_S)}
+    longer = given.isdecimal() and int(given) >= _IDLE_S
+    return {} if longer or is_older_than(config, _KEEP_SINCE) else {_KEEP_ALIVE: str(_IDLE_S)}
 
 
 def admit_sound(match: re.Match[str], config: ServeConfig) -> Mapping[str, str | None]:

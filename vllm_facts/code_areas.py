@@ -112,6 +112,6 @@ def find_limit(error: str, lines: Sequence[str]) -> CodeLimit | None:
     """The limit that ended a part of the code, if the error is one of time."""
     if not re.search(r"Time[d ]?-?[Oo]ut", error):
         return None
-    text = "\n".join(line for line in lines if _OF_CODE.search(line) and not _REPORT.search(line))
+    text = _code_of(lines)
     limits = read_rows(FOLDER / "code_areas.toml", "limit", CodeLimit)
     return next((limit for limit in limits if re.search(limit.pattern, text)), None)

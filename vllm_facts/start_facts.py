@@ -105,6 +105,12 @@ _STAGES = {
 
 
 @lru_cache(maxsize=2)
+def find_last(pattern: str | re.Pattern[str], log: Sequence[str]) -> re.Match[str] | None:
+    """The match in the last line that has one."""
+    matches = (re.search(pattern, line[:LONGEST_LINE]) for line in reversed(log))
+    return next((match for match in matches if match), None)
+
+
 def join_log(log: tuple[str, ...]) -> str:
     """The log as one text: most patterns match nowhere, so a single search per pattern is enough."""
     return "\n".join(line[:LONGEST_LINE] for line in log)

@@ -67,7 +67,6 @@ def _check_threads(config: ServeConfig) -> Iterable[Finding]:
         expects=f"{THREADS} of at most {granted.cpus:g}: answers by a schema, sampling penalties and "
         "image preprocessing, which compute on the CPU, keep their pace; reported: 1.4 instead of 7.3 s",
         risks="too few threads read weights and preprocess images slowly: measure once",
-        source="vllm-project/vllm#49013; vllm-project/vllm#9113; vllm-project/vllm#49460",
         evidence={"cpus": granted.cpus},
     )
 
@@ -92,7 +91,6 @@ def _check_watching_probe(config: ServeConfig) -> Iterable[Finding]:
         ),
         expects="timeoutSeconds 15 and failureThreshold 10 for the liveness and the readiness probe",
         risks="a server that hangs is found later",
-        source="llm-d/llm-d-benchmark#1734; gonka-ai/gonka#1421; scaleapi/llm-engine#255",
         evidence={"answer_s": granted.answer_s, "deaf_s": granted.deaf_s},
     )
 
@@ -155,7 +153,7 @@ LINTS = (
         rules=("C3",),
         find=_check_threads,
         reports="a quota of CPUs without a bound for PyTorch's threads, one for each core of the host",
-        source="vllm-project/vllm#49013; vllm-project/vllm#9113",
+        source="vllm-project/vllm#49013; vllm-project/vllm#9113; vllm-project/vllm#49460",
         evidence_for=(
             "guided answers take 1.4 instead of 7.3 s, 664 instead of 120 tokens/s (one B300, "
             "vllm-project/vllm#49013)"
@@ -166,7 +164,7 @@ LINTS = (
         rules=("U4",),
         find=_check_watching_probe,
         reports="a probe that a server with many requests misses",
-        source="llm-d/llm-d-benchmark#1734; gonka-ai/gonka#1421",
+        source="llm-d/llm-d-benchmark#1734; gonka-ai/gonka#1421; scaleapi/llm-engine#255",
         evidence_for=(
             "8 needless restarts a day became none (4 B300, Kimi-K2.6, gonka-ai/gonka#1421, with a probe of "
             "another kind)"

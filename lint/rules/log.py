@@ -284,9 +284,9 @@ def _lighter_weights(config: ServeConfig) -> str:
 
 def _exceeds_cache(config: ServeConfig) -> bool:
     """Whether a request may be longer than the KV cache, which F7 reports as what the queue waits for."""
-    short = next(filter(None, map(_LESS_THAN_ONE.search, reversed(config.log))), None)
+    short = any(map(_LESS_THAN_ONE.search, config.log))
     given, held = config.setting.get(_LEN), config.start.kv_tokens if config.start else None
-    return short is not None and not (isinstance(given, int) and held is not None and given <= held)
+    return short and not (isinstance(given, int) and held is not None and given <= held)
 
 
 def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None:

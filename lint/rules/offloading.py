@@ -24,7 +24,7 @@ LMCACHE_SIZE = "LMCACHE_MAX_LOCAL_CPU_SIZE"
 _LMCACHE_IN_LOG = re.compile(r"'max_local_cpu_size': '?(?P<size>\d{1,6}(?:\.\d*)?)")
 _TAKES_MEMORY = "Creating LMCacheEngine instance"
 _ENDED = re.compile(r"leaked shared_memory|died unexpectedly|\bKilled\b|exit ?code")
-_KEPT = 0.25  # of the KV cache
+_LEAST_LEFT = 0.25  # of the KV cache
 PCIE_GIB_PER_S = 24.0  # PCIe 4 with 16 lanes, in practice
 
 
@@ -99,7 +99,7 @@ def _leaves_room(config: ServeConfig, size: float) -> bool:
     start = config.start
     if start is None or start.kv_gib is None or not start.serves:
         return False
-    return start.kv_gib - size >= max(start.request_gib or 0.0, start.kv_gib * _KEPT)
+    return start.kv_gib - size >= max(start.request_gib or 0.0, start.kv_gib * _LEAST_LEFT)
 
 
 def _check_lmcache(config: ServeConfig) -> Iterable[Finding]:

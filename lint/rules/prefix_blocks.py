@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from flettner.lint.recogniser import LOG
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, is_at_least, is_older_than
-from flettner.vllm_facts.start_facts import LONGEST_LINE, join_log
+from flettner.vllm_facts.start_facts import LONGEST_LINE, find_last, join_log
 from flettner.vllm_facts.values import Knob, Value
 
 _LEN, _UNIT = "max_model_len", "prefix_match_unit"
@@ -66,8 +66,8 @@ def _longest_request(config: ServeConfig) -> int | None:
     given = config.setting.get(_LEN)
     if isinstance(given, int):
         return given
-    told = [match for line in config.log if (match := _LENGTH.search(line[:LONGEST_LINE]))]
-    return int(told[-1]["tokens"].replace(",", "")) if told else None
+    told = find_last(_LENGTH, config.log)
+    return int(told["tokens"].replace(",", "")) if told else None
 
 
 def _has_no_hits(config: ServeConfig) -> bool:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from flettner.lint.recogniser import recogniser
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import text_of
-from flettner.vllm_facts.values import Value
 
 _NAMES = "served_model_name"
 _MISSING = r"[Tt]he model [`'](?P<asked>[^`'\s]{1,160})[`'] does not exist"
@@ -52,7 +51,7 @@ def _describe(why: str, names: tuple[str, ...], match: re.Match[str]) -> Finding
 
 def _served(config: ServeConfig) -> tuple[str, ...]:
     """The names by the flags; empty if they do not tell."""
-    given: Value = config.setting.get(_NAMES)
+    given = config.setting.get(_NAMES)
     if given is None:
         return tuple(filter(None, (text_of(config, "model"),)))
     return tuple(str(given).split())

@@ -1,6 +1,5 @@
 """Times and KV cache capacity in the log of a start (rules F6 and F7)."""
 
-import re
 from collections.abc import Iterable
 
 from flettner.lint.recogniser import LOG
@@ -9,7 +8,7 @@ from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, Layout, is_at_least
 from flettner.vllm_facts.sizing.kv_cache import weights_gib
 from flettner.vllm_facts.sizing.limits import round_length
-from flettner.vllm_facts.start_facts import LONGEST_LINE
+from flettner.vllm_facts.start_facts import find_last
 from flettner.vllm_facts.values import Value
 
 _SEQS, _LEN, _STRATEGY = "max_num_seqs", "max_model_len", "safetensors_load_strategy"
@@ -68,7 +67,7 @@ def _check_loading(config: ServeConfig) -> Iterable[Finding]:
 
 def _check_capacity(config: ServeConfig) -> Iterable[Finding]:
     """F7: one line of present releases, two lines of older ones."""
-    size, most = _last_match(_KV_SIZE, config.log), _last_match(_AT_ONCE, config.log)
+    size, most = find_last(_KV_SIZE, config.log), find_last(_AT_ONCE, config.log)
     if size is None or most is None:
         return ()
     tokens, longest = (int(number.replace(",", "")) for number in (size[1], most[1]))
@@ -94,7 +93,7 @@ def _bound_length(config: ServeConfig, tokens: int, longest: int) -> Finding:
     """
     present = config.setting.get(_LEN)
     shorter = isinstance(present, int) and present <= tokens
-    waits = any(re.search(_STUCK, line[:LONGEST_LINE]) for line in config.log)
+    waits = find_last(_STUCK, config.log) is not None
     to: dict[str, Value] = {_LEN: round_length(tokens)} if waits and not shorter else {}
     does = "never starts, and those behind it wait, too" if waits else "may never start"
     return Finding(
@@ -119,13 +118,8 @@ def _bound_length(config: ServeConfig, tokens: int, longest: int) -> Finding:
 
 
 def _find_seconds(pattern: str, log: tuple[str, ...]) -> float | None:
-    match = _last_match(pattern, log)
+    match = find_last(pattern, log)
     return float(match[1]) if match else None
-
-
-def _last_match(pattern: str, log: tuple[str, ...]) -> re.Match[str] | None:
-    matches = (re.search(pattern, line[:LONGEST_LINE]) for line in reversed(log))
-    return next((match for match in matches if match), None)
 
 
 _TIMES = {
