@@ -257,17 +257,18 @@ def _asleep(why: str) -> Action:
 def _reload(history: "History", act: Act) -> bool:
     """Reload another configuration; a rollout that runs keeps the earlier rules until its end."""
     del act
-    daemon, content = history.daemon, Content(not history.other)
-    if daemon is None:
+    daemon, file, content = history.daemon, history.file, Content(not history.other)
+    if daemon is None or file.is_read:
         return False
 
     def done(error: Exception | None) -> None:
+        file.is_read = False
         if error is None:
             history.other = content.other
         elif not isinstance(error, JournalError):
             history.observer.wrong(f"reload: a valid config is refused: {error}")
 
-    history.file.content = content
+    file.content, file.is_read = content, True
     daemon.reload(history.random.choice(("", "bob")), done)
     return True
 
@@ -277,19 +278,19 @@ def _refused_reload(content: Content | None) -> Action:
 
     def act_on(history: "History", act: Act) -> bool:
         del act
-        daemon = history.daemon
-        if daemon is None or daemon.loop is None or daemon.runtime.config is None:
+        daemon, file = history.daemon, history.file
+        if daemon is None or daemon.loop is None or daemon.runtime.config is None or file.is_read:
             return False
-        loop, config, file = daemon.loop, daemon.runtime.config, history.file
+        loop, config = daemon.loop, daemon.runtime.config
         before, asked, reloads = config.config, loop._next, history.observer.reloads
 
         def done(error: Exception | None) -> None:
-            file.content = file.in_force
+            file.content, file.is_read = file.in_force, False
             same = config.config is before and (loop._next is None or loop._next is asked)
             if not isinstance(error, ConfigError) or not same or history.observer.reloads != reloads:
                 history.observer.wrong(f"reload: an invalid config changes something: {error}")
 
-        file.content = content and replace(content, other=not history.other)
+        file.content, file.is_read = content and replace(content, other=not history.other), True
         daemon.reload("bob", done)
         return True
 

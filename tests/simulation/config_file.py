@@ -23,12 +23,16 @@ class Content:
 
 @dataclass(slots=True, kw_only=True)
 class ConfigFile:
-    """`in_force`: what the daemon started with. `rules`: of a content."""
+    """`in_force`: what the daemon started with. `rules`: of a content.
+
+    `is_read`: a reload has begun. Who writes the file now decides what that reload gets, so nobody does.
+    """
 
     target: str
     in_force: Content
     rules: Callable[[bool], Rules]
     mode: Mode
+    is_read: bool = False
     content: Content | None = field(init=False)  # None: it cannot be read
 
     def __post_init__(self) -> None:
