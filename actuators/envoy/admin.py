@@ -55,6 +55,12 @@ class Admin:
         stats = await self.stats(rf"^{name}upstream_rq_(active|pending_active)$", "Gauges")
         return None if stats is None else sum(int(count) for count in stats.values())
 
+    async def hosts(self, cluster: str) -> int | None:
+        """How many addresses it has: 0 if its name was not resolved, or Envoy does not know it."""
+        name = f"cluster.{cluster}.membership_total"
+        stats = await self.stats(f"^{re.escape(name)}$", "Gauges")
+        return None if stats is None else int(stats.get(name, 0))
+
     async def count_requests(self, target: str) -> "RequestsSeen | None":
         """Those of all servers of a target since Envoy knows them."""
         names = rf"^cluster\.{re.escape(target)}/.*\.upstream_rq_(total|active|pending_active)$"

@@ -1,6 +1,7 @@
 """Apply files to a running Envoy one after the other, and roll all of them back if one is refused."""
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from flettner.actuators.envoy import resources
@@ -31,8 +32,11 @@ class ConfigExchange:
         """Write files before Envoy runs. Raises ActError, FencedError."""
         self._before.append((kind, await self.files.put(kind, content, writer=self.writer)))
 
-    async def give(self, kind: str, *wanted: Json) -> None:
-        """Write a file and wait until it is in force. Raises ActError with Envoy's reason, FencedError."""
+    async def give(self, kind: str, *wanted: Json, may_warm: AbstractSet[str] = frozenset()) -> None:
+        """Write a file and wait until it is in force. Raises ActError with Envoy's reason, FencedError.
+
+        `may_warm`: clusters whose addresses Envoy may still look up then.
+        """
         refused = await self.reported.refused(kind)
         if refused is None:
             raise ActError(f"Envoy runs, but does not answer on {self.reported.admin.socket}")
@@ -40,17 +44,19 @@ class ConfigExchange:
         version = str(self.version())
         await self.place(kind, resources.response(version, *wanted))
         expected = digests(wanted) if kind != "rds" else {self.files.target: version}
-        why = await self.reported.wait(kind, expected, refused=refused, within_s=self.within_s)
+        why = await self.reported.wait(
+            kind, expected, refused=refused, within_s=self.within_s, may_warm=may_warm
+        )
         if why:
             reason = self.process.refusal_since(written)
             raise ActError(f"{why}: {reason}" if reason else why, self.process.log_since(written))
 
-    async def ensure(self, kind: str, *wanted: Json) -> None:
+    async def ensure(self, kind: str, *wanted: Json, may_warm: AbstractSet[str] = frozenset()) -> None:
         """Give clusters or the listener, unless they are in force."""
         response = self.files.read(kind) if self.files.is_usable(kind) else None
         written = response is not None and _by_name(response[1]) == _by_name(wanted)
         if not written or await self.reported.in_force(kind) != digests(wanted):
-            await self.give(kind, *wanted)
+            await self.give(kind, *wanted, may_warm=may_warm)
 
     async def roll_back(self) -> None:
         """Raises FencedError when a newer daemon has written meanwhile: then nothing is ours to restore."""

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from flettner.actuators.envoy.admin import Admin
@@ -57,9 +58,18 @@ class ReportedConfig:
         }[kind]
         return tuple(entry[key] for entry in await self._dump(of) or () if key in entry)
 
-    async def wait(self, kind: str, wanted: Mapping[str, str], *, refused: int, within_s: float) -> str:
+    async def wait(
+        self,
+        kind: str,
+        wanted: Mapping[str, str],
+        *,
+        refused: int,
+        within_s: float,
+        may_warm: AbstractSet[str] = frozenset(),
+    ) -> str:
         """Wait until `wanted` is in force; return the reason if it is not, else an empty text.
 
+        Of the clusters in `may_warm` it is enough that Envoy has accepted them, and looks up their addresses.
         A refusal may be that of another target or of another file read at the same rename, so it counts only
         if the wanted resources do not follow.
         """
@@ -70,6 +80,11 @@ class ReportedConfig:
             seen = await self.in_force(kind)
             if seen == wanted:
                 return ""
+            if may_warm and seen is not None:
+                warming = await self._warming()
+                seen = {**{name: warming[name] for name in may_warm & warming.keys()}, **seen}
+                if seen == wanted:
+                    return ""
             if loop.time() > begun_s + REFUSED_S and await self._has_refused(kind, wanted, refused):
                 return f"Envoy refused {kind} of {self.target}"
             await asyncio.sleep(pause_s)
@@ -82,8 +97,11 @@ class ReportedConfig:
 
     async def _warms(self, wanted: Mapping[str, str]) -> bool:
         """True if Envoy has accepted these clusters, and looks up the address of some."""
-        warming = digests(entry["cluster"] for entry in await self._dump("dynamic_warming_clusters") or ())
+        warming = await self._warming()
         return any(wanted.get(name) == digest for name, digest in warming.items())
+
+    async def _warming(self) -> Mapping[str, str]:
+        return digests(entry["cluster"] for entry in await self._dump("dynamic_warming_clusters") or ())
 
 
 def digests(resources: Iterable[Json]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The bound proxy: writes the files of the Envoy of all targets, and waits until it has them in force."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -158,28 +158,58 @@ class EnvoyTraffic:
         """
         target = self._site.target
         wanted = {server.name: resources.cluster(server, target=target) for server in route.servers}
+        # A rollback does not wait until Envoy has found the address of a server that gets no traffic.
+        served = {name for name, weight in route.weights.items() if weight} | {route.fallback}
+        idle = {cluster_name(target, name) for name in wanted.keys() - served}
         carried = await self._carried()
         await self._claim(carried)
+        opened = {}
         if carried and carried.closed_s and not route.closed_s:
             waiting = next(server for server in route.servers if server.name == route.fallback)
-            wanted[hold.OPENED] = resources.cluster(waiting, target=target, alias=hold.OPENED)
+            opened[hold.OPENED] = resources.cluster(waiting, target=target, alias=hold.OPENED)
         exchange = self._exchange(route)
         try:
             if self._process.find() is None:
                 await self._place(exchange, route, wanted)
                 await self._start()
-            await exchange.ensure("cds", *{**await self._clusters(), **wanted}.values())
+            await exchange.ensure("cds", *{**await self._clusters(), **wanted}.values(), may_warm=idle)
+            if carried:
+                await self._until_resolved(route, carried, wanted)
+            if opened:
+                wanted |= opened
+                await exchange.ensure("cds", *{**await self._clusters(), **wanted}.values(), may_warm=idle)
             if not self.files.is_usable("rds"):  # a listener takes requests once it has routes
                 await exchange.place("rds", resources.response(str(exchange.version()), self._split(route)))
             await exchange.ensure("lds", self._listener())
             await exchange.give("rds", self._split(route))
-            await exchange.ensure("cds", *wanted.values())
+            await exchange.ensure("cds", *wanted.values(), may_warm=idle)
         except FencedError:
             raise  # nothing here is ours to restore
         except ActError:
             await exchange.roll_back()
             await self.files.shared(self._writer, self._end_unused)
             raise
+
+    async def _until_resolved(
+        self, route: Route, carried: CarriedWeights, wanted: Mapping[str, Json]
+    ) -> None:
+        """Wait for the address of each server that gets its first share: Envoy fails requests without one.
+
+        Envoy takes a cluster whose name it could not look up, without an address. Raises ActError.
+        """
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self._options.confirm_s
+        for server, weight in route.weights.items():
+            if not weight or carried.weights.get(server) or not resources.is_by_name(wanted[server]):
+                continue
+            while not await self._reported.admin.hosts(cluster_name(self._site.target, server)):
+                if loop.time() >= end_s:
+                    address = resources.address_of(wanted[server])
+                    raise ActError(
+                        f"Envoy found no address for {address} ({server}) in {self._options.confirm_s:g} s,"
+                        " so that it gets no traffic: look at the name server of this host"
+                    )
+                await asyncio.sleep(_ASK_EVERY_S)
 
     def _end_unused(self) -> None:
         """End an Envoy that serves no target."""

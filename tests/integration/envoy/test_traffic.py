@@ -70,6 +70,32 @@ async def test_loses_no_request_while_weights_change_and_a_server_is_removed(
     assert min(Counter(answer.server for answer in answers).values()) > 10
 
 
+async def test_a_server_whose_name_has_no_address_gets_no_request(
+    traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    nowhere = replace(green.server, address="green.onion:8000")  # of these, c-ares asks no name server
+    await traffic.route(alone(blue))
+    with pytest.raises(ActError, match=r"found no address for green\.onion:8000"):
+        await traffic.route(replace(split(blue, green, 100, 2), servers=(blue.server, nowhere)))
+
+    served = await count_answers(client, traffic.listen, 20)
+
+    assert served == {blue.name: 20}
+
+
+async def test_a_server_with_a_name_gets_its_share(
+    traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
+) -> None:
+    port = green.server.address.rpartition(":")[2]
+    await traffic.route(alone(blue))
+    named = replace(green.server, address=f"localhost:{port}")
+    await traffic.route(replace(split(blue, green, 100, 2), servers=(blue.server, named)))
+
+    served = await count_answers(client, traffic.listen, 20)
+
+    assert served == {green.name: 20}
+
+
 async def test_the_split_follows_the_weights(
     traffic: EnvoyTraffic, blue: Backend, green: Backend, client: aiohttp.ClientSession
 ) -> None:
