@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from flettner.actuators.shared.hold import HoldOptions
+from flettner.agent.domain.model import Hold
 from flettner.clients.envoy_records.pods import PORT
 from flettner.clients.kubernetes.options import ClusterOptions
 from flettner.primitives.address import Address
@@ -39,6 +40,11 @@ class EnvoyDeploymentOptions(HoldOptions, ClusterOptions):
         check_open_routes(self.open_routes)
         if not self.report_every_s > 0 or not self.confirm_s > 0:
             raise ValueError("report_every_s and confirm_s must be above 0")
+
+    @property
+    def hold(self) -> Hold | None:
+        hold = super().hold
+        return replace(hold, each="pod of Envoy") if hold else None
 
     @property
     def sensor_options(self) -> Mapping[str, Mapping[str, str]]:

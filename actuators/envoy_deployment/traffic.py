@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import ClassVar
 from uuid import uuid4
 
@@ -61,8 +60,7 @@ class DeploymentTraffic:
 
     @property
     def hold(self) -> Hold | None:
-        hold = self._options.hold
-        return replace(hold, each="pod of Envoy") if hold else None
+        return self._options.hold
 
     async def problems(self) -> Sequence[str]:
         try:

@@ -6,7 +6,7 @@ of two releases work together.
 """
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 from uuid import uuid4
 
@@ -73,7 +73,7 @@ class PublishedRoute:
             "session_header": self.session_header,
             "report_every_s": self.report_every_s,
             "open_routes": list(self.open_routes),
-            "hold": self.hold and asdict(self.hold),
+            "hold": self.hold and {"wait_s": self.hold.wait_s, "requests": self.hold.requests},
             "lease_ended": self.lease_ended,
             "route": _describe(self.route),
         }

@@ -33,3 +33,11 @@ def test_the_sensor_of_requests_reads_from_the_pods() -> None:
         "kubeconfig": "",
         "context": "",
     }
+
+
+def test_the_hold_says_that_each_pod_has_its_own() -> None:
+    held = EnvoyDeploymentPlugin(hold_requests=8).hold
+
+    assert held is not None
+    assert (held.requests, held.each) == (8, "pod of Envoy")
+    assert EnvoyDeploymentPlugin(hold_s=0.0).hold is None
