@@ -81,7 +81,7 @@ async def test_traffic_goes_on_while_the_api_server_is_away_in_a_canary(
     here: Namespace, tmp_path: Path
 ) -> None:
     async with host_site(here, tmp_path / "s") as site:
-        rollout, gone = await site.changed(partial(site.without_api_server, 20.0))
+        rollout, gone = await site.changed(partial(site.without_api_server, 5.0))
 
     assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
     assert gone == []
