@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 
+from flettner.lint.rules.environment import RDNA4
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     is_at_least,
@@ -28,6 +29,7 @@ _KILLED = re.compile(r"FAILED: \[code=137\]|\bKilled$")
 _FUSION_SINCE = (0, 13)  # the name of the pass
 _GROUPLESS = ((0, 22), (0, 23))  # vllm-project/vllm#45917
 _FUSED_ON = frozenset({9, 10})  # major numbers of the compute capability
+_HANGS_SINCE = (0, 19)  # 0.18 ran as it was
 _SPARSE_ATTENTION = re.compile(r"deepseek-v(?:3\.2|4)|glm-5")
 _WORKSPACE = re.compile(r"b12x_moe\.py|allocate_sm120_moe_workspace")
 
@@ -60,11 +62,23 @@ def waits_in_fused_reduce(config: ServeConfig) -> bool:
 
 
 def has_fast_links(config: ServeConfig) -> bool:
-    return not (exchanges_over_pcie(config) or waits_in_fused_reduce(config))
+    """Whether no other row names a cause of workers that do not answer."""
+    return not (_has_pcie_alone(config) or waits_in_fused_reduce(config))
 
 
 def exchanges_over_pcie(config: ServeConfig) -> bool:
+    return _has_pcie_alone(config) and not hangs_on_rdna4(config)
+
+
+def _has_pcie_alone(config: ServeConfig) -> bool:
     return layout(config).tp > 1 and config.card is not None and config.card.link == "pcie"
+
+
+def hangs_on_rdna4(config: ServeConfig) -> bool:
+    """Whether RCCL chooses a protocol between Radeons with which they hang."""
+    rdna4 = config.card is not None and RDNA4.search(config.card.name) is not None
+    chosen = config.env.get("NCCL_PROTO")
+    return rdna4 and layout(config).tp > 1 and not chosen and not is_older_than(config, _HANGS_SINCE)
 
 
 def fills_workspace(config: ServeConfig) -> bool:
@@ -160,6 +174,7 @@ FUNCTIONS = (
     waits_in_fused_reduce,
     has_fast_links,
     exchanges_over_pcie,
+    hangs_on_rdna4,
     fills_workspace,
     replays_split_context,
     graphs_in_parts,

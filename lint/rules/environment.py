@@ -25,6 +25,7 @@ RDNA4 = re.compile(r"R9[67]00|RX 90\d0")  # gfx12: the Radeons for which AITER h
 RDNA4_SINCE = (0, 26)  # vLLM 0.30 has them; a nightly before 0.28 measured them (Tanguille/cluster#4879)
 CUMEM = "NCCL_CUMEM_ENABLE"
 PEERS = "NCCL_P2P_LEVEL"
+PROTOCOL, SIMPLE = "NCCL_PROTO", "Simple"
 PAIR = 2
 GEFORCE = re.compile(r"RTX [345]0\d0( |$)")  # NVIDIA's driver has no peer access for them, a changed one has
 NO_PEERS = frozenset({"", "0", "LOC", "NVL"})  # values that leave PCIe out
@@ -43,7 +44,7 @@ HAND_TUNED = frozenset(
         "NCCL_NVLS_ENABLE",
         "NCCL_P2P_DISABLE",
         PEERS,
-        "NCCL_PROTO",
+        PROTOCOL,
         "NCCL_SHM_DISABLE",
     }
 )
@@ -114,7 +115,9 @@ def _check_nccl(config: ServeConfig) -> Iterable[Finding]:
             expects="multi-node NVLink is used",
             risks="NCCL takes 1 to 2 GiB more memory with CUDA graphs",
         )
-        tuned.pop(CUMEM)
+    tuned.pop(CUMEM, None)  # elsewhere vLLM itself has set it so in many releases
+    if RDNA4.search(card) and tuned.get(PROTOCOL) == SIMPLE:
+        tuned.pop(PROTOCOL)  # the others hang there: host.toml
     if config.card is None or config.card.link != "nvlink":
         tuned.pop("NCCL_P2P_DISABLE", None)  # many hosts with PCIe hang without it: vllm-project/vllm#14449
     if _has_changed_driver(config):

@@ -137,8 +137,7 @@ def _check_cache_before_ada(config: ServeConfig) -> Iterable[Finding]:
     card, kind = config.card, text_of(config, "kv_cache_dtype")
     if card is None or card.capability is None or card.capability >= precision.ADA:
         return
-    profiled = config.start is not None and config.start.kv_gib is not None  # so a backend has read it
-    if kind not in {"fp8", "fp8_e4m3"} or is_at_least(config, attention.READ) or profiled:
+    if kind not in {"fp8", "fp8_e4m3"} or is_at_least(config, attention.READ) or _has_attended(config):
         return
     if card.capability < AMPERE:
         if card.capability < TURING and is_at_least(config, ONE_ENGINE):
@@ -157,6 +156,12 @@ def _check_cache_before_ada(config: ServeConfig) -> Iterable[Finding]:
         expects="it starts with --attention-backend FLASHINFER, or without --kv-cache-dtype",
         risks="none",
     )
+
+
+def _has_attended(config: ServeConfig) -> bool:
+    """Whether that start computed steps, so that a backend has read the cache's format."""
+    start = config.start
+    return start is not None and (start.kv_gib is not None or start.kv_tokens is not None or start.serves)
 
 
 def _no_cache_before_turing(card: str, kind: str) -> Finding:
