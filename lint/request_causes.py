@@ -4,12 +4,20 @@ import re
 from collections.abc import Mapping
 from math import ceil
 
+from flettner.lint.rules.serving import generates_text
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import is_at_least, is_older_than
+from flettner.vllm_facts.sizing.limits import round_length
+from flettner.vllm_facts.start_facts import find_last
 from flettner.vllm_facts.values import Knob, Value
 
 _LEN = "max_model_len"
 _USABLE, _AT_ONCE = 4096, 4  # tokens: room for a system prompt, a few turns and an answer; such requests
+_FILLS, _WORTHWHILE = 0.9, 1.25  # of the cache, one request; longer than now and than what was asked
+_ANSWERS = re.compile(
+    r'"POST /v1/(?:chat/)?completions HTTP/1\.[01]" (?:200|400)\b|generation throughput: (?!0\.0 )'
+)
+_READS = re.compile(r'"POST (?:/v\d)?/(?:embeddings|score|rerank|classify|pooling|embed)\b')
 _KEEP_ALIVE, _IDLE_S = "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 120
 _SOUND, _SOUND_MB = "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB", 25
 _KEEP_SINCE = (0, 9)  # 0.9.1 reads the variable
@@ -17,14 +25,27 @@ _ENDED = re.compile(r"died unexpectedly|EngineDeadError|Engine core proc\w* .*di
 
 
 def lengthen_context(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
-    """A length of 4,096 where a shorter one is given, the model reads it and the cache holds several."""
+    """A length that the model reads and the measured cache holds, where the flag gives a shorter one."""
     given, start, model = config.setting.get(_LEN), config.start, config.model
-    most = model.max_len if model else None
-    short = isinstance(given, int) and given == int(match["most"]) and given < _USABLE
-    if not short or most is None or most < _USABLE:
+    most, held = model.max_len if model else None, start.kv_tokens if start else None
+    if not isinstance(given, int) or given != int(match["most"]) or most is None or held is None:
         return {}
-    held = start.kv_tokens if start else None
-    return {_LEN: _USABLE} if held is not None and held >= _AT_ONCE * _USABLE else {}
+    if given < _USABLE:
+        return {_LEN: _USABLE} if most >= _USABLE and held >= _AT_ONCE * _USABLE else {}
+    longest = min(most, int(held * _FILLS), 2 * given)
+    asked = max((int(match[name]) for name in ("total", "asked") if match.groupdict().get(name)), default=0)
+    return {_LEN: round_length(longest)} if longest >= _WORTHWHILE * max(given, asked) else {}
+
+
+def answers_in_text(config: ServeConfig) -> bool:
+    """Whether the log or a parser shows that the server writes answers."""
+    parses = config.setting.get("tool_call_parser") or config.setting.get("reasoning_parser")
+    writes = parses or (find_last(_ANSWERS, config.log) and not find_last(_READS, config.log))
+    return generates_text(config) and bool(writes)
+
+
+def may_only_read(config: ServeConfig) -> bool:
+    return not answers_in_text(config)
 
 
 def keep_connections(_: re.Match[str], config: ServeConfig) -> Mapping[str, str | None]:
@@ -59,4 +80,13 @@ def serves_on(config: ServeConfig) -> bool:
     return served and not any(map(_ENDED.search, config.log))
 
 
-FUNCTIONS = (lengthen_context, keep_connections, admit_sound, leaks_memory, keeps_its_memory, serves_on)
+FUNCTIONS = (
+    lengthen_context,
+    answers_in_text,
+    may_only_read,
+    keep_connections,
+    admit_sound,
+    leaks_memory,
+    keeps_its_memory,
+    serves_on,
+)
