@@ -72,9 +72,9 @@ def _check_entry(config: ServeConfig) -> Iterable[Finding]:
         yield invalid_flags_finding(
             config.entry_fault,
             {},
-            expects="it starts with each word an item of its own; with the shell as the entrypoint "
-            "(`--entrypoint bash` before the image, `entrypoint:` in compose, `command:` in Kubernetes); or "
-            "with the model and the flags alone",
+            expects="it starts with each word an item of its own and no shell before them; with a shell as "
+            "the entrypoint (`--entrypoint bash` before the image, `entrypoint:` in compose, `command:` in "
+            "Kubernetes) and the whole command as one word after `-c`; or with the model and the flags alone",
         )
 
 
@@ -100,7 +100,7 @@ LINTS = (
     DeploymentCheck(
         rules=("V1",),
         find=_check_entry,
-        reports="a shell after an image that starts the server by itself",
+        reports="a shell after an image that starts the server by itself, or one that runs a part of the command",
         source=ENTRYPOINT,
     ),
 )

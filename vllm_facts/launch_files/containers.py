@@ -29,7 +29,8 @@ def read_container(
     program = words[0].text.rpartition("/")[2] if words else ""
     if program in SHELLS:
         fault = "" if entry else explain_entry(image, program)
-        launches = [replace(launch, entry_fault=fault) for launch in _read_shell(text, words)]
+        launches = _read_cut_script(text, image, words, start)
+        launches = launches or [replace(launch, entry_fault=fault) for launch in _read_shell(text, words)]
         if not launches and _starts_server(words):
             problem = f"{program} starts the server: its flags cannot be told from the script's"
             launches = [Launch(name="", start=start, problem=problem)]
@@ -60,6 +61,7 @@ def read_container(
     return [replace(_complete(text, launch, image), bypassed_image=bypassed) for launch in launches]
 
 
+_USES_ARGUMENTS = re.compile(r"\$\{?[@*#\d]")
 _JOINED = re.compile(r"(?<!\S)\S{0,300}multi-node-serving\.sh")
 _JOINS = re.compile(r"\bray\s+start\b|multi-node-serving\.sh\s+(worker|leader)\b")
 
@@ -86,6 +88,25 @@ def _read_shell(text: str, words: Sequence[Word]) -> list[Launch]:
     return [
         replace(launch, words=_insert_arguments(launch.words, given)) for launch in _read_inline(text, script)
     ]
+
+
+def _read_cut_script(text: str, image: str, words: Sequence[Word], start: int) -> list[Launch]:
+    """`sh -c vllm serve MODEL`: the command as it is meant, of which the shell runs the first word alone."""
+    place = script_place([word.text for word in words])
+    if place is None or _USES_ARGUMENTS.search(words[place].text):
+        return []
+    script, rest = words[place], words[place + 1 :]
+    commands = split_commands(script.text)
+    if len(commands) != 1 or not any(word.text.startswith("--") and word.text != "--" for word in rest):
+        return []
+    meant = without_places((*commands[0], *rest))
+    if not is_vllm_server([word.text for word in meant]):
+        return []
+    fault = (
+        f"{words[0].text} -c runs the one word behind it, {script.text!r}; {rest[0].text!r} and what follows "
+        "are arguments of the shell, which that script does not use"
+    )
+    return [replace(launch, entry_fault=fault) for launch in read_container(text, image, meant, (), start)]
 
 
 def _insert_arguments(words: Sequence[Word], given: Sequence[Word]) -> tuple[Word, ...]:

@@ -573,3 +573,23 @@ def test_a_command_in_one_word_is_read_and_is_a_fault() -> None:
 def test_yaml_that_only_resembles_a_config_is_no_server() -> None:
     assert read_launches("app.yaml", "host: a\nport: 1\nname: b\n") == []
     assert read_launches("app.yaml", "model: a\nlayers: 3\nlr: 0.1\n") == []
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "cut"),
+    [
+        ("[sh, -c, vllm, serve]", "[m, --port, '9']", "'vllm'; 'serve'"),
+        ("[/bin/bash, -c, exec vllm serve]", "[m, --port, '9']", "'exec vllm serve'; 'm'"),
+        ("[sh, -c, vllm serve m]", "[--port, '9']", "'vllm serve m'; '--port'"),
+        ('[sh, -c, vllm serve "$@", --]', "[m, --port, '9']", ""),
+        ("[sh, -c, vllm serve m --port 9]", "[name]", ""),
+    ],
+)
+def test_a_shell_runs_the_one_word_behind_its_option(command: str, args: str, cut: str) -> None:
+    container = f"{{image: 'vllm/vllm-openai:v0.32.0', command: {command}, args: {args}}}"
+
+    (launch,) = read_launches("pod.yaml", f"kind: Pod\nspec:\n  containers:\n  - {container}\n")
+
+    assert words(launch).removeprefix("exec ") == "vllm serve m --port 9"
+    assert cut in launch.entry_fault
+    assert bool(cut) == bool(launch.entry_fault)
