@@ -15,6 +15,8 @@ _OF_FOLDER = {
     "triton": ("TRITON_CACHE_DIR", f"{_OPEN}/.triton"),
     "config": ("VLLM_CONFIG_ROOT", f"{_OPEN}/.config/vllm"),
 }
+_REMOTE = re.compile(r"'remote_url': '[^']|Centralized cache sharing detected")
+_FOUND = re.compile(r"LMCache hit tokens: [1-9]")
 _TRANSFER, _LEASE = "kv_transfer_config", "kv_lease_duration"
 _LEASE_S, _LONG_LEASE_S = 30, 300  # vLLM's default, and what was chosen where it was too short
 
@@ -56,3 +58,50 @@ def starts_copies_locally(config: ServeConfig) -> bool:
 
 def starts_copies_in_place(config: ServeConfig) -> bool:
     return not starts_copies_locally(config)
+
+
+def asks_for_no_gpu(config: ServeConfig) -> bool:
+    """Whether Kubernetes gives the pod none, as its manifest does not ask for any."""
+    container = config.container
+    return container is not None and container.launcher == "Kubernetes" and not container.asks_gpus
+
+
+def lacks_runtime(config: ServeConfig) -> bool:
+    """Whether a pod with GPUs runs under the runtime that its node happens to have."""
+    container = config.container
+    return container is not None and container.asks_gpus and container.runtime == ""
+
+
+def may_lack_gpus(config: ServeConfig) -> bool:
+    return not (asks_for_no_gpu(config) or lacks_runtime(config))
+
+
+def starts_beside_old(config: ServeConfig) -> bool:
+    return config.container is not None and config.container.surges
+
+
+def waits_for_a_node(config: ServeConfig) -> bool:
+    return not starts_beside_old(config)
+
+
+def hashes_in_processes(config: ServeConfig) -> bool:
+    """Whether several processes look up what one of them stored, and none has found anything yet."""
+    lines = [line[:LONGEST_LINE] for line in config.log]
+    several = layout(config).gpus > 1 or any(map(_REMOTE.search, lines))
+    return several and not any(map(_FOUND.search, lines))
+
+
+FUNCTIONS = (
+    move_from_root,
+    extend_lease,
+    spread_by_ray,
+    starts_copies_locally,
+    starts_copies_in_place,
+    asks_for_no_gpu,
+    lacks_runtime,
+    may_lack_gpus,
+    starts_beside_old,
+    waits_for_a_node,
+    hashes_in_processes,
+)
+"""Those that a row may name."""

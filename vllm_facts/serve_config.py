@@ -97,6 +97,38 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A volume in a container. `lasting`: the next container finds what this one writes there."""
+
+    path: str
+    lasting: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthCheck:
+    """Where a probe, or a health check of compose, asks whether the server is there."""
+
+    name: str  # as its file calls it
+    port: int
+    inside: bool = False  # it asks the container's own loopback, else the address of its network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """What a file says of a server's container, besides its command and what it grants. None: not known."""
+
+    launcher: Launcher
+    image: str = ""
+    mounts: tuple[Mount, ...] | None = None
+    checks: tuple[HealthCheck, ...] = ()
+    memory_gib: float | None = None  # at most
+    asks_gpus: bool = False  # of the scheduler
+    runtime: str | None = None  # runtimeClassName of the pod; "": that of the node
+    surges: bool = False  # an update starts the new server beside the old one
+    port_variable: bool = False  # Kubernetes sets VLLM_PORT, for a Service of the name vllm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeConfig:
     """One `vllm serve` command and the host that runs it."""
 
@@ -113,7 +145,9 @@ class ServeConfig:
     shared_card: SharedCard | None = None  # the fullest of its GPUs; None: nobody else is known to be there
     concurrency: float | None = None  # concurrent requests, measured or given
     little_shared_memory: Launcher | None = None  # that leaves the container with 64 MB of /dev/shm
+    port: int | None = None  # of its API; None: not known
     granted: Granted | None = None  # by the file
+    container: Container | None = None  # by the file
     hosts: int | None = None  # that serve one model together, by the file; None: not known
     ray: bool = False  # Ray is started beside the server
     entry_fault: str = ""  # why the container starts something else than the words say

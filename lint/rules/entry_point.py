@@ -100,7 +100,7 @@ LINTS = (
     DeploymentCheck(
         rules=("V1",),
         find=_check_entry,
-        reports="a shell after an image that starts the server by itself, or one that runs a part of the command",
+        reports="a shell after an image that starts the server by itself, or that cuts the command off",
         source=ENTRYPOINT,
     ),
 )

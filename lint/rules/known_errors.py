@@ -11,13 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from math import ceil
 
-from flettner.lint.host_causes import (
-    extend_lease,
-    move_from_root,
-    spread_by_ray,
-    starts_copies_in_place,
-    starts_copies_locally,
-)
+from flettner.lint.host_causes import FUNCTIONS as HOST_CAUSES
 from flettner.lint.kernel_causes import FUNCTIONS as KERNEL_CAUSES
 from flettner.lint.recogniser import LOG, Recogniser, recogniser
 from flettner.lint.request_causes import FUNCTIONS as REQUEST_CAUSES
@@ -458,6 +452,7 @@ FUNCTIONS = {
             does_not_speculate,
             has_fixed_cache_size,
         ),
+        *HOST_CAUSES,
         *KERNEL_CAUSES,
         *REQUEST_CAUSES,
         *MISTRALS,
@@ -466,7 +461,6 @@ FUNCTIONS = {
         *(allocates_expandable, allocates_plainly, sizes_nccl_buffers, may_lack_memlock, locks_memory),
         *(forces_compatibility, leaves_compatibility, waits_for_engines),
         *(runs_out_uncounted, keeps_offloaded_weights, bypasses_entrypoint, keeps_entrypoint),
-        *(extend_lease, move_from_root, spread_by_ray, starts_copies_in_place, starts_copies_locally),
     )
 }
 """The functions that a row may name."""

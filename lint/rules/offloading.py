@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from flettner.lint.missing_facts import ESTIMATE
 from flettner.vllm_facts.references import KV_OFFLOADING
@@ -21,6 +21,9 @@ from flettner.vllm_facts.values import Knob, Value
 
 WEIGHTS = "cpu_offload_gb"
 LMCACHE_SIZE = "LMCACHE_MAX_LOCAL_CPU_SIZE"
+AIBRIX_SIZE = "AIBRIX_KV_CACHE_OL_L1_CACHE_CAPACITY_GB"
+_DIGITS = 7
+_GB = 1e9 / 2**30
 _LMCACHE_IN_LOG = re.compile(r"'max_local_cpu_size': '?(?P<size>\d{1,6}(?:\.\d*)?)")
 _TAKES_MEMORY = "Creating LMCacheEngine instance"
 _ENDED = re.compile(r"leaked shared_memory|died unexpectedly|\bKilled\b|exit ?code")
@@ -134,6 +137,35 @@ def _ends_in_lmcache(config: ServeConfig) -> bool:
     after = () if last is None else config.log[last + 1 :]
     loaded = config.start is not None and config.start.loaded
     return any(map(_ENDED.search, after)) and not loaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """What a server is known to keep in the host's memory."""
+
+    what: str
+    all_gib: float
+    processes: int  # that share it
+
+
+def host_memory(config: ServeConfig) -> HostMemory | None:
+    """The caches and weights in the memory of one host, in all; None if there are none."""
+    hosts = int(config.hosts or number_of(config, "nnodes") or 1)
+    ranks = max(1, layout(config).gpus // hosts)
+    connector = str(json_entry(config, "kv_transfer_config", "kv_connector") or "")
+    layer = config.env.get(AIBRIX_SIZE, "").strip()
+    asked = connector.startswith("AIBrix") and layer.isdecimal() and len(layer) < _DIGITS
+    lmcache = _lmcache_size(config) if connector.startswith("LMCacheConnector") else None
+    parts = {
+        f"LMCache for {ranks} ranks": (lmcache or 0.0) * ranks * _GB,
+        f"AIBrix' cache of {layer} GB for each of {ranks} ranks": int(layer) * ranks * _GB if asked else 0.0,
+        "kv_offloading_size": (number_of(config, "kv_offloading_size") or 0.0) / hosts,
+        f"{WEIGHTS} for {ranks} GPUs": (number_of(config, WEIGHTS) or 0.0) * ranks,
+    }
+    given = {what: gib for what, gib in parts.items() if gib}
+    if not given:
+        return None
+    return HostMemory(what=" and ".join(given), all_gib=sum(given.values()), processes=ranks)
 
 
 LINTS = (

@@ -106,6 +106,7 @@ def build_serve_config(
         entry_fault=command.entry_fault,
         locks_memory=command.locks_memory,
         bypassed_image=command.bypassed_image,
+        port=command.port,
     )
 
 

@@ -13,7 +13,7 @@ from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import find_secrets
 from flettner.vllm_facts.launch_files.launch import Launch, line_of
 from flettner.vllm_facts.launch_files.recognise import KINDS, read_launches
-from flettner.vllm_facts.serve_config import SharedCard
+from flettner.vllm_facts.serve_config import Container, SharedCard
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, parse_command
 
 
@@ -88,6 +88,7 @@ def _lint_launch(
             gpus=launch.gpus,
             little_shared_memory=launch.little_shared_memory,
             granted=launch.granted,
+            container=_judged_container(launch),
             hosts=launch.hosts,
             ray=launch.ray,
             unread=launch.unread,
@@ -98,6 +99,12 @@ def _lint_launch(
             raise
         return replace(base, problem=str(error))
     return replace(base, command=command, report=_mask(report))
+
+
+def _judged_container(launch: Launch) -> Container | None:
+    """Without its health checks where a flag that is not read may choose the address that they ask."""
+    container = launch.container
+    return replace(container, checks=()) if container and launch.unread else container
 
 
 def _parse_launch(launch: Launch) -> ServeCommand:

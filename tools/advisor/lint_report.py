@@ -34,6 +34,7 @@ from flettner.tools.advisor.render import (
 from flettner.vllm_facts.config_file import UnsupportedEdit
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.serve_config import (
+    Container,
     FindingSeverity,
     Granted,
     Launcher,
@@ -130,6 +131,7 @@ def lint_command(
     gpus: int | None = None,
     little_shared_memory: Launcher | None = None,
     granted: Granted | None = None,
+    container: Container | None = None,
     hosts: int | None = None,
     ray: bool = False,
     unread: Sequence[str] = (),
@@ -142,7 +144,7 @@ def lint_command(
         )
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error
-    config = replace(config, shared_card=shared_card, granted=granted, hosts=hosts)
+    config = replace(config, shared_card=shared_card, granted=granted, container=container, hosts=hosts)
     config = replace(config, ray=ray or _joins_ray(config.log))
     if args.upgrade_to:
         return _report_migration(command, config, args, unread)

@@ -6,6 +6,7 @@ from flettner.vllm_facts.launch_files.containers import command_words, read_cont
 from flettner.vllm_facts.launch_files.granted import granted_by_service
 from flettner.vllm_facts.launch_files.launch import Launch, Variable, line_of
 from flettner.vllm_facts.launch_files.shell_variables import explain_defaults, replace_defaults
+from flettner.vllm_facts.launch_files.surroundings import describe_service
 from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, entries, get, items, text_at, word_of
 
 
@@ -38,6 +39,7 @@ def _read_service(text: str, service: Node, start: int) -> list[Launch]:
             devices=_list_gpus(service),
             together=get(service, "profiles") is None,
             granted=granted_by_service(service),
+            container=describe_service(service),
             locks_memory=_locks_memory(service),
             little_shared_memory="compose" if little and not _mounts_shared_memory(service) else None,
             words=tuple(replace(word, text=replace_defaults(word.text)) for word in launch.words),

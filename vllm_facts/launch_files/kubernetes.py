@@ -4,12 +4,13 @@ Deployments, StatefulSets, Jobs, LeaderWorkerSets and KServe's InferenceServices
 `image`, `command`, `args`, `env` and `resources`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from flettner.vllm_facts.launch_files.containers import command_words, read_container
 from flettner.vllm_facts.launch_files.granted import granted_by_pod
 from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word, line_of
+from flettner.vllm_facts.launch_files.surroundings import DEVICES, describe_pod
 from flettner.vllm_facts.launch_files.yaml_nodes import (
     Node,
     entries,
@@ -35,15 +36,18 @@ _SIZES = {
     "tensorParallelSize": "--tensor-parallel-size",
     "pipelineParallelSize": "--pipeline-parallel-size",
 }
-_DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
 
 
-def read_manifest(text: str, document: Node) -> list[Launch]:
-    """The servers of one resource, or of a Helm chart's values. Raises FlagError."""
+def read_manifest(text: str, document: Node, services: Collection[str] = ()) -> list[Launch]:
+    """The servers of one resource, or of a Helm chart's values. Raises FlagError.
+
+    `services`: the names of the Services in its namespace, as far as the file has them.
+    """
     resource = f"{text_at(document, 'kind') or 'values'}/{text_at(document, 'metadata', 'name')}".rstrip("/")
     launches = []
     size = text_at(document, "spec", "leaderWorkerTemplate", "size")
-    plain = text_at(document, "kind") in _WORKLOADS and not _shares_memory(document)
+    known = text_at(document, "kind") in _WORKLOADS
+    plain = known and not _shares_memory(document)
     for container in _containers(document):
         name = text_at(container, "name")
         label = f"{resource}: {name}" if name else resource
@@ -53,6 +57,7 @@ def read_manifest(text: str, document: Node) -> list[Launch]:
                 _spread(launch, document) if launch.words else launch,
                 name=label,
                 little_shared_memory="Kubernetes" if little else None,
+                container=describe_pod(document, container, services) if known else None,
             )
             for launch in _read_container(text, container)
         ]
@@ -200,7 +205,7 @@ def read_env(text: str, container: Node) -> tuple[dict[str, Variable], list[str]
 def count_gpus(container: Node) -> int | None:
     """The GPUs of a container; None if it asks for none."""
     for kind in ("limits", "requests"):
-        for device in _DEVICES:
+        for device in DEVICES:
             count = text_at(container, "resources", kind, device)
             if count.isdecimal() and int(count):
                 return int(count)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flettner.vllm_facts.serve_config import Granted, Launcher
+from flettner.vllm_facts.serve_config import Container, Granted, Launcher
 
 Form = Literal["shell", "block", "flow", "key", "value", "none"]
 """How a word is written: in a shell command, as an item of a YAML list (in lines or in brackets), as a
@@ -46,6 +46,7 @@ class Launch:
     together: bool = False  # with the other such servers of the file or the host
     little_shared_memory: Launcher | None = None  # that leaves the container with 64 MB of /dev/shm
     granted: Granted | None = None
+    container: Container | None = None
     hosts: int | None = None  # that serve one model together
     ray: bool = False  # Ray is started beside the server
     entry_fault: str = ""  # why the container starts something else than the words say

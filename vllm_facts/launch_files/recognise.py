@@ -1,6 +1,8 @@
 """The kind of a file, by its name and content, and the servers that it starts."""
 
 import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from flettner.vllm_facts.errors import FlagError
@@ -56,13 +58,25 @@ def read_launches(name: str, text: str) -> list[Launch]:
         return [_read_flags(text)]
     if _YAML_NAME.search(name) or (_KEY.match(first) and "vllm serve" not in first):
         try:
-            return [launch for node in parse_documents(text) for launch in _read_document(text, node)]
+            documents = parse_documents(text)
+            services = _name_services(documents)
+            return [launch for node in documents for launch in _read_document(text, node, services)]
         except RecursionError as error:
             raise FlagError("the YAML refers to itself") from error
     return read_script(text)
 
 
-def _read_document(text: str, document: Node) -> list[Launch]:
+def _name_services(documents: Sequence[Node]) -> Mapping[str, Collection[str]]:
+    """The names of the Services of each namespace; "" for resources that name none."""
+    names = defaultdict[str, set[str]](set)
+    for document in documents:
+        for part in (document, *items(get(document, "items"))):
+            if text_at(part, "kind") == "Service":
+                names[text_at(part, "metadata", "namespace")].add(text_at(part, "metadata", "name"))
+    return names
+
+
+def _read_document(text: str, document: Node, services: Mapping[str, Collection[str]]) -> list[Launch]:
     if document.id != MAPPING:
         return []
     if get(document, "services") is not None and get(document, "kind") is None:
@@ -79,9 +93,12 @@ def _read_document(text: str, document: Node) -> list[Launch]:
         return [*_read_ray_service(document), *read_manifest(text, document)]
     if get(document, "kind") is None and is_config(document):
         return read_config(document)
-    if get(document, "kind") is not None and (parts := items(get(document, "items"))):
-        return [launch for part in parts for launch in read_manifest(text, part)]
-    return read_manifest(text, document)
+    parts = items(get(document, "items")) if get(document, "kind") is not None else []
+    return [
+        launch
+        for part in parts or [document]
+        for launch in read_manifest(text, part, services.get(text_at(part, "metadata", "namespace"), ()))
+    ]
 
 
 def _read_ray_service(document: Node) -> list[Launch]:

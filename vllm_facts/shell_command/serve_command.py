@@ -73,6 +73,14 @@ class ServeCommand:
         return {**({"host": host} if host else {}), **key}
 
     @property
+    def port(self) -> int | None:
+        """Of its API; None where a variable gives it."""
+        try:
+            return parse_address(self._all()).port
+        except FlagError:
+            return None
+
+    @property
     def server_env(self) -> dict[str, str]:
         """The variables that the server gets: sudo drops those of its caller."""
         dropped = "sudo" in self.front and not {"-E", "--preserve-env"} & set(self.front)

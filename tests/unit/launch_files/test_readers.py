@@ -5,7 +5,7 @@ import pytest
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.launch_files.launch import Launch
 from flettner.vllm_facts.launch_files.recognise import read_launches
-from flettner.vllm_facts.serve_config import Granted
+from flettner.vllm_facts.serve_config import Container, Granted, HealthCheck, Mount
 from tests.unit.launch_files.files import (
     COMPOSE,
     DEPLOYMENT,
@@ -593,3 +593,87 @@ def test_a_shell_runs_the_one_word_behind_its_option(command: str, args: str, cu
     assert words(launch).removeprefix("exec ") == "vllm serve m --port 9"
     assert cut in launch.entry_fault
     assert bool(cut) == bool(launch.entry_fault)
+
+
+DESCRIBED = """\
+kind: Service
+metadata: {name: vllm, namespace: a}
+---
+kind: Deployment
+metadata: {name: chat, namespace: %s}
+spec:
+  strategy: %s
+  template:
+    spec:
+      runtimeClassName: nvidia
+      volumes: [{name: s, emptyDir: {}}, {name: w, persistentVolumeClaim: {claimName: c}}]
+      containers:
+        - name: vllm
+          image: vllm/vllm-openai:v0.32.0
+          args: [m, --port, '9000']
+          ports: [{name: web, containerPort: 9000}]
+          livenessProbe: {httpGet: {path: /health, port: web}}
+          readinessProbe: {httpGet: {path: /ready, port: 7000}}
+          resources: {limits: {nvidia.com/gpu: 1, memory: 64Gi}}
+          volumeMounts: [{name: s, mountPath: /dev/shm}, {name: w, mountPath: /w}]
+        - {name: proxy, image: envoy, ports: [{containerPort: 7000}]}
+"""
+
+
+def test_a_manifest_describes_the_container_of_its_server() -> None:
+    (launch,) = read_launches("d.yaml", DESCRIBED % ("a", "{}"))
+    (apart,) = read_launches("d.yaml", DESCRIBED % ("b", "{type: Recreate}"))
+
+    assert launch.container == Container(
+        launcher="Kubernetes",
+        image="vllm/vllm-openai:v0.32.0",
+        mounts=(Mount(path="/dev/shm", lasting=False), Mount(path="/w")),  # noqa: S108 - paths inside
+        checks=(HealthCheck(name="livenessProbe", port=9000),),  # the proxy has the other port
+        memory_gib=64.0,
+        asks_gpus=True,
+        runtime="nvidia",
+        surges=True,
+        port_variable=True,
+    )
+    assert apart.container is not None
+    assert not apart.container.surges
+    assert not apart.container.port_variable
+
+
+@pytest.mark.parametrize(
+    ("strategy", "surges"),
+    [
+        ("{rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}", False),
+        ("{type: RollingUpdate, rollingUpdate: {maxSurge: 0%}}", False),
+        ("{type: RollingUpdate, rollingUpdate: {maxSurge: 1}}", True),
+    ],
+)
+def test_a_rolling_update_begins_with_a_new_pod_unless_told(strategy: str, surges: bool) -> None:
+    (launch,) = read_launches("d.yaml", DESCRIBED % ("a", strategy))
+
+    assert launch.container is not None
+    assert launch.container.surges is surges
+
+
+def test_a_service_of_compose_describes_its_container() -> None:
+    text = """\
+services:
+  a:
+    image: vllm/vllm-openai:v0.32.0
+    command: m --port 9000
+    mem_limit: 48g
+    volumes: ["./hub:/root/.cache/huggingface:ro", {type: tmpfs, target: /t}]
+    healthcheck: {test: [CMD-SHELL, "curl -fsS http://localhost:${PORT:-9000}/health || exit 1"]}
+"""
+    (launch,) = read_launches("compose.yaml", text)
+    (open_ended,) = read_launches("compose.yaml", text.replace("/t}", "${T}}"))
+
+    assert launch.container == Container(
+        launcher="compose",
+        image="vllm/vllm-openai:v0.32.0",
+        mounts=(Mount(path="/root/.cache/huggingface"), Mount(path="/t", lasting=False)),
+        checks=(HealthCheck(name="healthcheck", port=9000, inside=True),),
+        memory_gib=48.0,
+    )
+    assert open_ended.container is not None
+    assert open_ended.container.mounts is None

@@ -1,0 +1,120 @@
+"""What compose files and Kubernetes manifests say of a server's container besides its command."""
+
+import re
+from collections.abc import Collection, Iterator
+
+from flettner.vllm_facts.launch_files.shell_variables import replace_defaults
+from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, entries, get, items, text_at
+from flettner.vllm_facts.serve_config import Container, HealthCheck, Mount
+
+_PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+_ASKED = re.compile(r"\bhttp://(?P<host>[\w.-]+|\[[\da-fA-F:]+\])(?::(?P<port>\d{1,5}))?(?=[/\s'\")]|$)")
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_HTTP = 80
+_AMOUNT = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,6})?) ?(?P<unit>[kKMGT]?)(?P<binary>i?)[bB]?")
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_OWN_PORT = "vllm"  # its Service's variables are VLLM_PORT, which vLLM reads as its own, VLLM_SERVICE_HOST …
+DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
+
+
+def describe_pod(document: Node, container: Node, services: Collection[str] = ()) -> Container:
+    """Of a resource whose controller adds nothing to its pods. `services`: those of its namespace."""
+    template = get(document, "spec", "template", "spec")
+    pod = template if template is not None else get(document, "spec")
+    linked = text_at(pod, "enableServiceLinks").lower() != "false"
+    return Container(
+        launcher="Kubernetes",
+        image=text_at(container, "image"),
+        mounts=_mounts_of_pod(pod, container),
+        checks=tuple(_probes(pod, container)),
+        memory_gib=_gib(text_at(container, "resources", "limits", "memory")),
+        asks_gpus=any(text_at(container, "resources", "limits", device) for device in DEVICES),
+        runtime=text_at(pod, "runtimeClassName"),
+        surges=_surges(document),
+        port_variable=linked and _OWN_PORT in services,
+    )
+
+
+def describe_service(service: Node) -> Container:
+    """Of a service of compose."""
+    limit = text_at(service, "mem_limit") or text_at(service, "deploy", "resources", "limits", "memory")
+    return Container(
+        launcher="compose",
+        image=text_at(service, "image"),
+        mounts=_mounts_of_service(service),
+        checks=tuple(_health_check(service)),
+        memory_gib=_gib(limit, binary=True),
+    )
+
+
+def _mounts_of_pod(pod: Node | None, container: Node) -> tuple[Mount, ...]:
+    passing = {
+        text_at(volume, "name")
+        for volume in items(get(pod, "volumes"))
+        if any(name == "emptyDir" for name, _, _ in entries(volume))
+    }
+    return tuple(
+        Mount(path=path, lasting=text_at(mount, "name") not in passing)
+        for mount in items(get(container, "volumeMounts"))
+        if (path := text_at(mount, "mountPath"))
+    )
+
+
+def _mounts_of_service(service: Node) -> tuple[Mount, ...] | None:
+    if get(service, "extends") is not None or get(service, "volumes_from") is not None:
+        return None
+    mounts = []
+    for volume in items(get(service, "volumes")):
+        written = volume.id == SCALAR
+        text = replace_defaults(str(volume.value)) if written else replace_defaults(text_at(volume, "target"))
+        parts = text.split(":")
+        path = parts[1] if written and len(parts) > 1 else parts[0]
+        if "$" in text:
+            return None
+        mounts.append(Mount(path=path, lasting=text_at(volume, "type") != "tmpfs"))
+    return tuple(mounts)
+
+
+def _probes(pod: Node | None, container: Node) -> Iterator[HealthCheck]:
+    """The probes that ask the server's own container over HTTP."""
+    named = {text_at(port, "name"): text_at(port, "containerPort") for port in items(get(container, "ports"))}
+    others = {
+        text_at(port, "containerPort")
+        for other in (*items(get(pod, "containers")), *items(get(pod, "initContainers")))
+        if other.start_mark.index != container.start_mark.index
+        for port in items(get(other, "ports"))
+    }
+    for name in _PROBES:
+        asked = get(container, name, "httpGet")
+        port = text_at(asked, "port")
+        port = named.get(port, port)
+        if asked is not None and not text_at(asked, "host") and port.isdecimal() and port not in others:
+            yield HealthCheck(name=name, port=int(port))
+
+
+def _health_check(service: Node) -> Iterator[HealthCheck]:
+    """The check that asks the container itself, by the URL in its command."""
+    test = get(service, "healthcheck", "test")
+    words = [str(test.value)] if test is not None and test.id == SCALAR else []
+    words += [str(word.value) for word in items(test) if word.id == SCALAR]
+    found = list(_ASKED.finditer(replace_defaults(" ".join(words))))
+    if len(found) == 1 and found[0]["host"].lower() in _LOOPBACK:
+        yield HealthCheck(name="healthcheck", port=int(found[0]["port"] or _HTTP), inside=True)
+
+
+def _surges(document: Node) -> bool:
+    """Whether a Deployment's update begins with a new pod, as it does by default."""
+    if text_at(document, "kind") != "Deployment":
+        return False
+    kind = text_at(document, "spec", "strategy", "type") or "RollingUpdate"
+    most = text_at(document, "spec", "strategy", "rollingUpdate", "maxSurge") or "25%"
+    return kind == "RollingUpdate" and most not in {"0", "0%"}
+
+
+def _gib(text: str, *, binary: bool = False) -> float | None:
+    """`120Gi`, `64G` or `8g`. `binary`: powers of 1,024 in any case, as Docker has them."""
+    amount = _AMOUNT.fullmatch(text.strip())
+    if not amount or not float(amount["number"]):
+        return None
+    base = 1024 if binary or amount["binary"] else 1000
+    return float(amount["number"]) * base ** _POWERS[amount["unit"].upper()] / 2**30
