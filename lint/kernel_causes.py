@@ -31,6 +31,7 @@ _GROUPLESS = ((0, 22), (0, 23))  # vllm-project/vllm#45917
 _FUSED_ON = frozenset({9, 10})  # major numbers of the compute capability
 _HANGS_SINCE = (0, 19)  # 0.18 ran as it was
 _SPARSE_ATTENTION = re.compile(r"deepseek-v(?:3\.2|4)|glm-5")
+_STRIX_HALO, _TRITON_ENCODES = re.compile(r"8060S|gfx1151"), (0, 17)
 _WORKSPACE = re.compile(r"b12x_moe\.py|allocate_sm120_moe_workspace")
 
 
@@ -119,6 +120,12 @@ def has_no_known_crash(config: ServeConfig) -> bool:
     return not (foreign or replays_split_context(config) or drafts_in_parts(config))
 
 
+def encodes_on_strix_halo(config: ServeConfig) -> bool:
+    """Whether it is the GPU of the reports, and a release whose Triton kernels attend in encoders."""
+    named = config.card is not None and _STRIX_HALO.search(config.card.name) is not None
+    return named and not is_older_than(config, _TRITON_ENCODES)
+
+
 def attends_in_cascades(config: ServeConfig) -> bool:
     """Whether common beginnings are computed apart, by FlashAttention 2: before 0.18, below Hopper."""
     capability = config.card.capability if config.card else None
@@ -181,6 +188,7 @@ FUNCTIONS = (
     drafts_in_parts,
     default_graph_mode,
     has_no_known_crash,
+    encodes_on_strix_halo,
     attends_in_cascades,
     compilers_were_killed,
     compilers_ended,
