@@ -125,7 +125,7 @@ def _check_hub_cache(config: ServeConfig) -> Iterable[Finding]:
     took = find_last(_DOWNLOADED, config.log)
     slow = took is not None and int(took[1]) >= _LONG_S
     yield Finding(
-        rule="F6",
+        rule="U5",
         severity="warning" if slow else "info",
         why=f"no volume holds the downloaded weights{f' ({place})' if place else ''}: every new container "
         "downloads them again" + (f", which took {took[1]} s" if took else ""),
@@ -215,7 +215,7 @@ def _lints() -> Iterator[DeploymentCheck]:
         needs=described,
     )
     yield DeploymentCheck(
-        rules=("F6",),
+        rules=("U5",),
         find=_check_hub_cache,
         reports="weights from a hub without a volume for them",
         source=f"opea-project/GenAIExamples#1642; {DOCS}/deployment/docker/",

@@ -666,7 +666,7 @@ services:
     healthcheck: {test: [CMD-SHELL, "curl -fsS http://localhost:${PORT:-9000}/health || exit 1"]}
 """
     (launch,) = read_launches("compose.yaml", text)
-    (open_ended,) = read_launches("compose.yaml", text.replace("/t}", "${T}}"))
+    (open_ended,) = read_launches("compose.yaml", text.replace("/t}", "$T}"))
 
     assert launch.container == Container(
         launcher="compose",
