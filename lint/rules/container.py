@@ -88,7 +88,7 @@ def _check_surge(config: ServeConfig) -> Iterable[Finding]:
         "GPUs until the new one is ready: where no other GPU is free, both wait for ever"
         + ("; the log shows a pod that waits for a GPU" if waits else ""),
         expects="updates end with `strategy: {type: Recreate}`, or with maxSurge 0 and maxUnavailable 1 "
-        "under rollingUpdate",
+        "under rollingUpdate; with spare GPUs the present way has no pause",
         risks="no server answers from the old pod's end until the new one has started",
     )
 
@@ -204,7 +204,6 @@ def _lints() -> Iterator[DeploymentCheck]:
         find=_check_surge,
         reports="a Deployment whose updates need a second set of GPUs",
         source="defilantech/LLMKube#192; bayesimpact/bayes-platform#776; vllm-project/production-stack#973",
-        evidence_against="with spare GPUs an update without a pause is better",
         needs=described,
     )
     yield DeploymentCheck(

@@ -11,8 +11,9 @@ _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 _ASKED = re.compile(r"\bhttp://(?P<host>[\w.-]+|\[[\da-fA-F:]+\])(?::(?P<port>\d{1,5}))?(?=[/\s'\")]|$)")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HTTP = 80
-_AMOUNT = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,6})?) ?(?P<unit>[kKMGT]?)(?P<binary>i?)[bB]?")
+_AMOUNT = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,6})?) ?(?P<unit>[kKmMgGtT]?)(?P<binary>i?)[bB]?")
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_OF_DOCKER = frozenset({"m", "g", "t"})  # Kubernetes reads m as thousandths, and has no g and t
 _OWN_PORT = "vllm"  # its Service's variables are VLLM_PORT, which vLLM reads as its own, VLLM_SERVICE_HOST …
 DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
 
@@ -112,9 +113,9 @@ def _surges(document: Node) -> bool:
 
 
 def _gib(text: str, *, binary: bool = False) -> float | None:
-    """`120Gi`, `64G` or `8g`. `binary`: powers of 1,024 in any case, as Docker has them."""
+    """`120Gi`, `64G` or `8g`. `binary`: powers of 1,024 in either case, as Docker has them."""
     amount = _AMOUNT.fullmatch(text.strip())
-    if not amount or not float(amount["number"]):
+    if not amount or not float(amount["number"]) or (not binary and amount["unit"] in _OF_DOCKER):
         return None
     base = 1024 if binary or amount["binary"] else 1000
     return float(amount["number"]) * base ** _POWERS[amount["unit"].upper()] / 2**30
