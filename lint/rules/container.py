@@ -80,13 +80,12 @@ def _check_surge(config: ServeConfig) -> Iterable[Finding]:
     container = config.container
     if container is None or not (container.surges and container.asks_gpus):
         return
-    waits = any(map(_NO_GPU.search, config.log))
+    if any(map(_NO_GPU.search, config.log)):
+        return  # host.toml says so
     yield Finding(
         rule="U5",
-        severity="warning" if waits else "info",
         why="an update of this Deployment starts the new pod before it ends the old one, which keeps its "
-        "GPUs until the new one is ready: where no other GPU is free, both wait for ever"
-        + ("; the log shows a pod that waits for a GPU" if waits else ""),
+        "GPUs until the new one is ready: where no other GPU is free, both wait for ever",
         expects="updates end with `strategy: {type: Recreate}`, or with maxSurge 0 and maxUnavailable 1 "
         "under rollingUpdate; with spare GPUs the present way has no pause",
         risks="no server answers from the old pod's end until the new one has started",

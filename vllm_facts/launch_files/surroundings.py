@@ -117,5 +117,5 @@ def _gib(text: str, *, binary: bool = False) -> float | None:
     amount = _AMOUNT.fullmatch(text.strip())
     if not amount or not float(amount["number"]) or (not binary and amount["unit"] in _OF_DOCKER):
         return None
-    base = 1024 if binary or amount["binary"] else 1000
-    return float(amount["number"]) * base ** _POWERS[amount["unit"].upper()] / 2**30
+    base = 1024.0 if binary or amount["binary"] else 1000.0
+    return float(amount["number"]) * float(base ** _POWERS[amount["unit"].upper()]) / 2**30

@@ -47,12 +47,12 @@ def test_a_health_check_asks_where_the_server_listens(
     ("container", "log", "severity"),
     [
         (pod(surges=True, asks_gpus=True), (), "info"),
-        (pod(surges=True, asks_gpus=True), ("0/3 nodes: 3 Insufficient nvidia.com/gpu.",), "warning"),
+        (pod(surges=True, asks_gpus=True), ("0/3 nodes: 3 Insufficient nvidia.com/gpu.",), None),
         (pod(surges=True), (), None),
         (pod(asks_gpus=True), (), None),
     ],
 )
-def test_an_update_needs_no_second_set_of_gpus(
+def test_an_update_that_needs_a_second_set_of_gpus_is_told(
     container: Container, log: tuple[str, ...], severity: str | None
 ) -> None:
     found = findings(LINTS, case("vllm serve m", container=container, log=log))
