@@ -12,7 +12,7 @@ from flettner.lint.missing_facts import is_held_back
 from flettner.rules.table import REMARKS, START
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 
-UNEXPLAINED = "F10"
+UNEXPLAINED, CONTAINER = "F10", "U5"
 _NAME = re.compile(r"--[a-z]|\b[A-Z\d]+_[A-Z]")  # of a flag or a variable
 _MESSAGE = re.compile(r"(\S{1,100}\.py): '([^']+)'")
 FROM_LOG, UNEXPLAINED_IN_LOG, FROM_COMMAND, NOTE, LAST = range(5)
@@ -41,6 +41,8 @@ class Relevance:
             return FROM_LOG, int(finding.rule not in self.flagged)  # what both show is surest
         if finding.changes and any(_cite_one_message(finding, other) for other in self.logged):
             return FROM_LOG, 0
+        if finding.rule == CONTAINER and finding.severity != "info":
+            return FROM_COMMAND, -1  # nobody reaches the server, or it ends: speed matters less
         if not is_note(finding):
             return FROM_COMMAND, int(is_held_back(finding))
         return NOTE, sum(is_among(finding, said) for said in self.general)

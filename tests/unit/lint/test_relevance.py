@@ -8,7 +8,7 @@ from flettner.lint.fixes import find_fixes_in_rounds
 from flettner.lint.relevance import find_line
 from flettner.lint.rules import all_lints
 from flettner.vllm_facts.models.lookup import find_model
-from flettner.vllm_facts.serve_config import Finding, ServeConfig
+from flettner.vllm_facts.serve_config import Container, Finding, HealthCheck, ServeConfig
 from tests.support.lint_cases import H100, L40S, LLAMA_8B, case
 from tests.support.proposals import rules
 
@@ -30,6 +30,14 @@ def test_a_warning_of_the_log_comes_before_warnings_on_flags() -> None:
 
     assert ordered(replace(config, log=()))[0] == "G1"
     assert ordered(config)[:2] == ["F8", "G1"]
+
+
+def test_a_server_that_its_health_check_misses_comes_before_costs_in_speed() -> None:
+    check = HealthCheck(name="healthcheck", port=8000, inside=True)
+    container = Container(launcher="compose", image="org/server:1", checks=(check,))
+    config = case("vllm serve m --enforce-eager --host 10.8.0.2", port=8000, card=L40S, container=container)
+
+    assert ordered(config)[:2] == ["U5", "G1"]
 
 
 @pytest.mark.parametrize("line", [NO_CAUSE, UNKNOWN])
