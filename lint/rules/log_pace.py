@@ -1,11 +1,11 @@
 """The pace of a server, by the counts in its log: rules F11, SD1, B3 and P4."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flettner.lint.recogniser import LOG
 from flettner.vllm_facts.drafts import find_flags
+from flettner.vllm_facts.log_counts import INTERVAL_S, read_counts
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -16,10 +16,8 @@ from flettner.vllm_facts.sizing.effective_flags import (
 from flettner.vllm_facts.sizing.gpus import find_bandwidth
 from flettner.vllm_facts.sizing.kv_cache import weights_gib
 from flettner.vllm_facts.sizing.parallel_layouts import is_pcie_only
-from flettner.vllm_facts.start_facts import LONGEST_LINE
 
 THRESHOLD = "long_prefill_token_threshold"
-INTERVAL_S = 10.0  # between two counts
 NEAR = 0.5  # of the bandwidth: kernels reach 0.7 to 0.95 of it
 COSTLY = 0.6  # of the usual pace without drafts
 HOST_PACE, SMALL_PACE = 300.0, 200.0  # tokens/s: the host launches about so many steps; of small models
@@ -27,29 +25,6 @@ TINY_STEP, LARGE_STEP = 2048, 16384  # tokens: below, B3 asks for more anyway; a
 ONE_TO_A_HOST = frozenset({"GB10"})
 HELD, STEPS = 0.1, 4  # of the best pace; steps that the prompt behind a pause takes at least
 GIB = 2.0**30
-
-
-@dataclass(frozen=True, slots=True)
-class _Count:
-    prompts: float  # tokens/s
-    answers: float
-    running: int
-    waiting: int
-
-
-_COUNTS = re.compile(
-    r"Avg prompt throughput: (\d+(?:\.\d*)?) tokens/s, Avg generation throughput: (\d+(?:\.\d*)?) tokens/s, "
-    r"Running: (\d+) reqs?, Waiting: (\d+) reqs?"
-)
-
-
-def _read_counts(config: ServeConfig) -> list[_Count]:
-    found = (_COUNTS.search(line[:LONGEST_LINE]) for line in config.log)
-    return [
-        _Count(float(each[1]), float(each[2]), int(each[3]), int(each[4]))
-        for each in found
-        if each is not None
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +39,7 @@ class _Pace:
 
 def _find_pace(config: ServeConfig) -> _Pace | None:
     model, card, shape = config.model, config.card, layout(config)
-    alone = [each.answers for each in _read_counts(config) if (each.running, each.waiting) == (1, 0)]
+    alone = [each.answers for each in read_counts(config.log) if (each.running, each.waiting) == (1, 0)]
     if model is None or card is None or not alone or shape.gpus > shape.tp:
         return None
     size, bandwidth = weights_gib(config, shape), find_bandwidth(card)
@@ -121,7 +96,7 @@ def _check_costly_drafts(config: ServeConfig) -> Iterable[Finding]:
 
 def _check_prompt_steps(config: ServeConfig) -> Iterable[Finding]:
     """Prompts of many steps, computed alone, each step with an exchange over slow links."""
-    counts, budget, shape = _read_counts(config), effective_batched_tokens(config), layout(config)
+    counts, budget, shape = read_counts(config.log), effective_batched_tokens(config), layout(config)
     linked = is_pcie_only(config) or (config.card is not None and config.card.name in ONE_TO_A_HOST)
     if shape.tp == 1 or not linked or budget is None or not TINY_STEP <= budget < LARGE_STEP:
         return
@@ -148,7 +123,7 @@ def _check_prompt_steps(config: ServeConfig) -> Iterable[Finding]:
 
 def _check_long_prefill(config: ServeConfig) -> Iterable[Finding]:
     """Answers that pause until a long prompt is counted, which is when it ends."""
-    counts, budget = _read_counts(config), effective_batched_tokens(config)
+    counts, budget = read_counts(config.log), effective_batched_tokens(config)
     if budget is None or config.setting.get(THRESHOLD) or len(counts) < 3:  # noqa: PLR2004 - a pause, before and after
         return
     best, paused = max(each.answers for each in counts), 0

@@ -6,6 +6,7 @@ from dataclasses import replace
 from flettner.lint.missing_facts import ESTIMATE
 from flettner.lint.rules.profile import PROFILES
 from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.log_counts import most_at_once, waits_for_cache
 from flettner.vllm_facts.references import DOCS, OPTIMIZATION, RECIPES
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, Needs, ServeConfig
 from flettner.vllm_facts.sizing.capacity import fits_in_memory, kv_tokens_at, seqs_that_fit
@@ -177,6 +178,8 @@ def _check_batch_sizes(config: ServeConfig) -> Iterable[Finding]:
     )
     if seqs is None or seqs > FEW_SEQS or not is_transformer(config) or took is None or most is None:
         return
+    if waits_for_cache(config.log) or _is_below_cap(config, seqs):
+        return
     if (config.concurrency is not None and config.concurrency <= seqs) or _is_at_the_edge(config, took.fits):
         return
     room, least = seqs_that_fit(config) or 0, _minimum_batch_sizes(config)[1]
@@ -202,6 +205,12 @@ def _check_batch_sizes(config: ServeConfig) -> Iterable[Finding]:
         risks="ITL rises with the batch; preemptions if most requests are near the longest",
         evidence={SEQS: seqs, "kv_tokens": round(took.kv_tokens)},
     )
+
+
+def _is_below_cap(config: ServeConfig, seqs: int) -> bool:
+    """Whether the log counts requests, and never as many as may run."""
+    most = most_at_once(config.log)
+    return most is not None and most < seqs
 
 
 def _is_at_the_edge(config: ServeConfig, fits: bool | None) -> bool:
@@ -290,6 +299,8 @@ def _check_step_size(config: ServeConfig) -> Iterable[Finding]:
     seqs = positive_int(config.setting, SEQS)
     if tokens is None or tokens > FEW_TOKENS or hybrid or (seqs is not None and tokens < seqs):
         return  # the last is an error of its own
+    if waits_for_cache(config.log):
+        return  # a larger step takes memory from a cache that is too small
     severity: FindingSeverity = (
         "warning" if is_transformer(config) and not has_kv_transfer(config) else "info"
     )

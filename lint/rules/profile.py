@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from flettner.lint.missing_facts import ESTIMATE
 from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.log_counts import most_at_once, waits_for_cache
 from flettner.vllm_facts.references import OPTIMIZATION
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.capacity import seqs_that_fit
@@ -63,7 +64,7 @@ def _check_profile(config: ServeConfig) -> Iterable[Finding]:
         config, profile, TOKENS, effective_batched_tokens(config), profile.tokens, profile.first_tokens
     )
     seqs = _value_finding(config, profile, SEQS, effective_seqs(config), profile.seqs, profile.first_seqs)
-    yield from (finding for finding in (tokens, seqs) if finding)
+    yield from (finding for finding in (tokens, seqs) if finding and not _contradicts_log(finding, config))
     if config.profile == "wide-ep":
         yield from _check_expert_parallel(config)
 
@@ -106,6 +107,23 @@ def _value_finding(
         risks="a template does not know your prompts: measure before and after",
         evidence={"profile": config.profile, knob: current},
     )
+
+
+def _contradicts_log(finding: Finding, config: ServeConfig) -> bool:
+    """Whether the log measured that a value to begin with would be worse, or would change nothing."""
+    current, most = finding.evidence[_knob_of(finding)], most_at_once(config.log)
+    to = finding.to[_knob_of(finding)]
+    if not isinstance(to, int):
+        return False
+    raises = not isinstance(current, int) or to > current
+    if raises and waits_for_cache(config.log):
+        return True  # more sequences are preempted sooner, and larger steps take memory from the cache
+    below = to if not isinstance(current, int) else min(to, current)
+    return _knob_of(finding) == SEQS and most is not None and most <= below
+
+
+def _knob_of(finding: Finding) -> Knob:
+    return next(iter(finding.to))
 
 
 def _clamp(current: int, within: tuple[int, int]) -> int:
