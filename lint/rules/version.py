@@ -35,6 +35,8 @@ def _check_offloading(config: ServeConfig) -> Iterable[Finding]:
         return
     disabled = config.setting.get(DISABLE) is True
     hybrid = config.model is not None and config.model.hybrid
+    if config.start is not None and config.start.serves and (hybrid or not is_at_least(config, HMA_SINCE)):
+        return  # the log refutes that it does not start
     if is_at_least(config, HMA_SINCE):
         if disabled:
             yield _unneeded_finding(config, hybrid=hybrid)
