@@ -7,12 +7,14 @@ import re
 from math import ceil, floor
 
 from flettner.lint.recogniser import recogniser
+from flettner.lint.rules.full_cache import advise_full_cache
 from flettner.lint.rules.graph_memory import takes_cache_for_graphs
 from flettner.lint.rules.known_errors import PINNED
+from flettner.vllm_facts.log_counts import FULL
 from flettner.vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
 from flettner.vllm_facts.serve_config import Finding, ServeConfig, SharedCard
 from flettner.vllm_facts.sizing.effective_flags import layout, memory_share, patch_number
-from flettner.vllm_facts.sizing.kv_cache import estimate_fit, weights_gib
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.sizing.limits import find_limits, name_others, round_length, share_limit
 from flettner.vllm_facts.values import Knob, Value
 
@@ -20,8 +22,6 @@ _UTILIZATION, _SEQS, _LEN = "gpu_memory_utilization", "max_num_seqs", "max_model
 _DENSE, _MOE = 0.92, 0.85  # the exchange's buffers of a MoE are outside vLLM's accounts
 _UTMOST = 0.95  # vllm-project/vllm#1298: safe up to there
 _LITTLE = 0.03  # of the GPU: more than that is rarely free beside a server
-_FULL = 95.0  # percent of the KV cache
-_EIGHT_BITS, _FOUR_BITS = 1.0, 0.56  # bytes of a weight; four bits have a scale for each group
 _V1, _OWN_MEMORY = (0, 8, 0), (0, 9, 2)  # from V1 as the default until its servers know their own memory
 LEAST_CACHE_GIB = 0.5
 HYBRID_OFF = "Turning off hybrid kv cache manager because `--kv-transfer-config`"
@@ -273,15 +273,6 @@ def _mamba_blocks(match: re.Match[str], config: ServeConfig) -> Finding | None:
     )
 
 
-def _lighter_weights(config: ServeConfig) -> str:
-    """What weights of four bits would leave to the KV cache of a GPU, if theirs have eight or more."""
-    model, gib = config.model, weights_gib(config, layout(config))
-    if gib is None or model is None or not model.weight_bytes or model.weight_bytes < _EIGHT_BITS:
-        return "a smaller model "
-    freed = gib * (1 - _FOUR_BITS / model.weight_bytes)
-    return f"a smaller model, weights in 4 bits (about {freed:.0f} GiB less on each GPU: check the answers) "
-
-
 def _exceeds_cache(config: ServeConfig) -> bool:
     """Whether a request may be longer than the KV cache, which F7 reports as what the queue waits for."""
     short = any(map(_LESS_THAN_ONE.search, config.log))
@@ -298,7 +289,7 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
     seqs = config.setting.get(_SEQS)
     reached = isinstance(seqs, int) and 0.9 * seqs <= running <= seqs
     capped = usage < 60 and reached and not still  # noqa: PLR2004 - as Q1's defaults
-    full = usage >= _FULL and not still
+    full = usage >= FULL and not still
     counts = f"{running:g} requests ran and {waiting:g} waited with the KV cache {usage:g} % full"
     if stuck:
         counts += ": the first in the queue never starts, or the engine hangs"
@@ -309,10 +300,7 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
     elif still:
         advice = "no token was generated meanwhile: check the earlier log lines, not the flags"
     elif full:
-        advice = (
-            f"the KV cache is full: more sequences would make it worse. A larger {_UTILIZATION}, a KV cache "
-            f"in fp8, {_lighter_weights(config)}or more GPUs hold more"
-        )
+        advice = advise_full_cache(config, running=int(running))
     elif capped:
         advice = (
             f"{_SEQS} {seqs} is the limit they wait for: `flettner advise` shows how far it may be raised"
