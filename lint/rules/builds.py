@@ -3,6 +3,9 @@
 import re
 from collections.abc import Iterable
 
+from flettner.lint.recogniser import recogniser
+from flettner.lint.rules.formats import PLUGINS
+from flettner.vllm_facts.log_counts import most_at_once
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.dtypes import AMPERE
 from flettner.vllm_facts.sizing.effective_flags import (
@@ -112,8 +115,14 @@ def _lost_kernels(config: ServeConfig, weights: str) -> Finding:
     )
 
 
+_FEW_ROWS = 8  # vllm-project/vllm#40925: up to there smaller tiles are faster
 _EXLLAMA = re.compile(r"Using (Exllama\w*)\b")
 _NOT_OPTIMIZED = re.compile(r"\b(\w+) quantization is not fully optimized yet|so forcing (awq|gptq)\b")
+
+
+def _is_slow_format(line: str) -> bool:
+    slow = _NOT_OPTIMIZED.search(line)
+    return slow is not None and slow[1] in PLUGINS
 
 
 def _check_kernel(config: ServeConfig) -> Iterable[Finding]:
@@ -123,9 +132,9 @@ def _check_kernel(config: ServeConfig) -> Iterable[Finding]:
     if by_name:
         why = (
             f"--quantization awq with vLLM {config.version}: this forces the slow awq kernel; "
-            "without the flag vLLM chooses Marlin"
+            "without the flag vLLM chooses Marlin" + (", as the log says" if line else "")
         )
-    elif line:
+    elif line and not _is_slow_format(line):  # formats.py reports that
         fallback = _EXLLAMA.search(line)
         kernel = fallback[1] if fallback else "a kernel that vLLM reports as not fully optimized"
         why = f"according to the log the quantized weights run on {kernel}, a slow fallback"
@@ -166,6 +175,28 @@ def _check_experts_kernel(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _untuned_blocks(match: re.Match[str], config: ServeConfig) -> Finding:
+    """The Triton kernel computes 64 rows at least: nearly all in vain where few requests run."""
+    most = most_at_once(config.log)
+    few = most is not None and most <= _FEW_ROWS
+    return Finding(
+        rule="E2",
+        severity="warning" if few else "info",
+        why=(
+            "according to the log weights in FP8 blocks run on a Triton kernel without a configuration for "
+            "this GPU: it is made for large batches, and slow with few requests"
+            + (f" (at most {most} at once in the log)" if few else "")
+        ),
+        expects=(
+            "the checkpoint in 16 bit with --quantization fp8, or one in FP8 without blocks, gets another "
+            "kernel (reported for one request on an RTX 4090: 40 % faster); or "
+            "benchmarks/kernels/benchmark_w8a8_block_fp8.py writes a configuration"
+        ),
+        risks="another quantisation answers differently; 16 bits need twice the memory while they load",
+        evidence={"line": match[0][:160]},
+    )
+
+
 LINTS = (
     DeploymentCheck(
         rules=("E1",),
@@ -195,6 +226,20 @@ LINTS = (
         ),
         evidence_for="23 instead of 123 tokens/s with --quantization awq and 0.9.2 (vllm-project/vllm#21376)",
         needs=Needs(facts=("version",), applies=has_any("quantization")),
+    ),
+    recogniser(
+        "E2",
+        r"Using default W8A8 Block FP8 kernel config\b.*",
+        _untuned_blocks,
+        reports="weights in FP8 blocks on a Triton kernel without a configuration for this GPU",
+        source=(
+            "vllm/model_executor/layers/quantization/utils/fp8_utils.py: 'Using default W8A8 Block FP8'; "
+            "vllm-project/vllm#48035"
+        ),
+        evidence_for=(
+            "80 tokens/s in FP8 blocks and 98 in 16 bit for one request (Qwen3-4B, RTX 4090, "
+            "vllm-project/vllm#48035); 23 % more on a GB10 with smaller tiles (vllm-project/vllm#40925)"
+        ),
     ),
     DeploymentCheck(
         rules=("E2",),
