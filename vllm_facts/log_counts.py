@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from flettner.vllm_facts.start_facts import LONGEST_LINE
-
 INTERVAL_S = 10.0  # between two counts
 FULL = 95.0  # percent of the KV cache
+_LONGEST = 2000  # characters of a line that are read: such a line has some 300
 LEAST = 2  # counts that show how many requests run at once
 
 
@@ -54,7 +53,7 @@ def read_counts(log: Sequence[str]) -> tuple[Count, ...]:
 
 @lru_cache(maxsize=2)
 def _read_counts(log: tuple[str, ...]) -> tuple[Count, ...]:
-    return tuple(count for line in log if (count := _read_count(line[:LONGEST_LINE])))
+    return tuple(count for line in log if (count := _read_count(line[:_LONGEST])))
 
 
 def _read_count(line: str) -> Count | None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+from flettner.vllm_facts.log_counts import most_at_once, waits_for_cache
 from flettner.vllm_facts.values import Setting
 
 LONGEST_LINE = 4000  # characters of a line that are read
@@ -31,6 +32,8 @@ class StartFacts:
     read_weights: bool = False  # from the disk: kernels may still refuse them
     reached_engine: bool = False  # a process wrote lines that starts after the flags are read
     serves: bool = False  # its API answered, or counts of requests are in the log
+    full_cache: bool = False  # requests wait for it, by the latest count
+    most_at_once: int | None = None  # requests that ran or waited, if several counts say it
     ran_out: bool = False  # of memory, once or more
     stage: str = ""  # of the last such error, by its traceback: "load", "profile" or "" (later, or unknown)
     missing_gib: float | None = None  # of the allocation that failed
@@ -140,6 +143,8 @@ def _read_facts(log: tuple[str, ...]) -> StartFacts:
         read_weights=_READ in text,
         reached_engine=re.search(_ENGINE, text) is not None,
         serves=re.search(_SERVES, text) is not None,
+        full_cache=waits_for_cache(log),
+        most_at_once=most_at_once(log),
         loaded=any(numbers[name] is not None for name in _AFTER_LOADING) or bool(re.search(_LOADED, text)),
         kv_gib=numbers["kv_gib"],
         kv_tokens=whole["kv_tokens"],

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 
 from flettner.lint.recogniser import recogniser
 from flettner.lint.rules.formats import PLUGINS
-from flettner.vllm_facts.log_counts import most_at_once
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.dtypes import AMPERE
 from flettner.vllm_facts.sizing.effective_flags import (
@@ -177,7 +176,7 @@ def _check_experts_kernel(config: ServeConfig) -> Iterable[Finding]:
 
 def _untuned_blocks(match: re.Match[str], config: ServeConfig) -> Finding:
     """The Triton kernel computes 64 rows at least: nearly all in vain where few requests run."""
-    most = most_at_once(config.log)
+    most = config.start.most_at_once if config.start else None
     few = most is not None and most <= _FEW_ROWS
     return Finding(
         rule="E2",

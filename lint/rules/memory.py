@@ -4,9 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from flettner.lint.missing_facts import ESTIMATE
-from flettner.lint.rules.profile import PROFILES
+from flettner.lint.rules.profile import PROFILES, has_full_cache
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.log_counts import most_at_once, waits_for_cache
 from flettner.vllm_facts.references import DOCS, OPTIMIZATION, RECIPES
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, Needs, ServeConfig
 from flettner.vllm_facts.sizing.capacity import fits_in_memory, kv_tokens_at, seqs_that_fit
@@ -178,7 +177,7 @@ def _check_batch_sizes(config: ServeConfig) -> Iterable[Finding]:
     )
     if seqs is None or seqs > FEW_SEQS or not is_transformer(config) or took is None or most is None:
         return
-    if waits_for_cache(config.log) or _is_below_cap(config, seqs):
+    if has_full_cache(config) or _is_below_cap(config, seqs):
         return
     if (config.concurrency is not None and config.concurrency <= seqs) or _is_at_the_edge(config, took.fits):
         return
@@ -209,7 +208,7 @@ def _check_batch_sizes(config: ServeConfig) -> Iterable[Finding]:
 
 def _is_below_cap(config: ServeConfig, seqs: int) -> bool:
     """Whether the log counts requests, and never as many as may run."""
-    most = most_at_once(config.log)
+    most = config.start.most_at_once if config.start else None
     return most is not None and most < seqs
 
 
@@ -299,7 +298,7 @@ def _check_step_size(config: ServeConfig) -> Iterable[Finding]:
     seqs = positive_int(config.setting, SEQS)
     if tokens is None or tokens > FEW_TOKENS or hybrid or (seqs is not None and tokens < seqs):
         return  # the last is an error of its own
-    if waits_for_cache(config.log):
+    if has_full_cache(config):
         return  # a larger step takes memory from a cache that is too small
     severity: FindingSeverity = (
         "warning" if is_transformer(config) and not has_kv_transfer(config) else "info"
