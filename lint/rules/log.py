@@ -10,7 +10,7 @@ from flettner.lint.recogniser import recogniser
 from flettner.lint.rules.full_cache import advise_full_cache
 from flettner.lint.rules.graph_memory import takes_cache_for_graphs
 from flettner.lint.rules.known_errors import PINNED
-from flettner.vllm_facts.log_counts import FULL
+from flettner.vllm_facts.log_counts import FULL, LEAST, read_counts
 from flettner.vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
 from flettner.vllm_facts.serve_config import Finding, ServeConfig, SharedCard
 from flettner.vllm_facts.sizing.effective_flags import layout, memory_share, patch_number
@@ -273,6 +273,12 @@ def _mamba_blocks(match: re.Match[str], config: ServeConfig) -> Finding | None:
     )
 
 
+def _stays(config: ServeConfig, running: int) -> bool:
+    """Whether, while others wait, the counts of the log show this number of requests again and again."""
+    held = [count.running for count in read_counts(config.log) if count.waiting and count.works]
+    return len(held) > LEAST and running > 1 and set(held) == {running}
+
+
 def _exceeds_cache(config: ServeConfig) -> bool:
     """Whether a request may be longer than the KV cache, which F7 reports as what the queue waits for."""
     short = any(map(_LESS_THAN_ONE.search, config.log))
@@ -286,7 +292,8 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
     still, stuck = idle and running > 0, idle and not running
     if not waiting or (stuck and _exceeds_cache(config)):
         return None
-    seqs = config.setting.get(_SEQS)
+    given = config.setting.get(_SEQS)
+    seqs = int(running) if given is None and _stays(config, int(running)) else given
     reached = isinstance(seqs, int) and 0.9 * seqs <= running <= seqs
     capped = usage < 60 and reached and not still  # noqa: PLR2004 - as Q1's defaults
     full = usage >= FULL and not still
@@ -302,8 +309,11 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
     elif full:
         advice = advise_full_cache(config, running=int(running))
     elif capped:
+        by_default = " (the default)" if given is None else ""
+        room = f"; the KV cache holds about {running * 80 / usage:.0f} such requests" if usage >= 1 else ""
         advice = (
-            f"{_SEQS} {seqs} is the limit they wait for: `flettner advise` shows how far it may be raised"
+            f"{_SEQS} {seqs}{by_default} is the limit they wait for{room}: `flettner advise` shows how far "
+            "it may be raised"
         )
     else:
         advice = "`flettner advise` shows what they wait for, from the running server or from this log"

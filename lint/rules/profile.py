@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from flettner.lint.missing_facts import ESTIMATE
 from flettner.vllm_facts.defaults import positive_int
-from flettner.vllm_facts.log_counts import most_at_once, waits_for_cache
 from flettner.vllm_facts.references import OPTIMIZATION
+from flettner.vllm_facts.releases.history import has_flag
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.capacity import seqs_that_fit
 from flettner.vllm_facts.sizing.effective_flags import (
@@ -14,12 +14,14 @@ from flettner.vllm_facts.sizing.effective_flags import (
     effective_batched_tokens,
     effective_seqs,
     is_expert_parallel,
+    is_pooling,
     is_sparse,
     layout,
 )
 from flettner.vllm_facts.values import Knob
 
 TOKENS, SEQS = "max_num_batched_tokens", "max_num_seqs"
+_MODE = "performance_mode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +66,30 @@ def _check_profile(config: ServeConfig) -> Iterable[Finding]:
         config, profile, TOKENS, effective_batched_tokens(config), profile.tokens, profile.first_tokens
     )
     seqs = _value_finding(config, profile, SEQS, effective_seqs(config), profile.seqs, profile.first_seqs)
-    yield from (finding for finding in (tokens, seqs) if finding and not _contradicts_log(finding, config))
+    values = [finding for finding in (tokens, seqs) if finding and not _contradicts_log(finding, config)]
+    yield from values
     if config.profile == "wide-ep":
         yield from _check_expert_parallel(config)
+    if config.profile == "batch" and not values and not has_full_cache(config):
+        yield from _check_mode(config)
+
+
+def _check_mode(config: ServeConfig) -> Iterable[Finding]:
+    """A remark: vLLM's own larger defaults, where the command leaves the batch to it."""
+    if config.setting.get(_MODE) is not None or has_flag(_MODE, config.version) is not True:
+        return
+    if TOKENS in config.setting or SEQS in config.setting or is_pooling(config):
+        return
+    yield Finding(
+        rule="W1",
+        why="the batch is left to vLLM, whose defaults are a balance of latency and throughput",
+        expects="compare --performance-mode throughput: 16 % more tokens/s are reported for a 9B model on an "
+        "H100, together with max_num_seqs 512",
+        risks="ITL rises with the batch",
+        source="vllm/config/vllm.py: performance_mode; "
+        "https://docs.gpustack.ai/latest/performance-lab/qwen3.5-9b/h100",
+        evidence={"profile": config.profile},
+    )
 
 
 def _dense_finding(name: str) -> Finding:
@@ -111,15 +134,21 @@ def _value_finding(
 
 def _contradicts_log(finding: Finding, config: ServeConfig) -> bool:
     """Whether the log measured that a value to begin with would be worse, or would change nothing."""
-    current, most = finding.evidence[_knob_of(finding)], most_at_once(config.log)
+    current = finding.evidence[_knob_of(finding)]
+    most = config.start.most_at_once if config.start else None
     to = finding.to[_knob_of(finding)]
     if not isinstance(to, int):
         return False
     raises = not isinstance(current, int) or to > current
-    if raises and waits_for_cache(config.log):
+    if raises and has_full_cache(config):
         return True  # more sequences are preempted sooner, and larger steps take memory from the cache
     below = to if not isinstance(current, int) else min(to, current)
     return _knob_of(finding) == SEQS and most is not None and most <= below
+
+
+def has_full_cache(config: ServeConfig) -> bool:
+    """Whether requests waited for room in the KV cache when the log ended."""
+    return config.start is not None and config.start.full_cache
 
 
 def _knob_of(finding: Finding) -> Knob:
