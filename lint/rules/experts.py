@@ -27,13 +27,17 @@ from flettner.vllm_facts.sizing.parallel_layouts import (
 )
 
 WIDE = 8
+_LEAST_PART = 256  # columns of an expert on one GPU: vllm-project/vllm#28887
 MANY = 512  # requests at once; AMD_MOE: the crossover is between 256 and 512
 
 
 def _check_expert_density(config: ServeConfig) -> Iterable[Finding]:
     model = config.model
     given = is_expert_parallel(config)
-    if model is None or not is_too_sparse(config) or layout(config).tp * layout(config).dp == 1:
+    if model is None or layout(config).tp * layout(config).dp == 1:
+        return
+    if not is_too_sparse(config):
+        yield from _check_whole_experts(config, model)
         return
     if not given and config.profile != "wide-ep":
         return  # else W1 would ask for it
@@ -51,6 +55,39 @@ def _check_expert_density(config: ServeConfig) -> Iterable[Finding]:
         risks="each expert is split over the GPUs: measure where the batches are very large",
         evidence={"density": density},
     )
+
+
+def _check_whole_experts(config: ServeConfig, model: Model) -> Iterable[Finding]:
+    """A note: within one tensor parallel group whole experts save no exchange, and tokens choose unevenly."""
+    now = layout(config)
+    others = any(config.setting.get(knob) for knob in ("enable_eplb", "all2all_backend", "eplb_config"))
+    if not is_expert_parallel(config) or now.dp > 1 or others or is_busy(config):
+        return
+    if not _splits_experts(model, now.tp):
+        return
+    yield Finding(
+        rule="D6",
+        why=(
+            f"--enable-expert-parallel with TP {now.tp} in one engine: the exchange stays, and each step "
+            "waits for the GPU whose experts got the most tokens"
+        ),
+        expects=(
+            "compare without it: TTFT and throughput of DeepSeek-R1 on 8 H200 were better at every number of "
+            "requests; with data parallel attention, or over several hosts, it pays"
+        ),
+        risks="each expert is split over the GPUs, which small experts suffer from",
+        source="vllm-project/vllm#28887",
+        evidence={"tensor_parallel_size": now.tp},
+    )
+
+
+def _splits_experts(model: Model, tensor: int) -> bool:
+    """Whether each GPU's part of an expert is one that kernels compute: whole blocks, and not tiny."""
+    width = model.moe_intermediate
+    if not width or width % tensor or (model.quantization and model.weight_block is None):
+        return False
+    part, block = width // tensor, model.weight_block[0] if model.weight_block else 1
+    return part % block == 0 and part >= _LEAST_PART
 
 
 def _check_latent_attention(config: ServeConfig) -> Iterable[Finding]:
