@@ -3,15 +3,18 @@
 By default vLLM captures graphs for 1, 2 and 4 tokens, for each 8 more up to 256 and each 16 more from there.
 """
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable
 
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.drafts import find_flags
+from flettner.vllm_facts.log_counts import LEAST, read_counts
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     draft_tokens,
+    effective_batched_tokens,
     has_any,
     is_older_than,
     is_omni,
@@ -20,12 +23,16 @@ from flettner.vllm_facts.sizing.effective_flags import (
     release_number,
 )
 from flettner.vllm_facts.sizing.limits import find_limits
+from flettner.vllm_facts.start_facts import find_last
 
 SEQS, LARGEST, SIZES = "max_num_seqs", "max_cudagraph_capture_size", "cudagraph_capture_sizes"
 GRAPHS_COUNT_DRAFTS = (0, 12)  # since then the default is min(2 x max_num_seqs x (1 + drafts), 512)
 FULL_BY_DEFAULT, COVERS_ALL = (0, 12), (0, 31)  # decoding in full graphs; a graph for max_num_seqs itself
 GRID = (1, 2, 4, *range(8, 257, 8), *range(272, 1025, 16))
 CEILING = 512
+LATE_ANSWERS = frozenset({"chat", "api"})  # profiles in which somebody waits for each token
+_SEVERAL = 16  # requests at once: reported from 32 on
+_STEP = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(?P<tokens>\d{1,7})\b")
 
 
 def _check_capture_sizes(config: ServeConfig) -> Iterable[Finding]:
@@ -101,9 +108,53 @@ def _check_uncovered_batches(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_mixed_steps(config: ServeConfig) -> Iterable[Finding]:
+    """A remark: a step with a part of a prompt is larger than any graph, so it is launched in pieces."""
+    told, given = find_last(_STEP, config.log), effective_batched_tokens(config)
+    step = int(told["tokens"]) if told else given
+    if (
+        step is None
+        or step <= CEILING
+        or config.profile not in LATE_ANSWERS
+        or not _has_default_graphs(config)
+    ):
+        return
+    mixed = [
+        count
+        for count in read_counts(config.log)
+        if count.running >= _SEVERAL and count.answers > count.running and count.prompts >= step
+    ]
+    if len(mixed) < LEAST or is_older_than(config, FULL_BY_DEFAULT):
+        return
+    yield Finding(
+        rule="G2",
+        why=(
+            f"by the log answers and prompts share the steps all the time, and with up to {step:,} tokens a "
+            f"step is larger than any CUDA graph ({CEILING} by default): answers pause in each of them"
+        ),
+        expects=(
+            f"if the tail of ITL matters, compare --{LARGEST.replace('_', '-')} {step}: it cut p99 of 337 ms "
+            "on 4 GB200, with a p50 of 15; smaller steps did not bound it there"
+        ),
+        risks="many more graphs: a start of minutes more, and GPU memory",
+        evidence={"step": step, "counts": len(mixed)},
+    )
+
+
 _SOURCE = "vllm/config/vllm.py: _set_cudagraph_sizes"
 
 LINTS = (
+    DeploymentCheck(
+        rules=("G2",),
+        find=_check_mixed_steps,
+        reports="steps of prompts and answers that are larger than any CUDA graph, by the counts of the log",
+        source=f"{_SOURCE}; vllm-project/vllm#56975",
+        evidence_for=(
+            "p99 of ITL 20 times p50 with GLM-5.3-Flash on 4 GB200, less with graphs up to the size of a "
+            "step (vllm-project/vllm#56975)"
+        ),
+        needs=Needs(facts=("log", "profile")),
+    ),
     DeploymentCheck(
         rules=("G2",),
         find=_check_capture_sizes,
