@@ -22,6 +22,7 @@ from flettner.vllm_facts.values import Knob
 
 TOKENS, SEQS = "max_num_batched_tokens", "max_num_seqs"
 _MODE = "performance_mode"
+_UNDISTURBED = 4  # requests at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +143,8 @@ def _contradicts_log(finding: Finding, config: ServeConfig) -> bool:
     raises = not isinstance(current, int) or to > current
     if raises and has_full_cache(config):
         return True  # more sequences are preempted sooner, and larger steps take memory from the cache
+    if _knob_of(finding) == TOKENS and not raises and most is not None and most <= _UNDISTURBED:
+        return True  # hardly an answer waits for another's prompt, which small steps make later
     below = to if not isinstance(current, int) else min(to, current)
     return _knob_of(finding) == SEQS and most is not None and most <= below
 
