@@ -1,7 +1,10 @@
 """Changes of speculative decoding that keep its method and its draft model: fewer or more tokens, or none."""
 
 import json
+from dataclasses import dataclass
+from functools import cache
 
+from flettner.vllm_facts.fact_tables import FOLDER, read_rows
 from flettner.vllm_facts.values import Knob, Setting, Value
 
 CONFIG, TOKENS = "speculative_config", "spec_tokens"
@@ -58,3 +61,22 @@ def _entries(value: Value) -> dict[str, object]:
     except ValueError:
         return {}
     return dict(entries) if isinstance(entries, dict) else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnDrafts:
+    """A checkpoint that drafts by itself. `begins`: of its repository's name, in lower case."""
+
+    begins: str
+    since: tuple[int, int]
+    source: str
+
+
+@cache
+def _read_own_drafts() -> tuple[OwnDrafts, ...]:
+    return read_rows(FOLDER / "own_drafts.toml", "checkpoint", OwnDrafts)
+
+
+def find_own_drafts(model: str) -> OwnDrafts | None:
+    name = model.lower()
+    return next((row for row in _read_own_drafts() if name.startswith(row.begins)), None)
