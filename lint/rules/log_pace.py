@@ -26,6 +26,7 @@ COSTLY = 0.6  # of the usual pace without drafts
 HOST_PACE, SMALL_PACE = 300.0, 200.0  # tokens/s: the host launches about so many steps; of small models
 TINY_STEP, LARGE_STEP = 2048, 16384  # tokens: below, B3 asks for more anyway; above, nothing was measured
 FEW_AT_ONCE, LEAST_SIZE = 16, 4e9  # requests, and parameters: a model of 0.8B became slower
+MANY_PROMPTS = 10.0  # tokens of prompts for one of an answer: with more, prompts take most of the time
 ONE_TO_A_HOST = frozenset({"GB10"})
 HELD, STEPS = 0.1, 4  # of the best pace; steps that the prompt behind a pause takes at least
 GIB = 2.0**30
@@ -78,6 +79,8 @@ def _check_own_drafts(config: ServeConfig) -> Iterable[Finding]:
     size = config.model.parameters if config.model else None
     if own is None or most is None or most > FEW_AT_ONCE or find_flags(config.setting) or is_pooling(config):
         return
+    if not _mostly_answers(config):
+        return
     if (
         not is_at_least(config, own.since)
         or layout(config).pp > 1
@@ -98,6 +101,13 @@ def _check_own_drafts(config: ServeConfig) -> Iterable[Finding]:
         source=own.source,
         evidence={"most_at_once": most},
     )
+
+
+def _mostly_answers(config: ServeConfig) -> bool:
+    """Whether the steps are rather for answers than for prompts, which no draft makes faster."""
+    counts = read_counts(config.log)
+    prompts, answers = sum(count.prompts for count in counts), sum(count.answers for count in counts)
+    return answers > 0 and prompts <= MANY_PROMPTS * answers
 
 
 def _check_costly_drafts(config: ServeConfig) -> Iterable[Finding]:
