@@ -106,12 +106,15 @@ def _check_early_mode(config: ServeConfig) -> Iterable[Finding]:
         return
     if speculation_method(config) or config.env.get("VLLM_USE_V1") == "0" or layout(config).pp > 1:
         return
+    serves = config.start is not None and config.start.serves
+    if config.log and not serves:
+        return  # speed is no help to a server that fails
     yield _slower_switch_finding(
         f"CUDA graphs are PIECEWISE by default with vLLM {config.version}: attention is launched layer by "
         "layer in each decode step (reported with full graphs: 5.98 instead of 4.07 requests/s, ten at once "
         "on an H100; not promised)",
         {_MODE: "FULL_AND_PIECEWISE"},
-        "warning" if is_sparse(config) else "info",
+        "warning" if is_sparse(config) and serves else "info",
     )
 
 
