@@ -41,7 +41,7 @@ _COUNT = re.compile(
     r"Running: (?P<running>\d{1,9}) reqs?, (?:Swapped: \d{1,9} reqs?, )?"
     r"(?:Waiting|Pending): (?P<waiting>\d{1,9}) reqs?"
 )
-_USAGE = re.compile(r"(?<!CPU )KV cache usage: (\d{1,3}(?:\.\d*)?)%")
+_USAGE = re.compile(r"KV cache usage: (\d{1,3}(?:\.\d*)?)%")
 _HITS = re.compile(r"(?<!External )[Pp]refix cache hit rate: (\d{1,3}(?:\.\d*)?)%")
 _HOST_HITS = re.compile(r"External prefix cache hit rate: (\d{1,3}(?:\.\d*)?)%")
 _PREEMPTED = re.compile(r"Preemptions: (\d{1,9})\b")

@@ -40,6 +40,12 @@ def test_a_line_of_an_older_release_is_read_without_what_it_lacks() -> None:
     assert (read.engine, read.waiting, read.usage, read.hits, read.host_hits) == ("", 8, 12.5, None, None)
 
 
+def test_the_cache_of_a_server_on_cpus_is_read() -> None:
+    (read,) = read_counts((count(2, 1, 96.5).replace("GPU KV", "CPU KV"),))
+
+    assert read.usage == 96.5
+
+
 def test_other_lines_are_no_counts() -> None:
     assert read_counts(("INFO Application startup complete.", "Running: 3 reqs, Waiting: 0 reqs")) == ()
 
