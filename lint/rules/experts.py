@@ -63,7 +63,7 @@ def _check_whole_experts(config: ServeConfig, model: Model) -> Iterable[Finding]
     others = any(config.setting.get(knob) for knob in ("enable_eplb", "all2all_backend", "eplb_config"))
     if not is_expert_parallel(config) or now.dp > 1 or others or is_busy(config):
         return
-    failed = bool(config.log) and not (config.start is not None and config.start.serves)
+    failed = config.start is not None and not config.start.serves
     if failed or not _splits_experts(model, now.tp):
         return  # speed is no help to a server that fails
     yield Finding(

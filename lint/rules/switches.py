@@ -15,7 +15,6 @@ from flettner.vllm_facts.references import (
     V1_ENGINE,
 )
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, Needs, ServeConfig
-from flettner.vllm_facts.sizing.dtypes import AMPERE
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
@@ -36,7 +35,7 @@ from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.values import Knob, Value
 
 ASYNC_SINCE = (0, 14)
-_MODE = "compilation_config.cudagraph_mode"
+_MODE, HOPPER = "compilation_config.cudagraph_mode", (9, 0)
 _FULL_SINCE, _FULL_BY_DEFAULT = (0, 10, 1), (0, 11, 0)  # vllm-project/vllm#25444
 SHARED_PREFIXES = frozenset({"chat", "rag", "api"})  # profiles whose prompts begin alike
 _ALIGNED, _UNKNOWN = (0, 16), (0, 29)  # has mamba_cache_mode; later releases may have it on by default
@@ -97,24 +96,25 @@ def _begins_in_pieces(config: ServeConfig) -> bool:
 
 
 def _check_early_mode(config: ServeConfig) -> Iterable[Finding]:
-    """Not where the release refuses full graphs, or other keys of the flag decide."""
+    """Measured with FlashAttention on Hopper; not where other keys of the flag or another backend decide."""
     keys = [knob for knob in config.setting if knob.partition(".")[0] == "compilation_config"]
     others = [knob for knob in keys if knob != _MODE]
     hybrid = config.model is not None and config.model.hybrid
-    old = config.card is not None and config.card.capability is not None and config.card.capability < AMPERE
-    if others or hybrid or old or is_pooling(config) or has_kv_transfer(config):
+    measured = config.card is not None and config.card.capability == HOPPER
+    chosen = "VLLM_ATTENTION_BACKEND" in config.env
+    if others or hybrid or chosen or not measured or is_pooling(config) or has_kv_transfer(config):
         return
     if speculation_method(config) or config.env.get("VLLM_USE_V1") == "0" or layout(config).pp > 1:
         return
-    serves = config.start is not None and config.start.serves
-    if config.log and not serves:
-        return  # speed is no help to a server that fails
+    start = config.start
+    if start is not None and (not start.serves or start.full_cache):
+        return  # speed is no help to a server that fails, and graphs take memory from a cache that is full
     yield _slower_switch_finding(
         f"CUDA graphs are PIECEWISE by default with vLLM {config.version}: attention is launched layer by "
         "layer in each decode step (reported with full graphs: 5.98 instead of 4.07 requests/s, ten at once "
         "on an H100; not promised)",
         {_MODE: "FULL_AND_PIECEWISE"},
-        "warning" if is_sparse(config) and serves else "info",
+        "warning" if is_sparse(config) and start is not None else "info",
     )
 
 
