@@ -15,7 +15,7 @@ test:  ## the main tests, with real Envoy, Prometheus, Docker, Chromium and vLLM
 	@scripts/bootstrap test
 	@scripts/engine with scripts/tests test
 
-test-all:  ## every test with every case: under two hours; before a release
+test-all:  ## every test with every case: about two hours; before a release
 	@scripts/bootstrap test
 	@scripts/bootstrap systems
 	@scripts/engine with scripts/tests all
