@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from flettner.actuators.kubernetes.autoscaler import find_conflict
 from flettner.actuators.kubernetes.discovery import ServerEntry, find_pods, read_workload
@@ -39,14 +40,18 @@ from flettner.actuators.kubernetes.upgrade import (
 from flettner.actuators.kubernetes.workload import Workload
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.upgrade import IMAGE
+from flettner.agent.retrying import retry
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import KubernetesClient, patiently
 from flettner.clients.kubernetes.documents import Json
-from flettner.clients.kubernetes.errors import AwayError
+from flettner.clients.kubernetes.errors import AwayError, ForbiddenError
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.values import Setting, Value
 
 log = structlog.get_logger(__name__)
+
+FORBIDDEN_S = 30.0  # a right that is missing for longer is not given
+_ASK_AGAIN_S = 1.0
 
 WarmUp = Callable[[str], Awaitable[None]]  # by the address of a pod
 
@@ -76,7 +81,7 @@ class Handover:
                 await self.end_green(await read_workload(self.client, left))
             return True
         try:
-            changed = await self._change()
+            changed = await self._change_when_allowed()
         except AwayError:
             raise
         except (ActError, FlagError) as error:
@@ -85,6 +90,16 @@ class Handover:
             return False
         await self.switch(changed)
         return True
+
+    async def _change_when_allowed(self) -> Workload:
+        """An API server that has just started forbids every call until it knows the roles."""
+        asking = AsyncRetrying(
+            retry=retry_if_exception_type(ForbiddenError),
+            wait=wait_fixed(_ASK_AGAIN_S),
+            stop=stop_after_delay(FORBIDDEN_S),
+            reraise=True,
+        )
+        return await retry(asking, self._change)
 
     async def _change(self) -> Workload:
         """Return the workload with the new flags, available and warm. Raises ActError, FlagError.

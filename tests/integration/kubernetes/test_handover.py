@@ -14,7 +14,7 @@ from flettner.actuators.kubernetes.watch import Watch
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.clients.kubernetes.client import KubernetesClient
-from flettner.clients.kubernetes.errors import AwayError
+from flettner.clients.kubernetes.errors import AwayError, ForbiddenError
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.engines import BLUE, FLAGS, GREEN, bind, names, serve, watched, with_green
 from tests.support.kubernetes.manifests import container, deployment
@@ -80,6 +80,24 @@ async def test_an_evicted_pod_that_lingers_delays_nothing(here: Namespace, tmp_p
 
     await is_handed_over(here, engine)
     assert "16" in await args(here)
+
+
+async def test_a_right_that_a_starting_api_server_does_not_know_yet_is_asked_for_again(
+    here: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await handing_over(here, tmp_path)
+    real, refusals = KubernetesClient.patch, iter(range(2))
+
+    async def forbid_twice(*given: Any) -> Json:  # noqa: ANN401
+        if next(refusals, None) is not None:
+            raise ForbiddenError("change the Deployment vllm: the API server forbids it")
+        return await real(*given)
+
+    monkeypatch.setattr(KubernetesClient, "patch", forbid_twice)
+    await engine.retire(BLUE)
+
+    assert next(refusals, None) is None
+    await is_handed_over(here, engine)
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["before the write", "after the write"])
