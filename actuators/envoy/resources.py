@@ -33,7 +33,6 @@ IDLE = "3600s"  # silence within a request; prefill of a long prompt is silence
 CROWD_CONNECTS = (
     "10s"  # all that waited connect at once: a full backlog makes the kernel ask again at 1, 3, 7 s
 )
-BY_NAME = "STRICT_DNS"  # a cluster whose address Envoy looks up
 NO_LIMIT = 65_536  # Envoy's default is 1,024: the next stream would be a 503
 
 LONGEST_PATH = 4096  # bytes, with the query; the paths of vLLM's API have less than 200
@@ -216,7 +215,7 @@ def cluster(server: Server, *, target: str, alias: str = "") -> Json:
         "envoy.config.cluster.v3.Cluster",
         name=name,
         **counted,
-        type=BY_NAME if parse_ip(address.host) is None else "STATIC",
+        type="STRICT_DNS" if parse_ip(address.host) is None else "STATIC",
         dns_lookup_family="V4_PREFERRED",
         dns_failure_refresh_rate={"base_interval": "0.2s", "max_interval": "2s"},
         connect_timeout=CROWD_CONNECTS if alias else "1s",
@@ -243,11 +242,6 @@ def cluster(server: Server, *, target: str, alias: str = "") -> Json:
             )
         },
     )
-
-
-def is_by_name(cluster: Json) -> bool:
-    """Whether Envoy looks up its address."""
-    return bool(cluster["type"] == BY_NAME)
 
 
 def address_of(cluster: Json) -> str:

@@ -23,6 +23,7 @@ from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.model import Hold
 from flettner.agent.domain.ports import Site, TrafficSeen
 from flettner.clients.envoy_records.record import cluster_name, envoy_home, records_socket
+from flettner.primitives.waiting import poll_until
 
 RENEWED_WITHIN = 1 / 3
 """Of a lease: so long a renewal is waited for. It begins when a third is spent, or a second later (the
@@ -197,19 +198,16 @@ class EnvoyTraffic:
 
         Envoy takes a cluster whose name it could not look up, without an address. Raises ActError.
         """
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + self._options.confirm_s
+        admin, within_s = self._reported.admin, self._options.confirm_s
         for server, weight in route.weights.items():
-            if not weight or carried.weights.get(server) or not resources.is_by_name(wanted[server]):
+            if not weight or carried.weights.get(server):
                 continue
-            while not await self._reported.admin.hosts(cluster_name(self._site.target, server)):
-                if loop.time() >= end_s:
-                    address = resources.address_of(wanted[server])
-                    raise ActError(
-                        f"Envoy found no address for {address} ({server}) in {self._options.confirm_s:g} s,"
-                        " so that it gets no traffic: look at the name server of this host"
-                    )
-                await asyncio.sleep(_ASK_EVERY_S)
+            count_hosts = partial(admin.hosts, cluster_name(self._site.target, server))
+            if not await poll_until(count_hosts, _ASK_EVERY_S, within_s):
+                raise ActError(
+                    f"Envoy found no address for {resources.address_of(wanted[server])} ({server}) in"
+                    f" {within_s:g} s, so that it gets no traffic: look at the name server of this host"
+                )
 
     def _end_unused(self) -> None:
         """End an Envoy that serves no target."""

@@ -1,7 +1,7 @@
 """A container whose file does not fit the server in it: health checks, volumes, memory (V1, U5, F6)."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from flettner.lint.recogniser import LOG
 from flettner.lint.rules.offloading import host_memory
@@ -183,49 +183,47 @@ def _keeps(container: Container, place: str) -> bool:
     )
 
 
-def _lints() -> Iterator[DeploymentCheck]:
-    described = Needs(applies=lambda config: config.container is not None)
-    yield DeploymentCheck(
+_DESCRIBED = Needs(applies=lambda config: config.container is not None)
+LINTS = (
+    DeploymentCheck(
         rules=("V1",),
         find=_check_port_variable,
         reports="a Service of the name `vllm`, whose variables vLLM reads as its own",
         source=f"{_ENV_VARS}; opea-project/GenAIInfra#612; defilantech/LLMKube#358",
-    )
-    yield DeploymentCheck(
+    ),
+    DeploymentCheck(
         rules=("U5",),
         find=_check_health,
         reports="a health check or a probe of a port or an address where the server does not listen",
         source=f"MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark#185; {DOCS}/deployment/k8s/",
-        needs=described,
-    )
-    yield DeploymentCheck(
+        needs=_DESCRIBED,
+    ),
+    DeploymentCheck(
         rules=("U5",),
         find=_check_surge,
         reports="a Deployment whose updates need a second set of GPUs",
         source="defilantech/LLMKube#192; bayesimpact/bayes-platform#776; vllm-project/production-stack#973",
-        needs=described,
-    )
-    yield DeploymentCheck(
+        needs=_DESCRIBED,
+    ),
+    DeploymentCheck(
         rules=("U5",),
         find=_check_memory,
         reports="a memory limit below what the server keeps in the host's memory",
         source="vllm-project/aibrix#1154; LMCache/LMCache#949; vllm/config/cache.py: kv_offloading_size",
-        needs=described,
-    )
-    yield DeploymentCheck(
+        needs=_DESCRIBED,
+    ),
+    DeploymentCheck(
         rules=("U5",),
         find=_check_hub_cache,
         reports="weights from a hub without a volume for them",
         source=f"opea-project/GenAIExamples#1642; {DOCS}/deployment/docker/",
-        needs=described,
-    )
-    yield DeploymentCheck(
+        needs=_DESCRIBED,
+    ),
+    DeploymentCheck(
         rules=("F6",),
         find=_check_compiled,
         reports="a long compilation whose results no volume keeps",
         source=f"mitchross/talos-argocd-proxmox#1848; gpustack/gpustack#5175; {DOCS}/design/torch_compile/",
         needs=LOG,
-    )
-
-
-LINTS = tuple(_lints())
+    ),
+)
