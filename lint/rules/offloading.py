@@ -18,6 +18,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     number_of,
 )
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit, longest_request
+from flettner.vllm_facts.sizing.parallel_layouts import count_hosts
 from flettner.vllm_facts.values import Knob, Value
 
 WEIGHTS = "cpu_offload_gb"
@@ -184,7 +185,7 @@ class HostMemory:
 
 def host_memory(config: ServeConfig) -> HostMemory | None:
     """The caches and weights in the memory of one host, in all; None if there are none."""
-    hosts = int(config.hosts or number_of(config, "nnodes") or 1)
+    hosts = count_hosts(config) or 1
     ranks = max(1, layout(config).gpus // hosts)
     connector = str(json_entry(config, "kv_transfer_config", "kv_connector") or "")
     layer = config.env.get(AIBRIX_SIZE, "").strip()

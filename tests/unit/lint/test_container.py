@@ -143,3 +143,9 @@ def test_a_service_named_vllm_sets_a_variable_that_vllm_reads(env: str, rules: l
     found = findings(LINTS, case("vllm serve m", env=env, container=pod(port_variable=True)))
 
     assert [finding.rule for finding in found] == rules
+
+
+def test_a_number_of_hosts_that_is_none_is_not_counted_with() -> None:
+    config = case("vllm serve m --nnodes 0.5 --kv-offloading-size 64", container=pod(memory_gib=32.0))
+
+    assert [finding.rule for finding in findings(LINTS, config)] == ["U5"]
