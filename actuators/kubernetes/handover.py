@@ -29,6 +29,7 @@ from flettner.actuators.kubernetes.labels import (
 from flettner.actuators.kubernetes.pods import Pod
 from flettner.actuators.kubernetes.preflight import obstacles
 from flettner.actuators.kubernetes.scale import wait_for_last_requests, wait_until_gone
+from flettner.actuators.kubernetes.service import READY_ONLY
 from flettner.actuators.kubernetes.start import NoNodeError, Starter
 from flettner.actuators.kubernetes.upgrade import (
     change_container,
@@ -232,7 +233,7 @@ class Handover:
                 "annotations": {DEPLOYMENT: workload.name},
                 "labels": {EPOCH: str(self.starter.site.epoch)},
             },
-            "spec": {"selector": {**dict.fromkeys(serving), **workload.selector}},
+            "spec": {"selector": {**dict.fromkeys(serving), **workload.selector}, **READY_ONLY},
         }
         await self.client.patch(kubernetes.SERVICE, self.new.service, change)
         for pod in await patiently(lambda: find_pods(self.client, workload)):

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
@@ -28,11 +29,19 @@ from flettner.clients.kubernetes.errors import ConflictError
 
 log = structlog.get_logger(__name__)
 
+READY_ONLY: Final = {"publishNotReadyAddresses": False}
+"""In the spec of a Service whose name resolves to pods that are ready, and to no other."""
+
 _RETRY_S = 2.0  # while the API server is away
 
 
 def make_service(site: Site, server: str, like: str, workload: Workload) -> Json:
-    """Return the headless Service of a server: its name resolves to the pods of `workload` that are ready."""
+    """Return the headless Service of a server: its name resolves to the pods of `workload` that are ready.
+
+    That of a green with one pod resolves to it in any state. A proxy tries a refused request again on blue,
+    but answers it with an error where the name has no address. With more pods, a second try may meet the same
+    pod; one that is not ready gets none.
+    """
     port = workload.serve.port
     return {
         "apiVersion": "v1",
@@ -44,6 +53,7 @@ def make_service(site: Site, server: str, like: str, workload: Workload) -> Json
         },
         "spec": {
             "clusterIP": "None",
+            "publishNotReadyAddresses": workload.ours and workload.usual_replicas == 1,
             "selector": service_labels(site, server) if workload.ours else dict(workload.selector),
             "ports": [{"name": "http", "port": port, "targetPort": port, "protocol": "TCP"}],
         },
@@ -53,7 +63,7 @@ def make_service(site: Site, server: str, like: str, workload: Workload) -> Json
 async def create_service(client: KubernetesClient, site: Site, entry: ServerEntry) -> ServerEntry:
     """Return the server with its Service, which may be there for a Deployment that a person has removed."""
     body = make_service(site, entry.server, entry.like, entry.workload)
-    name, selector = body["metadata"]["name"], body["spec"]["selector"]
+    name, spec = body["metadata"]["name"], body["spec"]
     try:
         await client.create(kubernetes.SERVICE, body)
     except ConflictError:
@@ -61,7 +71,7 @@ async def create_service(client: KubernetesClient, site: Site, entry: ServerEntr
 
         async def to_wanted(document: Json) -> Json:
             before = dict.fromkeys(document["spec"].get("selector") or {})
-            return {"metadata": metadata, "spec": {"selector": {**before, **selector}}}
+            return {"metadata": metadata, "spec": {**spec, "selector": {**before, **spec["selector"]}}}
 
         await client.update(kubernetes.SERVICE, name, to_wanted)
     return replace(entry, service=name)

@@ -19,7 +19,7 @@ from flettner.actuators.kubernetes.green import find_selectors, make_deployment
 from flettner.actuators.kubernetes.labels import object_name
 from flettner.actuators.kubernetes.pods import Pod, newest_first
 from flettner.actuators.kubernetes.scale import Scaler, wait_until_gone
-from flettner.actuators.kubernetes.service import create_service
+from flettner.actuators.kubernetes.service import READY_ONLY, create_service
 from flettner.actuators.kubernetes.statefulset import count_turns
 from flettner.actuators.kubernetes.workload import Workload, WorkloadName
 from flettner.actuators.vllm.fault import Fault
@@ -93,6 +93,8 @@ class Starter:
             entry = await self._create(server, servers)
         else:
             await self.scaler.finish(entry)
+            if entry.service and entry.ours and server.replicas > entry.workload.usual_replicas:
+                await self.client.patch(kubernetes.SERVICE, entry.service, {"spec": READY_ONLY})
             await self.scaler.claim(entry.workload, server.replicas)
         if not entry.service:
             await create_service(self.client, self.site, entry)

@@ -114,6 +114,23 @@ async def test_a_green_with_wrong_answers_gets_no_request(here: Namespace, tmp_p
         assert lost(traffic) == []
 
 
+async def test_a_green_that_is_not_ready_for_a_time_loses_no_request(here: Namespace, tmp_path: Path) -> None:
+    """As one whose readiness probe has a shorter timeout than its busy server needs."""
+
+    async def mark_not_ready() -> None:
+        pods = await here.list("pods")
+        green = next(pod for pod in pods if pod["metadata"]["name"].startswith("flettner"))
+        for condition in green["status"]["conditions"]:
+            if condition["type"] == "Ready":
+                condition["status"] = "False"
+        await here.api.patch(f"{here.path('pods', green['metadata']['name'])}/status", green)
+
+    async with host_site(here, tmp_path / "s", steps=LONG) as site:
+        rollout, gone = await site.changed(mark_not_ready)
+
+    assert (rollout["outcome"], gone) == ("promoted", []), rollout["why"]
+
+
 async def test_a_green_that_is_killed_for_its_memory_is_rolled_back(here: Namespace, tmp_path: Path) -> None:
     async def kill_for_memory() -> None:
         here.node.kill_for_memory(here.node.pod("flettner"))

@@ -1,6 +1,9 @@
 """The Deployment and the Service of a new server."""
 
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from flettner.actuators.kubernetes.green import keep_labels, make_deployment
 from flettner.actuators.kubernetes.service import make_service
@@ -52,3 +55,17 @@ def test_the_service_is_headless_and_selects_the_pods_of_the_deployment() -> Non
     spec = make_service(SITE, GREEN.name, GREEN.like, Workload.parse(deployment()))["spec"]
 
     assert (spec["clusterIP"], spec["selector"], spec["ports"][0]["port"]) == ("None", {"app": "vllm"}, 8000)
+
+
+@pytest.mark.parametrize(
+    ("ours", "replicas", "any_state"), [(True, 1, True), (True, 2, False), (False, 1, False)]
+)
+def test_only_a_green_with_one_pod_keeps_its_address_while_it_is_not_ready(
+    ours: bool, replicas: int, any_state: bool
+) -> None:
+    blue = deployment(replicas=replicas)
+    green = make_deployment(SITE, replace(GREEN, replicas=replicas), Workload.parse(blue), [])
+
+    spec = make_service(SITE, GREEN.name, GREEN.like, Workload.parse(green if ours else blue))["spec"]
+
+    assert spec["publishNotReadyAddresses"] is any_state
