@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-INTERVAL_S = 10.0  # between two counts
+INTERVAL_S = 10.0  # between two counts: default of VLLM_LOG_STATS_INTERVAL
 FULL = 95.0  # percent of the KV cache
 _LONGEST = 2000  # characters of a line that are read: such a line has some 300
 LEAST = 2  # counts that show how many requests run at once

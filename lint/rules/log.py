@@ -4,16 +4,18 @@ The patterns match the releases of the catalogue; lines that no pattern matches 
 """
 
 import re
+from collections.abc import Iterable
+from itertools import islice
 from math import ceil, floor
 
-from flettner.lint.recogniser import recogniser
+from flettner.lint.recogniser import LOG, recogniser
 from flettner.lint.rules.full_cache import advise_full_cache
 from flettner.lint.rules.graph_memory import takes_cache_for_graphs
 from flettner.lint.rules.known_errors import PINNED
-from flettner.vllm_facts.log_counts import FULL, LEAST, read_counts
+from flettner.vllm_facts.log_counts import FULL, LEAST, Count, read_counts
 from flettner.vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
 from flettner.vllm_facts.serve_config import Finding, ServeConfig, SharedCard
-from flettner.vllm_facts.sizing.effective_flags import layout, memory_share, patch_number
+from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, layout, memory_share, patch_number
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.sizing.limits import find_limits, name_others, round_length, share_limit
 from flettner.vllm_facts.values import Knob, Value
@@ -286,18 +288,22 @@ def _exceeds_cache(config: ServeConfig) -> bool:
     return short and not (isinstance(given, int) and held is not None and given <= held)
 
 
-def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None:
-    running, waiting, usage = (float(match[name]) for name in ("running", "waiting", "usage"))
-    idle = not float(match["prompts"]) and not float(match["answers"])
-    still, stuck = idle and running > 0, idle and not running
-    if not waiting or (stuck and _exceeds_cache(config)):
+def _check_waiting(config: ServeConfig) -> Iterable[Finding]:
+    findings = (_find_waiting(count, config) for count in reversed(read_counts(config.log)))
+    return (finding for finding in islice(filter(None, findings), 1))
+
+
+def _find_waiting(count: Count, config: ServeConfig) -> Finding | None:
+    running, waiting, usage = count.running, count.waiting, count.usage
+    still, stuck = not count.works and running > 0, not count.works and not running
+    if not waiting or usage is None or (stuck and _exceeds_cache(config)):
         return None
     given = config.setting.get(_SEQS)
-    seqs = int(running) if given is None and _stays(config, int(running)) else given
+    seqs = running if given is None and _stays(config, running) else given
     reached = isinstance(seqs, int) and 0.9 * seqs <= running <= seqs
     capped = usage < 60 and reached and not still  # noqa: PLR2004 - as Q1's defaults
     full = usage >= FULL and not still
-    counts = f"{running:g} requests ran and {waiting:g} waited with the KV cache {usage:g} % full"
+    counts = f"{running} requests ran and {waiting} waited with the KV cache {usage:g} % full"
     if stuck:
         counts += ": the first in the queue never starts, or the engine hangs"
         advice = (
@@ -307,7 +313,7 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
     elif still:
         advice = "no token was generated meanwhile: check the earlier log lines, not the flags"
     elif full:
-        advice = advise_full_cache(config, running=int(running))
+        advice = advise_full_cache(config, running=running)
     elif capped:
         by_default = " (the default)" if given is None else ""
         room = f"; the KV cache holds about {running * 80 / usage:.0f} such requests" if usage >= 1 else ""
@@ -328,11 +334,6 @@ def _periodic_stats(match: re.Match[str], config: ServeConfig) -> Finding | None
 
 _LESS_THAN_ONE = re.compile(r"Maximum concurrency for [\d,]*\d tokens per request: 0\.\d+x")
 _ON_CPU = re.compile(r"detected platform cpu|\bcpu_(?:worker|model_runner)\.py")
-_COUNTS = (
-    r"(?:Engine \d+: )?Avg prompt throughput: (?P<prompts>\d+(?:\.\d*)?) tokens/s, "
-    r"Avg generation throughput: (?P<answers>\d+(?:\.\d*)?) tokens/s, Running: (?P<running>\d+) reqs?, "
-    r"Waiting: (?P<waiting>\d+) reqs?.{0,200}?KV cache usage: (?P<usage>\d+(?:\.\d*)?)%"
-)
 _TOO_LONG = (  # the second text is that of vLLM up to 0.8
     r"max seq len \((?P<wanted>[\d,]*\d)\)(?:.*estimated maximum model length is "
     r"|.*maximum number of tokens that can be stored in KV cache \()(?P<fits>[\d,]*\d)"
@@ -402,11 +403,11 @@ LINTS = (
         reports="more sequences than the Mamba cache has blocks",
         source=("vllm/config/compilation.py: 'exceeds available Mamba cache'; vllm-project/vllm#34094"),
     ),
-    recogniser(
-        "F8",
-        _COUNTS,
-        _periodic_stats,
+    DeploymentCheck(
+        rules=("F8",),
+        find=_check_waiting,
         reports="requests that wait, by the latest count in the log",
         source="vllm/v1/metrics/loggers.py: LoggingStatLogger",
+        needs=LOG,
     ),
 )

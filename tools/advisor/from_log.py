@@ -1,6 +1,5 @@
 """A server's load from the line that vLLM logs every ten seconds, where its /metrics cannot be reached."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,16 +9,10 @@ from flettner.agent.domain.model import Slo
 from flettner.agent.domain.reading import EngineSample
 from flettner.agent.observe.aggregator import Aggregator
 from flettner.tools.advisor.scrape import BEGIN, SERVER, Window
+from flettner.vllm_facts.log_counts import INTERVAL_S, read_counts
 from flettner.vllm_facts.metrics.names import METRICS
 
-EVERY_S = 10.0  # default of VLLM_LOG_STATS_INTERVAL
 MAX_MOMENTS = 30  # the latest moments, five minutes
-_LINE = re.compile(
-    r"Engine (?P<engine>\d{1,6}): Avg prompt throughput: (?P<prompt>\d+(?:\.\d*)?) tokens/s, "
-    r"Avg generation throughput: (?P<generation>\d+(?:\.\d*)?) tokens/s, "
-    r"Running: (?P<running>\d+) reqs?, Waiting: (?P<waiting>\d+) reqs?"
-    r"(?:.{0,200}?KV cache usage: (?P<usage>\d+(?:\.\d*)?)%)?"
-)
 _LOGGED = {"num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"}
 _NOT_LOGGED = METRICS - _LOGGED - {"prompt_tokens", "generation_tokens"}
 
@@ -44,19 +37,19 @@ def read_load(log: Sequence[str], slo: Slo) -> Window:
             "advise: the log has no line `Engine 000: Avg prompt throughput …` as vLLM writes under load; "
             "give the URL of the server, two saved scrapes, or a log of its busy time"
         )
-    span_s = EVERY_S * len(moments)
-    aggregator = Aggregator(slo=slo, span_s=span_s, fresh_s=EVERY_S)
+    span_s = INTERVAL_S * len(moments)
+    aggregator = Aggregator(slo=slo, span_s=span_s, fresh_s=INTERVAL_S)
     for number, moment in enumerate(moments, start=1):
         aggregator.add(
             EngineSample(
-                at=BEGIN + timedelta(seconds=EVERY_S * number),
+                at=BEGIN + timedelta(seconds=INTERVAL_S * number),
                 server=SERVER,
-                interval_s=EVERY_S,
+                interval_s=INTERVAL_S,
                 running=moment.running,
                 waiting=moment.waiting,
                 kv_usage=moment.usage,
-                prompt_tokens=moment.prompt * EVERY_S,
-                generation_tokens=moment.generation * EVERY_S,
+                prompt_tokens=moment.prompt * INTERVAL_S,
+                generation_tokens=moment.generation * INTERVAL_S,
                 missing=_NOT_LOGGED,
             )
         )
@@ -67,20 +60,17 @@ def read_load(log: Sequence[str], slo: Slo) -> Window:
 
 
 def _moments(log: Sequence[str]) -> list[_Moment]:
-    """Yield the moments in order; a moment ends when an engine logs its next line."""
+    """Return the moments in order; a moment ends when an engine logs its next line."""
     moments: list[_Moment] = []
-    for line in log:
-        match = _LINE.search(line[:2000])
-        if not match:
-            continue
-        if not moments or match["engine"] in moments[-1].engines:
+    for count in read_counts(log):
+        if not moments or count.engine in moments[-1].engines:
             moments.append(_Moment(engines=set()))
         moment = moments[-1]
-        moment.engines.add(match["engine"])
-        moment.running += float(match["running"])
-        moment.waiting += float(match["waiting"])
-        moment.prompt += float(match["prompt"])
-        moment.generation += float(match["generation"])
-        if match["usage"] is not None:
-            moment.usage = max(moment.usage or 0.0, min(1.0, float(match["usage"]) / 100))
+        moment.engines.add(count.engine)
+        moment.running += count.running
+        moment.waiting += count.waiting
+        moment.prompt += count.prompts
+        moment.generation += count.answers
+        if count.usage is not None:
+            moment.usage = max(moment.usage or 0.0, min(1.0, count.usage / 100))
     return moments
