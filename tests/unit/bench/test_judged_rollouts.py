@@ -37,7 +37,7 @@ def test_an_equal_green_is_never_rolled_back_as_worse(tmp_path: Path, profile: P
     assert outcome.result in {"promoted", "undecided"}, outcome
 
 
-@pytest.mark.parametrize("green", sampled(BAD, 4), ids=lambda green: green.name)
+@pytest.mark.parametrize("green", sampled(BAD, 3), ids=lambda green: green.name)
 def test_a_bad_green_is_rolled_back_without_a_restart_of_blue(tmp_path: Path, green: Green) -> None:
     slow = replace(green, turns_in_hold_s=30.0) if green.turns_in_hold_s is not None else green
     smoke, parity, hold = PLAN.steps
@@ -135,7 +135,7 @@ def test_request_records_suffice_without_scrapes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("weight", sampled([50, 100], 2))
 def test_a_restart_loses_at_most_ten_seconds_of_evidence(tmp_path: Path, weight: int) -> None:
-    async def scenario() -> tuple[State, State, Outcome]:
+    async def scenario() -> tuple[State, State]:
         async with running(CASE, tmp_path) as story:
             await story.begin()
             await story.at_weight(weight)
@@ -145,15 +145,14 @@ def test_a_restart_loses_at_most_ten_seconds_of_evidence(tmp_path: Path, weight:
             await asyncio.sleep(4.0)
             story.start()
             await asyncio.sleep(0.2)
-            return before, story.state, await story.end()
+            return before, story.state
 
-    before, after, outcome = in_no_time(scenario())
+    before, after = in_no_time(scenario())
     assert before.rollout is not None
     assert after.rollout is not None
     assert after.canary.step == before.canary.step
     assert valid_s(before) - 10.0 <= valid_s(after) <= valid_s(before)
     assert 0 < green_requests(after) <= green_requests(before)
-    assert outcome.result == "promoted", outcome
 
 
 @pytest.mark.slow
