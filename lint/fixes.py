@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flettner.lint.missing_facts import hold_back, keep_to_limits
+from flettner.lint.missing_facts import concerns, hold_back, keep_to_limits
 from flettner.lint.relevance import Relevance, blame_suspects, find_line, generalise, is_among, is_note
 from flettner.rules.precedence import Ordered, Outranked, Precedence, contradictions, ranked
 from flettner.rules.table import HEALTH, name_of, slug_of
@@ -363,6 +363,7 @@ def _run_lints(config: ServeConfig, lints: Iterable[LintRule]) -> list[Finding]:
     findings = [
         keep_to_limits(hold_back(finding, lint, config), config)
         for lint in lints
+        if concerns(lint, config)
         for finding in lint.check(config)
     ]
     return sorted(findings, key=_severity)

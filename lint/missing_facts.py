@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from flettner.vllm_facts.models.estimate import describe_estimate
 from flettner.vllm_facts.releases.history import describe_range, is_covered
 from flettner.vllm_facts.serve_config import Fact, Finding, LintRule, ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import layout, text_of
+from flettner.vllm_facts.sizing.effective_flags import layout, runs_on_cpus, text_of
 from flettner.vllm_facts.sizing.kv_cache import kv_bytes_per_token, overhead_gib, weights_gib
 from flettner.vllm_facts.sizing.limits import find_limits, has_limits, value_in_force
 from flettner.vllm_facts.values import Knob, as_number, describe_changes
@@ -97,6 +97,7 @@ FACTS: Mapping[Fact, FactSource] = {
     ),
 }
 
+_OF_GPUS: frozenset[Fact] = frozenset({"gpu", "gpus", "gpu_memory", "step_memory"})
 _HELD_BACK = "not proposed "
 ESTIMATE: tuple[Fact, ...] = ("gpu", "model", "gpu_memory", "model_size", "step_memory")
 """What an estimate of the GPU's memory needs."""
@@ -123,6 +124,12 @@ class Judged:
         }
 
 
+def concerns(lint: LintRule, config: ServeConfig) -> bool:
+    """False for rules about GPUs, if the server has none."""
+    asks = {*lint.needs.facts, *lint.needs.for_change}
+    return not (asks & _OF_GPUS and runs_on_cpus(config))
+
+
 def find_missing(config: ServeConfig, facts: Iterable[Fact]) -> tuple[Fact, ...]:
     return tuple(fact for fact in facts if not FACTS[fact].given(config))
 
@@ -135,7 +142,8 @@ def judge_coverage(config: ServeConfig, lints: Sequence[LintRule]) -> Judged:
     lacking: dict[str, dict[Fact, None]] = {}
     own = {rule for lint in lints if not EXTRA & set(lint.needs.facts) for rule in lint.rules}
     for lint in lints:
-        missing = find_missing(config, lint.needs.facts) if lint.needs.applies(config) else ()
+        judged = concerns(lint, config) and lint.needs.applies(config)
+        missing = find_missing(config, lint.needs.facts) if judged else ()
         for rule in lint.rules:
             counted = [fact for fact in missing if fact not in EXTRA or rule not in own]
             lacking.setdefault(rule, {}).update(dict.fromkeys(counted))

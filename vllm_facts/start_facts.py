@@ -31,6 +31,7 @@ class StartFacts:
     loaded: bool = False  # the weights: the log shows the KV cache, or a later step
     read_weights: bool = False  # from the disk: kernels may still refuse them
     reached_engine: bool = False  # a process wrote lines that starts after the flags are read
+    on_cpus: bool = False  # the server computes on CPUs
     serves: bool = False  # its API answered, or counts of requests are in the log
     full_cache: bool = False  # requests wait for it, by the latest count
     most_at_once: int | None = None  # requests that ran or waited, if several counts say it
@@ -94,6 +95,7 @@ _LOADED = (
 )
 _READ = "Loading weights took"
 _ENGINE = r"\((?:EngineCore|Worker|VllmWorker)\w* |\[core\.py:\d"
+_ON_CPUS = r"detected platform cpu|\bcpu_(?:worker|model_runner)\.py"
 _FAILED = rf"Tried to allocate {_SIZE}"
 _LEFT = rf"{_SIZE} (?:is )?free"
 _OWN = rf"this process has {_SIZE} memory in use"
@@ -142,6 +144,7 @@ def _read_facts(log: tuple[str, ...]) -> StartFacts:
         weights_gib=numbers["weights_gib"],
         read_weights=_READ in text,
         reached_engine=re.search(_ENGINE, text) is not None,
+        on_cpus=re.search(_ON_CPUS, text) is not None,
         serves=re.search(_SERVES, text) is not None,
         full_cache=waits_for_cache(log),
         most_at_once=most_at_once(log),

@@ -13,6 +13,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     is_at_least,
     is_older_than,
     release_number,
+    runs_on_cpus,
     text_of,
 )
 from flettner.vllm_facts.start_facts import LONGEST_LINE
@@ -68,6 +69,8 @@ def _check_engine_version(config: ServeConfig) -> Iterable[Finding]:
         why = f"vLLM {config.version} is older than 0.14"
     else:
         return
+    if runs_on_cpus(config):
+        return  # what it says is of GPUs
     last = _is_before_turing(config)
     costly = nim or (before_ampere and not last)
     if not costly and any(_FAULT.search(line[:LONGEST_LINE]) for line in config.log):

@@ -15,7 +15,13 @@ from flettner.lint.rules.known_errors import PINNED
 from flettner.vllm_facts.log_counts import FULL, LEAST, Count, read_counts
 from flettner.vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
 from flettner.vllm_facts.serve_config import Finding, ServeConfig, SharedCard
-from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, layout, memory_share, patch_number
+from flettner.vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    layout,
+    memory_share,
+    patch_number,
+    runs_on_cpus,
+)
 from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.sizing.limits import find_limits, name_others, round_length, share_limit
 from flettner.vllm_facts.values import Knob, Value
@@ -211,7 +217,7 @@ def _share_for_request(config: ServeConfig) -> float | None:
 def _describe_host_cache(config: ServeConfig) -> str:
     """How a server on CPUs keeps the full length; "" on GPUs."""
     needed = config.start.request_gib if config.start else None
-    if needed is None or not any(map(_ON_CPU.search, config.log)):
+    if needed is None or not runs_on_cpus(config):
         return ""
     return f"; VLLM_CPU_KVCACHE_SPACE={ceil(needed)} (GiB of the host's memory) keeps the full length"
 
@@ -333,7 +339,6 @@ def _find_waiting(count: Count, config: ServeConfig) -> Finding | None:
 
 
 _LESS_THAN_ONE = re.compile(r"Maximum concurrency for [\d,]*\d tokens per request: 0\.\d+x")
-_ON_CPU = re.compile(r"detected platform cpu|\bcpu_(?:worker|model_runner)\.py")
 _TOO_LONG = (  # the second text is that of vLLM up to 0.8
     r"max seq len \((?P<wanted>[\d,]*\d)\)(?:.*estimated maximum model length is "
     r"|.*maximum number of tokens that can be stored in KV cache \()(?P<fits>[\d,]*\d)"

@@ -53,6 +53,13 @@ def is_split(config: ServeConfig) -> bool:
     return layout(config).gpus > 1
 
 
+def runs_on_cpus(config: ServeConfig) -> bool:
+    """Whether its log, its variables or a flag of earlier releases show a server without GPUs."""
+    seen = config.start is not None and config.start.on_cpus
+    chosen = any(name.startswith("VLLM_CPU_") for name in config.env)
+    return config.card is None and (seen or chosen or config.setting.get("device") == "cpu")
+
+
 def invalid_flags_finding(
     why: str,
     to: Mapping[Knob, Value],

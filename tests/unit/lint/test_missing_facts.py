@@ -1,5 +1,7 @@
 """Rules without their facts are not judged, and a change that depends on a missing fact is a note."""
 
+from typing import Any
+
 import pytest
 
 from flettner.lint.fixes import find_fixes
@@ -90,3 +92,23 @@ def test_each_rule_is_either_checked_or_lacking() -> None:
     rules = {rule for lint in all_lints() for rule in lint.rules}
     assert set(judged.checked) | judged.lacking.keys() == rules
     assert not set(judged.checked) & judged.lacking.keys()
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        pytest.param({"env": "VLLM_CPU_KVCACHE_SPACE=20"}, id="by a variable"),
+        pytest.param({"log": ("INFO Automatically detected platform cpu.",)}, id="by the log"),
+    ],
+)
+def test_server_on_cpus_is_judged_by_no_rule_about_gpus(shown: dict[str, Any]) -> None:
+    config = case("vllm serve Qwen/Qwen3-8B -tp 4", version="0.12.0", model=LLAMA_8B, **shown)
+
+    assert find_fixes(config, all_lints()).findings == ()
+    assert not {"gpu", "gpus", "gpu_memory"} & judge_coverage(config, all_lints()).by_fact().keys()
+
+
+def test_variable_for_cpus_counts_for_nothing_beside_a_gpu() -> None:
+    config = case("vllm serve m -tp 3", env="VLLM_CPU_KVCACHE_SPACE=20", card=H100, gpus=3, model=LLAMA_8B)
+
+    assert "D3" in {finding.rule for finding in find_fixes(config, all_lints()).findings}
