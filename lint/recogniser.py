@@ -15,9 +15,17 @@ Recognise = Callable[[re.Match[str], ServeConfig], Finding | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recogniser(DeploymentCheck):
-    """A check of one pattern of the log. Of several matching lines, the last one with a finding counts."""
+    """A check of one pattern of the log. Of several matching lines, the last one with a finding counts.
+
+    `beside`: a pattern that the log has, too. Without it a line of `pattern` has another cause.
+    """
 
     pattern: str  # compiled on use: most commands are checked without a log
+    beside: str = ""
+
+    def explains(self, line: str, text: str) -> bool:
+        """Whether it is about this line of a log, whose `text` join_log gives."""
+        return bool(re.search(self.pattern, line)) and _stands_in(text, self.beside)
 
 
 def recogniser(
@@ -29,9 +37,11 @@ def recogniser(
     source: str,
     evidence_for: str = "",
     evidence_against: str = "",
+    beside: str = "",
 ) -> Recogniser:
     def find(config: ServeConfig) -> Iterable[Finding]:
-        if not re.search(pattern, join_log(config.log), re.MULTILINE):
+        text = join_log(config.log)
+        if not re.search(pattern, text, re.MULTILINE) or not _stands_in(text, beside):
             return ()
         for line in reversed(config.log):
             match = re.search(pattern, line[:LONGEST_LINE], re.MULTILINE)
@@ -48,4 +58,9 @@ def recogniser(
         evidence_against=evidence_against,
         needs=LOG,
         pattern=pattern,
+        beside=beside,
     )
+
+
+def _stands_in(text: str, beside: str) -> bool:
+    return not beside or re.search(beside, text, re.MULTILINE) is not None

@@ -90,6 +90,7 @@ class KnownError:
     why: str
     expects: str
     source: str
+    beside: str = ""  # a pattern that another line of the log has, or the cause is another one
     set: Mapping[str, Value] = field(default_factory=dict)
     remove: tuple[str, ...] = ()
     set_env: Mapping[str, str] = field(default_factory=dict)
@@ -186,6 +187,7 @@ def read_checks(files: tuple[str, ...]) -> tuple[Recogniser, ...]:
             row.recognise,
             reports=row.reports or re.sub(r"\{\w+\}", "…", row.why),
             source=row.source,
+            beside=row.beside,
         )
         for file in files
         for row in read_rows(FOLDER / f"known_errors/{file}.toml", "error", KnownError, FUNCTIONS)

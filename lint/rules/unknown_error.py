@@ -17,7 +17,7 @@ from flettner.vllm_facts.raised_errors import RaisedError, find_raised, format_r
 from flettner.vllm_facts.releases import NAME, TABLE
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, json_entry
-from flettner.vllm_facts.start_facts import LONGEST_LINE
+from flettner.vllm_facts.start_facts import LONGEST_LINE, join_log
 from flettner.vllm_facts.values import Knob
 
 _ERROR = re.compile(
@@ -93,8 +93,8 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
     root = _find_root(since)
     last = root or _find_last_resort(since)
     if last is None and not served:
-        yield from _check_cause(since)
-    if last and not any(re.search(pattern, last.string) for pattern in _known_patterns()):
+        yield from _check_cause(since, config)
+    if last and not _is_known([last.string], config):
         error = (last.string if last.re is _NATIVE else last[0]).strip()
         inner = _INNER.search(error)
         own = inner["text"] if inner else error if root else ""
@@ -160,10 +160,10 @@ def _find_last_resort(lines: Sequence[str]) -> re.Match[str] | None:
     return next((match for match in matches if died in match[0] or not _WRAPPER.search(match[0])), None)
 
 
-def _check_cause(log: Sequence[str]) -> Iterable[Finding]:
+def _check_cause(log: Sequence[str], config: ServeConfig) -> Iterable[Finding]:
     """A log that tells that another process failed, and not why."""
     ended = next(filter(None, map(_NO_CAUSE.search, log)), None)
-    if ended is None or any(re.search(pattern, line) for line in log for pattern in _known_patterns()):
+    if ended is None or _is_known(log, config):
         return
     line = ended[0]
     warnings = [match["text"][:160] for match in map(_WARNING.search, log) if match][-_SHOWN:]
@@ -178,12 +178,17 @@ def _check_cause(log: Sequence[str]) -> Iterable[Finding]:
     )
 
 
+def _is_known(lines: Sequence[str], config: ServeConfig) -> bool:
+    """Whether another rule explains one of the lines."""
+    text = join_log(config.log)
+    return any(check.explains(line, text) for check in _log_checks() for line in lines)
+
+
 @cache
-def _known_patterns() -> tuple[str, ...]:
-    """The patterns of the lines that other rules explain."""
+def _log_checks() -> tuple[Recogniser, ...]:
     modules = (log, out_of_memory, unified_memory, start_errors, known_errors, served_names)
     parts = (part for module in modules for check in module.LINTS for part in check.parts())
-    return tuple(part.pattern for part in parts if isinstance(part, Recogniser))
+    return tuple(part for part in parts if isinstance(part, Recogniser))
 
 
 def _quote(error: str, severity: FindingSeverity, users: str, switch: str, missing: str) -> Finding:
