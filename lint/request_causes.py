@@ -70,8 +70,14 @@ def leaks_memory(config: ServeConfig) -> bool:
     return served and is_at_least(config, (0, 24)) and is_older_than(config, (0, 28))
 
 
+def ends_before_it_serves(config: ServeConfig) -> bool:
+    """Whether a start failed, by a log that shows its engine and no answer."""
+    start = config.start
+    return start is not None and start.reached_engine and not start.serves
+
+
 def keeps_its_memory(config: ServeConfig) -> bool:
-    return not leaks_memory(config)
+    return not (leaks_memory(config) or ends_before_it_serves(config))
 
 
 def serves_on(config: ServeConfig) -> bool:
@@ -87,6 +93,7 @@ FUNCTIONS = (
     keep_connections,
     admit_sound,
     leaks_memory,
+    ends_before_it_serves,
     keeps_its_memory,
     serves_on,
 )

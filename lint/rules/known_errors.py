@@ -13,6 +13,8 @@ from math import ceil
 
 from flettner.lint.host_causes import FUNCTIONS as HOST_CAUSES
 from flettner.lint.kernel_causes import FUNCTIONS as KERNEL_CAUSES
+from flettner.lint.memory_causes import FUNCTIONS as MEMORY_CAUSES
+from flettner.lint.memory_causes import describe_host_memory
 from flettner.lint.recogniser import LOG, Recogniser, recogniser
 from flettner.lint.request_causes import FUNCTIONS as REQUEST_CAUSES
 from flettner.lint.rules.environment import describe_tuned_nccl
@@ -106,6 +108,7 @@ class KnownError:
     until: str = ""  # the first patch release without the fault, if known: a log of it is of another one
     blames: bool = False  # the finding names what of the command the crash may come from
     names_nccl: bool = False  # the finding names the variables with which NCCL is tuned by hand
+    names_host_memory: bool = False  # the finding names what of the command takes memory of the host
 
     def recognise(self, match: re.Match[str], config: ServeConfig) -> Finding | None:
         if not self.applies(config):
@@ -134,7 +137,10 @@ class KnownError:
 
     def _name_suspects(self, config: ServeConfig) -> str:
         tuned = describe_tuned_nccl(config) if self.names_nccl else ""
-        return f"; set by hand here: {tuned}" if tuned else _describe_suspects(config) if self.blames else ""
+        held = describe_host_memory(config) if self.names_host_memory else ""
+        if tuned or held:
+            return f"; set by hand here: {tuned}" if tuned else f"; here it is taken by {held}"
+        return _describe_suspects(config) if self.blames else ""
 
     def _report_other_release(self, match: re.Match[str], config: ServeConfig) -> Finding:
         return Finding(
@@ -456,6 +462,7 @@ FUNCTIONS = {
         ),
         *HOST_CAUSES,
         *KERNEL_CAUSES,
+        *MEMORY_CAUSES,
         *REQUEST_CAUSES,
         *MISTRALS,
         *(generates_text, pool_by_release, pools),
