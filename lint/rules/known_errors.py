@@ -394,8 +394,12 @@ def leaves_compatibility(config: ServeConfig) -> bool:
 
 
 def runs_out_uncounted(config: ServeConfig) -> bool:
-    """Whether memory ran out under a release whose model runner V2 leaves CUDA graphs out of its accounts."""
-    return config.start is not None and config.start.ran_out and is_older_than(config, (0, 28))
+    """Whether memory ran out under a release whose model runner V2 leaves CUDA graphs out of its accounts.
+
+    Beside a KV cache of a given size no model runner keeps memory for them.
+    """
+    ran_out = config.start is not None and config.start.ran_out
+    return ran_out and is_older_than(config, (0, 28)) and not has_fixed_cache_size(config)
 
 
 def keeps_offloaded_weights(config: ServeConfig) -> bool:

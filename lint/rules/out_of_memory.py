@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import ceil, floor
 
 from flettner.lint.kernel_causes import fills_workspace
+from flettner.lint.memory_causes import fills_attention_workspace
 from flettner.lint.recogniser import recogniser
 from flettner.lint.rules.known_errors import PINNED
 from flettner.vllm_facts.references import CONSERVING_MEMORY
@@ -87,7 +88,7 @@ def _warm_up_failure(match: re.Match[str], config: ServeConfig) -> Finding | Non
 
 def _out_of_memory(match: re.Match[str], config: ServeConfig) -> Finding | None:
     start = config.start or StartFacts()
-    if start.warm_up_seqs is not None or fills_workspace(config):
+    if start.warm_up_seqs is not None or fills_workspace(config) or fills_attention_workspace(config):
         return None  # F5, or F9 knows more
     if start.stage == "load" or _weights_exceed_share(config):
         return _weights_too_large(match, config)
@@ -289,7 +290,8 @@ def _weights_too_large(match: re.Match[str], config: ServeConfig) -> Finding:
 
 
 def _reads_images(config: ServeConfig) -> bool:
-    return config.model is not None and config.model.architecture.endswith("ForConditionalGeneration")
+    encodes = config.model is not None and config.model.architecture.endswith("ForConditionalGeneration")
+    return encodes and config.setting.get("language_model_only") is not True
 
 
 LINTS = (

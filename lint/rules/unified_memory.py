@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 
+from flettner.lint.memory_causes import fills_attention_workspace
 from flettner.lint.recogniser import recogniser
 from flettner.lint.rules.memory import describe_kv_change
 from flettner.lint.rules.out_of_memory import find_share
@@ -62,8 +63,10 @@ def _check_unified_budget(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
-def _driver_ran_out(_: re.Match[str], config: ServeConfig) -> Finding:
+def _driver_ran_out(_: re.Match[str], config: ServeConfig) -> Finding | None:
     """M2: the kernel's driver reports it, not PyTorch."""
+    if fills_attention_workspace(config):
+        return None  # F9 knows more
     share, why = find_share(config, tuple(round(memory_share(config) - step, 2) for step in STEPS))
     tokens, seqs = effective_batched_tokens(config), effective_seqs(config)
     to: dict[Knob, Value] = {}
