@@ -32,7 +32,15 @@ _FUSED_ON = frozenset({9, 10})  # major numbers of the compute capability
 _HANGS_SINCE = (0, 19)  # 0.18 ran as it was
 _SPARSE_ATTENTION = re.compile(r"deepseek-v(?:3\.2|4)|glm-5")
 _STRIX_HALO, _TRITON_ENCODES = re.compile(r"8060S|gfx1151"), (0, 17)
+_BLOCKS = {"minimax-m3": 128, "deepseek-v4": 256}  # vllm-project/recipes
 _WORKSPACE = re.compile(r"b12x_moe\.py|allocate_sm120_moe_workspace")
+
+
+def sparse_block_size(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """The block that the recipe of the model's family has, if it is known."""
+    name = text_of(config, "model").lower()
+    size = next((size for family, size in _BLOCKS.items() if family in name), None)
+    return {} if size is None else {"block_size": size}
 
 
 def needs_deep_gemm(config: ServeConfig) -> bool:
@@ -175,6 +183,7 @@ def keeps_inductor_caches(config: ServeConfig) -> bool:
 
 
 FUNCTIONS = (
+    sparse_block_size,
     does_without_deep_gemm,
     needs_deep_gemm,
     without_fused_reduce,
