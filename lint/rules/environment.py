@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
+from flettner.lint.memory_causes import tiers_in_shared_memory
 from flettner.primitives.address import parse_ip
 from flettner.vllm_facts.references import DOCKER, DOCS, LLAMA_4, NCCL
 from flettner.vllm_facts.serve_config import Finding, Launcher, Needs, ServeConfig
@@ -23,6 +24,7 @@ FEW = 16  # requests at once; vllm-project/vllm#28882 has it at 8 and fewer
 AITER = "VLLM_ROCM_USE_AITER"
 RDNA4 = re.compile(r"R9[67]00|RX 90\d0")  # gfx12: the Radeons for which AITER has kernels in Triton
 RDNA4_SINCE = (0, 26)  # vLLM 0.30 has them; a nightly before 0.28 measured them (Tanguille/cluster#4879)
+CORES = "VLLM_CPU_OMP_THREADS_BIND"
 CUMEM = "NCCL_CUMEM_ENABLE"
 PEERS = "NCCL_P2P_LEVEL"
 PROTOCOL, SIMPLE = "NCCL_PROTO", "Simple"
@@ -167,9 +169,13 @@ def _check_changed_driver(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _check_shared_memory(config: ServeConfig) -> Iterable[Finding]:
-    if config.little_shared_memory is None or layout(config).gpus == 1:
+    tiers = tiers_in_shared_memory(config) and not (config.start is not None and config.start.serves)
+    if config.little_shared_memory is None or (layout(config).gpus == 1 and not tiers):
         return
     lacks, remedy = SHARED_MEMORY[config.little_shared_memory]
+    if tiers:
+        yield _report_tier(lacks)
+        return
     yield Finding(
         rule="U2",
         severity="warning",
@@ -179,6 +185,48 @@ def _check_shared_memory(config: ServeConfig) -> Iterable[Finding]:
         ),
         expects=remedy,
         risks="none known",
+    )
+
+
+def _check_bound_cores(config: ServeConfig) -> Iterable[Finding]:
+    """Lists of cores without a gap: the engine's own process has a core with a thread of a worker."""
+    lists = [_read_cores(text) for text in config.env.get(CORES, "").split("|")]
+    if len(lists) == 1 or not all(lists):
+        return
+    taken = sorted(core for cores in lists for core in cores)
+    if taken != list(range(taken[-1] + 1)) or len({len(cores) for cores in lists}) > 1:
+        return  # cores are left over, or the lists were chosen one by one
+    spared = "|".join(f"{cores[0]}-{cores[-2]}" for cores in lists)
+    yield Finding(
+        rule="U1",
+        klass="gated",
+        severity="info",
+        why=f"{CORES}={config.env[CORES]} gives every core to threads that compute: the engine's process, "
+        "which never sleeps, shares one of them, and all processes wait for its thread in each exchange",
+        env={CORES: spared},
+        expects="faster steps, with a core of each process left free; nothing if the host has more cores",
+        risks="one core of each process computes no more",
+        evidence={"cores": len(taken)},
+    )
+
+
+def _read_cores(text: str) -> list[int]:
+    """The cores of `0-31`; [] for anything else, and for one or two cores."""
+    match = re.fullmatch(r"\s*(\d{1,4})-(\d{1,4})\s*", text)
+    cores = list(range(int(match[1]), int(match[2]) + 1)) if match else []
+    return cores if len(cores) > PAIR else []
+
+
+def _report_tier(lacks: str) -> Finding:
+    return Finding(
+        rule="U2",
+        severity="error",
+        why=f"{lacks} for the KV cache on the host, which TieringOffloadingSpec keeps in a file of /dev/shm: "
+        "a container has 64 MB there",
+        expects="--ipc=host, or a /dev/shm larger than cpu_bytes_to_use (--shm-size; compose: shm_size; "
+        "Kubernetes: an emptyDir of `medium: Memory`)",
+        risks="none known",
+        source="vllm-project/vllm#46949",
     )
 
 
@@ -327,6 +375,14 @@ LINTS = (
         evidence_for="answers of '!!!!' end with it (noonghunna/club-3090#922)",
         evidence_against="it is right on slots of one root complex (noonghunna/club-3090#922)",
         needs=Needs(facts=("gpu",), applies=has_any(PEERS)),
+    ),
+    DeploymentCheck(
+        rules=("U1",),
+        find=_check_bound_cores,
+        reports="a server on CPUs whose threads leave no core to its engine",
+        source="vllm-project/vllm#25818",
+        evidence_for="it ended slow exchanges between two NUMA nodes, without numbers in the thread",
+        needs=Needs(applies=has_any(CORES)),
     ),
     DeploymentCheck(
         rules=("U2",),
