@@ -121,7 +121,7 @@ def _check_regressions(config: ServeConfig) -> Iterable[Finding]:
         yield Finding(
             rule="V3",
             klass="gated" if row.to else "note",
-            severity="warning",
+            severity="info" if row.remark else "warning",
             to=dict(row.to),
             why=f"vLLM {config.version}: {row.symptom} is reported for this case ({issue}{fixed})",
             expects=row.remedy,
