@@ -17,15 +17,19 @@ Recognise = Callable[[re.Match[str], ServeConfig], Finding | None]
 class Recogniser(DeploymentCheck):
     """A check of one pattern of the log. Of several matching lines, the last one with a finding counts.
 
-    `beside`: a pattern that the log has, too. Without it a line of `pattern` has another cause.
+    `beside`: a pattern that the log has, too. Without it, or where `is_cause` is False, a line of `pattern`
+    has another cause.
     """
 
     pattern: str  # compiled on use: most commands are checked without a log
     beside: str = ""
+    is_cause: Callable[[ServeConfig], bool] = lambda _: True
 
-    def explains(self, line: str, text: str) -> bool:
-        """Whether it is about this line of a log, whose `text` join_log gives."""
-        return bool(re.search(self.pattern, line)) and _stands_in(text, self.beside)
+    def explains(self, line: str, config: ServeConfig) -> bool:
+        """Whether it is about this line of the log, even if the line is of another start."""
+        if not re.search(self.pattern, line):
+            return False
+        return _stands_in(join_log(config.log), self.beside) and self.is_cause(config)
 
 
 def recogniser(
@@ -38,6 +42,7 @@ def recogniser(
     evidence_for: str = "",
     evidence_against: str = "",
     beside: str = "",
+    is_cause: Callable[[ServeConfig], bool] = lambda _: True,
 ) -> Recogniser:
     def find(config: ServeConfig) -> Iterable[Finding]:
         text = join_log(config.log)
@@ -59,6 +64,7 @@ def recogniser(
         needs=LOG,
         pattern=pattern,
         beside=beside,
+        is_cause=is_cause,
     )
 
 

@@ -85,7 +85,8 @@ class KnownError:
     `set` and `remove` change flags, `set_env` and `unset` variables; `changes` and `changes_env`: changes
     that depend on the line or the present value. What the command line has already is left out; if all of it
     is, the line is of another start.
-    `applies`: False if the flags show the same, or that the line is of another start.
+    `applies`: False if the flags show the same, or that the line is of another start; with `or_unknown`, if
+    the cause is another one, which nobody knows.
     """
 
     pattern: str
@@ -100,6 +101,7 @@ class KnownError:
     changes: Callable[[re.Match[str], ServeConfig], Mapping[Knob, Value]] = _no_changes
     changes_env: Callable[[re.Match[str], ServeConfig], Mapping[str, str | None]] = _no_variables
     applies: Callable[[ServeConfig], bool] = _always
+    or_unknown: bool = False
     severity: FindingSeverity = "error"
     risks: str = "none known"
     rule: str = "F9"
@@ -194,6 +196,7 @@ def read_checks(files: tuple[str, ...]) -> tuple[Recogniser, ...]:
             reports=row.reports or re.sub(r"\{\w+\}", "…", row.why),
             source=row.source,
             beside=row.beside,
+            is_cause=row.applies if row.or_unknown else _always,
         )
         for file in files
         for row in read_rows(FOLDER / f"known_errors/{file}.toml", "error", KnownError, FUNCTIONS)

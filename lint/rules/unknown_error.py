@@ -17,7 +17,7 @@ from flettner.vllm_facts.raised_errors import RaisedError, find_raised, format_r
 from flettner.vllm_facts.releases import NAME, TABLE
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, json_entry
-from flettner.vllm_facts.start_facts import LONGEST_LINE, join_log
+from flettner.vllm_facts.start_facts import LONGEST_LINE
 from flettner.vllm_facts.values import Knob
 
 _ERROR = re.compile(
@@ -180,8 +180,7 @@ def _check_cause(log: Sequence[str], config: ServeConfig) -> Iterable[Finding]:
 
 def _is_known(lines: Sequence[str], config: ServeConfig) -> bool:
     """Whether another rule explains one of the lines."""
-    text = join_log(config.log)
-    return any(check.explains(line, text) for check in _log_checks() for line in lines)
+    return any(check.explains(line, config) for check in _log_checks() for line in lines)
 
 
 @cache
