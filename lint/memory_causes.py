@@ -13,7 +13,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     text_of,
 )
 from flettner.vllm_facts.sizing.limits import SHARE, TOKENS, shares_memory
-from flettner.vllm_facts.start_facts import LONGEST_LINE
+from flettner.vllm_facts.start_facts import DRIVER_OUT_OF_MEMORY, LONGEST_LINE, OUT_OF_MEMORY
 from flettner.vllm_facts.values import Knob, Value
 
 UNPINNED = "VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY"
@@ -24,8 +24,9 @@ _WEIGHTS, _CACHE, _TRANSFER = "cpu_offload_gb", "kv_offloading_size", "kv_transf
 _GIB = 2.0**30
 _FEW_TOKENS, _LEAST_TOKENS = 8192, 2048
 _FEW_MB = 64
-_INDEXER = re.compile(r"sparse_attn_indexer|(?:fp8_fp4|fp8)_mqa_logits")
-_DECODE = re.compile(r"sparse_decode_fwd")
+_INDEXER = re.compile(r"sparse_attn_indexer\.py\"|(?:fp8_fp4|fp8)_mqa_logits\(")
+_DECODE = re.compile(r"sparse_decode_fwd\(")
+_TRACEBACK = 60  # lines above the error
 _FAST = "fastsafetensors"
 
 
@@ -76,8 +77,13 @@ def fills_indexer(config: ServeConfig) -> bool:
 
 
 def _ran_out_in(code: re.Pattern[str], config: ServeConfig) -> bool:
-    ran_out = config.start is not None and config.start.ran_out
-    return ran_out and any(code.search(line[:LONGEST_LINE]) for line in config.log)
+    """Whether the code is in the traceback of the last error of memory: other lines list all operations."""
+    if config.start is None or not config.start.ran_out:
+        return False
+    failed = re.compile(rf"{OUT_OF_MEMORY}|{DRIVER_OUT_OF_MEMORY}")
+    lines = [line[:LONGEST_LINE] for line in config.log]
+    last = next((at for at in range(len(lines) - 1, -1, -1) if failed.search(lines[at])), 0)
+    return any(code.search(line) for line in lines[max(0, last - _TRACEBACK) : last + 1])
 
 
 def shrink_step(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
