@@ -7,8 +7,8 @@ from flettner.vllm_facts.releases.history import has_variable
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     effective_batched_tokens,
+    is_at_least,
     json_entries,
-    json_entry,
     number_of,
     text_of,
 )
@@ -28,6 +28,7 @@ _INDEXER = re.compile(r"sparse_attn_indexer\.py\"|(?:fp8_fp4|fp8)_mqa_logits\(")
 _DECODE = re.compile(r"sparse_decode_fwd\(")
 _TRACEBACK = 60  # lines above the error
 _FAST = "fastsafetensors"
+_IN_FILE_SINCE = (0, 28)  # vllm-project/vllm#50094, of July 2026
 
 
 def describe_host_memory(config: ServeConfig) -> str:
@@ -52,15 +53,21 @@ def offloaded_gib(config: ServeConfig) -> float | None:
     """The KV cache that vLLM itself keeps in the host's memory, all processes together."""
     if size := number_of(config, _CACHE):
         return size
-    extra = json_entry(config, _TRANSFER, "kv_connector_extra_config")
+    extra = json_entries(config, _TRANSFER).get("kv_connector_extra_config")
     size = extra.get("cpu_bytes_to_use") if isinstance(extra, dict) else None
     return round(size / _GIB, 1) if isinstance(size, int | float) else None
 
 
-def tiers_in_shared_memory(config: ServeConfig) -> bool:
-    """Whether the flags ask for a tier of the KV cache that lies in /dev/shm in each release that has it."""
-    extra = json_entries(config, _TRANSFER).get("kv_connector_extra_config", {})
-    return isinstance(extra, dict) and extra.get("spec_name") == "TieringOffloadingSpec"
+def shared_tier_gib(config: ServeConfig) -> float | None:
+    """The KV cache that vLLM keeps in a file of /dev/shm: that of its tiers, later each that it offloads."""
+    given = json_entries(config, _TRANSFER)
+    extra = given.get("kv_connector_extra_config", {})
+    tiers = isinstance(extra, dict) and extra.get("spec_name") == "TieringOffloadingSpec"
+    own = text_of(config, "kv_offloading_backend") in {"", "native"} and not given
+    later = (own or given.get("kv_connector") == "OffloadingConnector") and is_at_least(
+        config, _IN_FILE_SINCE
+    )
+    return offloaded_gib(config) if tiers or later else None
 
 
 def fills_attention_workspace(config: ServeConfig) -> bool:

@@ -122,6 +122,7 @@ class Container:
     mounts: tuple[Mount, ...] | None = None
     checks: tuple[HealthCheck, ...] = ()
     memory_gib: float | None = None  # at most
+    shared_memory_gib: float | None = None  # of /dev/shm
     asks_gpus: bool = False  # of the scheduler
     runtime: str | None = None  # runtimeClassName of the pod; "": that of the node
     surges: bool = False  # an update starts the new server beside the old one
@@ -151,6 +152,7 @@ class ServeConfig:
     hosts: int | None = None  # that serve one model together, by the file; None: not known
     ray: bool = False  # Ray is started beside the server
     entry_fault: str = ""  # why the container starts something else than the words say
+    shared_memory_gib: float | None = None  # of /dev/shm, by the words of `docker run`
     locks_memory: bool = False  # the container may pin memory without a limit; False: not known
     bypassed_image: str = ""  # whose own entrypoint another command replaces
 

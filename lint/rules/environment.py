@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from flettner.lint.memory_causes import tiers_in_shared_memory
+from flettner.lint.memory_causes import shared_tier_gib
 from flettner.primitives.address import parse_ip
 from flettner.vllm_facts.references import DOCKER, DOCS, LLAMA_4, NCCL
 from flettner.vllm_facts.serve_config import Finding, Launcher, Needs, ServeConfig
@@ -169,13 +169,13 @@ def _check_changed_driver(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _check_shared_memory(config: ServeConfig) -> Iterable[Finding]:
-    tiers = tiers_in_shared_memory(config) and not (config.start is not None and config.start.serves)
-    if config.little_shared_memory is None or (layout(config).gpus == 1 and not tiers):
+    tier = _report_tier(config)
+    if tier is not None:
+        yield tier
+        return
+    if config.little_shared_memory is None or layout(config).gpus == 1:
         return
     lacks, remedy = SHARED_MEMORY[config.little_shared_memory]
-    if tiers:
-        yield _report_tier(lacks)
-        return
     yield Finding(
         rule="U2",
         severity="warning",
@@ -217,17 +217,31 @@ def _read_cores(text: str) -> list[int]:
     return cores if len(cores) > PAIR else []
 
 
-def _report_tier(lacks: str) -> Finding:
+def _report_tier(config: ServeConfig) -> Finding | None:
+    """A KV cache on the host that is larger than the shared memory in which it lies."""
+    wanted, has = shared_tier_gib(config), _shared_memory_gib(config)
+    serves = config.start is not None and config.start.serves
+    if wanted is None or has is None or wanted <= has or serves:
+        return None
     return Finding(
         rule="U2",
         severity="error",
-        why=f"{lacks} for the KV cache on the host, which TieringOffloadingSpec keeps in a file of /dev/shm: "
-        "a container has 64 MB there",
-        expects="--ipc=host, or a /dev/shm larger than cpu_bytes_to_use (--shm-size; compose: shm_size; "
-        "Kubernetes: an emptyDir of `medium: Memory`)",
+        why=f"the KV cache on the host is a file of {wanted:g} GiB in /dev/shm, and the container has "
+        f"{f'{has:.3g} GiB' if has >= 1 else f'{has * 1024:.0f} MiB'} there",
+        expects="it starts with a larger /dev/shm (--shm-size or --ipc=host; compose: shm_size; Kubernetes: "
+        "the sizeLimit of an emptyDir of `medium: Memory`), or with a smaller cache (--kv-offloading-size, "
+        "cpu_bytes_to_use)",
         risks="none known",
-        source="vllm-project/vllm#46949",
+        source="vllm-project/vllm#46949; vllm-project/vllm#50094",
+        evidence={"shared_memory_gib": round(has, 2)},
     )
+
+
+def _shared_memory_gib(config: ServeConfig) -> float | None:
+    """What the command or the file gives the container; None where it is not bounded, or not known."""
+    if config.little_shared_memory is not None:
+        return 1 / 16
+    return config.shared_memory_gib or (config.container.shared_memory_gib if config.container else None)
 
 
 def _check_aiter(config: ServeConfig) -> Iterable[Finding]:
@@ -387,7 +401,7 @@ LINTS = (
     DeploymentCheck(
         rules=("U2",),
         find=_check_shared_memory,
-        reports="`docker run` of several GPUs with Docker's 64 MB of shared memory",
+        reports="a container with less shared memory than several GPUs need, or the KV cache on the host",
         source=f"{DOCKER}; vllm-project/vllm#1125; vllm-project/vllm#1710",
     ),
     DeploymentCheck(

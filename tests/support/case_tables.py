@@ -37,6 +37,7 @@ from tests.support import lint_cases
 
 CASES = Path(__file__).parents[1] / "unit" / "lint" / "cases"
 _FACTS = {fact.name for fact in fields(ServeConfig)}
+_NUMBERS = frozenset({"gpus", "hosts", "concurrency", "shared_memory_gib"})
 _MARKS = frozenset({"settles", "bare"})
 
 
@@ -150,7 +151,7 @@ def _read_facts(text: str, log_lines: Mapping[str, str]) -> dict[str, Any]:
         elif name == "gpu":
             facts["card"] = find_gpu(value)
         elif name == "checks" or name in _FACTS:
-            facts[name] = typed(value) if name in ("gpus", "hosts", "concurrency") else value
+            facts[name] = typed(value) if name in _NUMBERS else value
         else:
             facts["model"] = replace(facts["model"], **{name: typed(value)})
     if log:

@@ -104,6 +104,7 @@ def build_serve_config(
         log=log,
         little_shared_memory=command.little_shared_memory or little_shared_memory,
         entry_fault=command.entry_fault,
+        shared_memory_gib=command.shared_memory_gib,
         locks_memory=command.locks_memory,
         bypassed_image=command.bypassed_image,
         port=command.port,

@@ -29,6 +29,7 @@ def describe_pod(document: Node, container: Node, services: Collection[str] = ()
         mounts=_mounts_of_pod(pod, container),
         checks=tuple(_probes(pod, container)),
         memory_gib=_gib(text_at(container, "resources", "limits", "memory")),
+        shared_memory_gib=_shared_memory(pod, container),
         asks_gpus=any(text_at(container, "resources", "limits", device) for device in DEVICES),
         runtime=text_at(pod, "runtimeClassName"),
         surges=_surges(document),
@@ -45,6 +46,9 @@ def describe_service(service: Node) -> Container:
         mounts=_mounts_of_service(service),
         checks=tuple(_health_check(service)),
         memory_gib=_gib(limit, binary=True),
+        shared_memory_gib=None
+        if text_at(service, "ipc")
+        else _gib(replace_defaults(text_at(service, "shm_size")), binary=True),
     )
 
 
@@ -110,6 +114,20 @@ def _surges(document: Node) -> bool:
     kind = text_at(document, "spec", "strategy", "type") or "RollingUpdate"
     most = text_at(document, "spec", "strategy", "rollingUpdate", "maxSurge") or "25%"
     return kind == "RollingUpdate" and most not in {"0", "0%"}
+
+
+def _shared_memory(pod: Node | None, container: Node) -> float | None:
+    """The bound of the volume at /dev/shm."""
+    places = {
+        text_at(mount, "name"): text_at(mount, "mountPath").rstrip("/")
+        for mount in items(get(container, "volumeMounts"))
+    }
+    bounds = (
+        _gib(text_at(volume, "emptyDir", "sizeLimit"))
+        for volume in items(get(pod, "volumes"))
+        if places.get(text_at(volume, "name")) == "/dev/shm"  # noqa: S108 - a path inside the container
+    )
+    return next(bounds, None)
 
 
 def _gib(text: str, *, binary: bool = False) -> float | None:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 
 from flettner.redaction import MASK
 from flettner.vllm_facts.config_file import UnsupportedEdit, merge_json_parts, read_config, unsupported_edits
@@ -118,6 +119,19 @@ class ServeCommand:
         return "docker run" if "run" in words and not larger else None
 
     @property
+    def shared_memory_gib(self) -> float | None:
+        """What `docker run` gives the container in /dev/shm, if its words say it."""
+        words = self.before
+        if any(word.startswith("--ipc") for word in words):
+            return None
+        given = next((value for word, value in pairwise(words) if word == "--shm-size"), "")
+        joined = next((word for word in words if word.startswith("--shm-size=")), "")
+        amount = re.fullmatch(
+            r"(\d{1,6}(?:\.\d{1,3})?)([mMgGtT])[iI]?[bB]?", given or joined.partition("=")[2]
+        )
+        return float(amount[1]) * _GIB_OF[amount[2].lower()] if amount else None
+
+    @property
     def assignments(self) -> list[str]:
         """The variable assignments before the words, for a shell."""
         if self.before:
@@ -144,6 +158,7 @@ def _one_dash(argv: Sequence[str]) -> str:
     return ""
 
 
+_GIB_OF = {"m": 2.0**-10, "g": 1.0, "t": 2.0**10}
 MOST_WORDS = 2000  # of a command; vLLM 0.32 has 290 flags
 
 

@@ -425,6 +425,35 @@ def test_shared_memory_of_a_container_is_read(name: str, text: str, little: str 
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "gib"),
+    [
+        pytest.param("compose.yaml", SERVICE, None, id="a service that says nothing"),
+        pytest.param("compose.yaml", f"{SERVICE}    shm_size: 12gb\n", 12.0, id="a service"),
+        pytest.param("compose.yaml", f"{SERVICE}    shm_size: 1gb\n    ipc: host\n", None, id="the host's"),
+        pytest.param(
+            "pod.yaml",
+            f"{POD}        volumeMounts: [{{name: shm, mountPath: /dev/shm}}]\n"
+            "      volumes: [{name: shm, emptyDir: {medium: Memory, sizeLimit: 12Gi}}]\n",
+            12.0,
+            id="a volume of the pod",
+        ),
+        pytest.param(
+            "pod.yaml",
+            f"{POD}        volumeMounts: [{{name: shm, mountPath: /dev/shm}}]\n"
+            "      volumes: [{name: shm, emptyDir: {medium: Memory}}]\n",
+            None,
+            id="a volume without a bound",
+        ),
+    ],
+)
+def test_size_of_the_shared_memory_of_a_container_is_read(name: str, text: str, gib: float | None) -> None:
+    (launch,) = read_launches(name, text)
+
+    assert launch.container is not None
+    assert launch.container.shared_memory_gib == gib
+
+
+@pytest.mark.parametrize(
     ("name", "text", "granted"),
     [
         pytest.param("pod.yaml", POD, None, id="nothing said"),

@@ -31,6 +31,22 @@ def test_docker_gives_64_mb_of_shared_memory_by_default(options: str, little: bo
     assert not parse_command(["vllm", "serve", "org/model"]).little_shared_memory
 
 
+@pytest.mark.parametrize(
+    ("options", "gib"),
+    [
+        ("", None),
+        ("--shm-size 12g", 12.0),
+        ("--shm-size=512m", 0.5),
+        ("--shm-size=12g --ipc=host", None),
+        ("--shm-size $SIZE", None),
+    ],
+)
+def test_size_of_shared_memory_is_read(options: str, gib: float | None) -> None:
+    words = f"docker run {options} vllm/vllm-openai:v0.20.0 --model org/model".split()
+    assert parse_command(words).shared_memory_gib == gib
+    assert parse_command(["vllm", "serve", "org/model"]).shared_memory_gib is None
+
+
 def test_tries_no_more_widths_than_the_model_has_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
 
