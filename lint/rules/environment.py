@@ -395,7 +395,7 @@ LINTS = (
         find=_check_bound_cores,
         reports="a server on CPUs whose threads leave no core to its engine",
         source="vllm-project/vllm#25818",
-        evidence_for="it ended slow exchanges between two NUMA nodes, without numbers in the thread",
+        evidence_for="it ended slow exchanges between two NUMA nodes (vllm-project/vllm#25818)",
         needs=Needs(applies=has_any(CORES)),
     ),
     DeploymentCheck(

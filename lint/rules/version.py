@@ -114,6 +114,8 @@ def _check_regressions(config: ServeConfig) -> Iterable[Finding]:
             continue
         if row.is_chosen(config.setting) or (row.unquantized and not _in_16_bit(config)):
             continue
+        if row.at_start and config.start is not None and config.start.loaded:
+            continue
         if not row.shows(config.env.get(row.env) if row.env else config.setting.get(row.knob)):
             continue
         fixed = f"; fixed {row.fixed}" if row.fixed else "; no fix is on record"
