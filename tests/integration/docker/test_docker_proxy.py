@@ -207,7 +207,7 @@ def _life(real: Real, made: str) -> None:
     client.start(made)  # 304 is an answer
     follow = client.logs(made, stdout=True, stderr=True, stream=True, follow=True)
     assert {next(follow), next(follow)} == {b"hello\n", b"oops\n"}
-    follow.close()
+    _end(follow)
     assert client.inspect_container(made)["State"]["Running"]
     image = client.inspect_image(real.image)  # type: ignore[no-untyped-call]
     assert image["Id"] == client.inspect_container(made)["Image"]
@@ -233,8 +233,14 @@ def _actions(stream: Any, made: str, last: str) -> list[str]:  # noqa: ANN401
             actions.append(event["Action"])
             if event["Action"] == last:
                 break
-    stream.close()
+    _end(stream)
     return actions
+
+
+def _end(stream: Any) -> None:  # noqa: ANN401 - of docker-py
+    """The library closes the socket alone, which stays open for its answer until that is collected."""
+    stream.close()
+    stream._response.close()
 
 
 async def test_allows_a_clone_with_all_inspected_defaults(real: Real) -> None:
