@@ -76,7 +76,10 @@ async def service(machine: Machine, tmp_path: Path) -> AsyncIterator[Start]:
         rig = Service(home=tmp_path, site_config=site_config, machine=machine, bare_metal=bare_metal)
         made.append(rig)
         rig.prepare()
-        machine.run("systemctl", "start", "flettner")
+        try:
+            machine.run("systemctl", "start", "flettner")
+        except AssertionError as error:
+            raise AssertionError(machine.run("journalctl", "--unit", "flettner", "--lines", "60")) from error
         return rig
 
     yield start
