@@ -45,6 +45,8 @@ WRAPPERS = frozenset(
 _FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DEMONSTRATION = "vllm.entrypoints.api_server"
 _SERVER_MODULE = re.compile(r"vllm\.entrypoints\.(?:(?:openai|cli)\.\w+|api_server)")
+WORKER_MODULE = "dynamo.vllm"
+"""A worker of NVIDIA Dynamo: vLLM's engine with its flags, behind Dynamo's own frontend."""
 _PROGRAM_WORDS = 8  # of a command line: a wrapper, options of Python, then the program
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _KNOB = re.compile(r"[a-z][a-z0-9_]*(\.[\w.-]+)?")
@@ -75,8 +77,14 @@ class _Flag:
 
 
 def parse_setting(argv: Sequence[str]) -> dict[str, Value]:
-    """The typed values of the command line's flags, without address and secrets. Raises FlagError."""
-    return {flag.knob: flag.value for flag in _flags(argv) if flag.knob not in ADDRESS | SECRETS}
+    """The typed values of the command line's flags, without address and secrets. Raises FlagError.
+
+    Dynamo's own flags for its workers are left out.
+    """
+    flags = [flag for flag in _flags(argv) if flag.knob not in ADDRESS | SECRETS]
+    if is_worker(argv):
+        flags = [flag for flag in flags if _is_known(flag.knob.partition(".")[0])]
+    return {flag.knob: flag.value for flag in flags}
 
 
 def parse_address(argv: Sequence[str]) -> Address:
@@ -153,6 +161,16 @@ def is_vllm_server(argv: Sequence[str]) -> bool:
     """Whether a command line starts vLLM's HTTP server, directly or through a wrapper."""
     words = [word.rpartition("/")[2] for word in argv[:_PROGRAM_WORDS]]
     return ("vllm", "serve") in pairwise(words) or any(map(_SERVER_MODULE.fullmatch, words))
+
+
+def is_worker(argv: Sequence[str]) -> bool:
+    """Whether a command line starts vLLM's engine without its HTTP server, as a worker of Dynamo."""
+    return ("-m", WORKER_MODULE) in pairwise(argv[:_PROGRAM_WORDS])
+
+
+def starts_engine(argv: Sequence[str]) -> bool:
+    """Whether a command line starts vLLM as a server of its own or as a worker."""
+    return is_vllm_server(argv) or is_worker(argv)
 
 
 def find_secrets(argv: Sequence[str]) -> tuple[str, ...]:

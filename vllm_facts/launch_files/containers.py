@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.flag_parser import SHELLS, is_vllm_server
+from flettner.vllm_facts.flag_parser import SHELLS, starts_engine
 from flettner.vllm_facts.launch_files.launch import Launch, Word
 from flettner.vllm_facts.launch_files.shell_script import read_script, without_places
 from flettner.vllm_facts.launch_files.shell_variables import drop_unknown_flags
@@ -37,7 +37,7 @@ def read_container(
     elif not entry and is_vllm_image(image):
         implied = tuple(Word(text=word) for word in implied_words(image))
         launches = [Launch(name="", start=start, words=(*implied, *own))]
-    elif is_vllm_server([word.text for word in words]):
+    elif starts_engine([word.text for word in words]):
         launches = [Launch(name="", start=words[0].start or start, words=words)]
     elif own and own[0].text == "serve" and "vllm" in image.rpartition("/")[2]:
         launches = [Launch(name="", start=start, words=(Word(text="vllm"), *own))]
@@ -100,7 +100,7 @@ def _read_cut_script(text: str, image: str, words: Sequence[Word], start: int) -
     if len(commands) != 1 or not any(word.text.startswith("--") and word.text != "--" for word in rest):
         return []
     meant = without_places((*commands[0], *rest))
-    if not is_vllm_server([word.text for word in meant]):
+    if not starts_engine([word.text for word in meant]):
         return []
     fault = (
         f"{words[0].text} -c runs the one word behind it, {script.text!r}; {rest[0].text!r} and what follows "

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from flettner.vllm_facts.flag_parser import SHELLS, WRAPPERS, is_vllm_server
+from flettner.vllm_facts.flag_parser import SHELLS, WORKER_MODULE, WRAPPERS, starts_engine
 from flettner.vllm_facts.launch_files.launch import Launch, Word, line_of
 from flettner.vllm_facts.launch_files.shell_variables import (
     Expansion,
@@ -126,8 +126,10 @@ def _starts_vllm(texts: Sequence[str]) -> bool:
     given = [text for text in texts if not ASSIGNMENT.match(text)]
     plain = [text.rpartition("/")[2] for text in given]
     if CONTAINERS.intersection(plain) and "run" in given:
-        return runs_server(given) or ("vllm", "serve") in pairwise(plain)
-    return is_vllm_server(given) or ("vllm", "serve") in pairwise(plain)
+        inner = given[given.index("run") :]
+        ours = ("vllm", "serve") in pairwise(plain) or ("-m", WORKER_MODULE) in pairwise(inner)
+        return runs_server(given) or ours
+    return starts_engine(given) or ("vllm", "serve") in pairwise(plain)
 
 
 def _read_inner(text: str, words: Sequence[Word], variables: Variables) -> Iterable[Launch]:

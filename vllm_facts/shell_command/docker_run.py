@@ -33,14 +33,15 @@ _SHORT_ALONE = re.compile(r"-[ditPq]+")
 _ENV = ("-e", "--env")
 _SCRIPT_OPTION = re.compile(r"-[a-z]*c")
 _SERVER_COMMAND = re.compile(
-    r"(?:^|&&|;|\n)[ \t]*((?:exec\s+)?(?:\w{1,80}=\S*[ \t]+)*(?:vllm\s+serve|python[\d.]*\s+-m\s+vllm\.)\b)"
+    r"(?:^|&&|;|\n)[ \t]*((?:exec\s+)?(?:\w{1,80}=\S*[ \t]+)*"
+    r"(?:vllm\s+serve|python[\d.]*\s+-m\s+(?:vllm\.|dynamo\.vllm))\b)"
 )
 _SERVE = ("vllm", "serve")
 _OWN_IMAGE = re.compile(r"(.*/)?vllm-openai(-[\w.-]+)?([:@].*)?")  # its entrypoint starts the server
 SERVES_SINCE = (0, 11, 1)
 """Up to 0.11.0 the entrypoint is the module `api_server`, since then `vllm serve` (docker/Dockerfile)."""
 _SHARED_SINCE = (0, 5)  # releases that images of others are built of
-_OTHER_VERSIONS = re.compile(r"(^|/)lmcache/")  # images with tags of their own projects
+_OTHER_VERSIONS = re.compile(r"(^|/)(lmcache|ai-dynamo)/")  # images with tags of their own projects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +192,7 @@ def image_version(image: str) -> str:
 
     The first releases have no tags but those of vLLM's own images: 0.1.1 of another image counts its builds.
     """
-    place, _, tag = image.rpartition(":")
+    place, _, tag = image.partition("@")[0].rpartition(":")  # without the digest
     named = re.search(r"vllm[_-]?v?(0\.\d+\.\d+)", tag)
     own = re.match(r"v?(0\.\d+\.\d+)(?![\d.]*\.)", tag) if "vllm" in place.rpartition("/")[2] else None
     counted = own and not is_vllm_image(image) and tuple(map(int, own[1].split("."))) < _SHARED_SINCE

@@ -16,9 +16,10 @@ from flettner.vllm_facts.flag_parser import (
     find_api_key,
     find_program,
     insert_file_flags,
-    is_vllm_server,
+    is_worker,
     parse_address,
     parse_setting,
+    starts_engine,
 )
 from flettner.vllm_facts.flag_table import SHORT
 from flettner.vllm_facts.serve_config import Launcher
@@ -75,7 +76,9 @@ class ServeCommand:
 
     @property
     def port(self) -> int | None:
-        """Of its API; None where a variable gives it."""
+        """Of its API; None where a variable gives it, or without an API."""
+        if is_worker(self.argv):
+            return None
         try:
             return parse_address(self._all()).port
         except FlagError:
@@ -196,7 +199,7 @@ def parse_command(words: Sequence[str], *, elsewhere: bool = False) -> ServeComm
     except FlagError as error:
         message = str(error) if serves or "python" in command.argv[0] else f"starts no vLLM server; {HOW}"
         raise FlagError(f"{_shown(given)}: {message}") from error
-    if "model" not in setting and "config" not in setting and not is_vllm_server(command.argv):
+    if "model" not in setting and "config" not in setting and not starts_engine(command.argv):
         raise FlagError(f"{_shown(given)}: starts no vLLM server; {HOW}")
     return _with_file(command, setting.get("config"), elsewhere=elsewhere)
 
