@@ -6,15 +6,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flettner.agent.domain.errors import ConfigError
+from flettner.primitives.files import read_file
 from flettner.redaction import MASK
 from flettner.tools.advisor.lint_report import LintReport, lint_command
 from flettner.tools.advisor.shared_cards import PlacedServer, find_shared_card
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import find_secrets
 from flettner.vllm_facts.launch_files.launch import Launch, line_of
-from flettner.vllm_facts.launch_files.recognise import KINDS, read_launches
+from flettner.vllm_facts.launch_files.recognise import KINDS, read_launches, read_script_of
 from flettner.vllm_facts.serve_config import Container, SharedCard
+from flettner.vllm_facts.shell_command.docker_run import is_vllm_image
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand, parse_command
+
+_MAX_SCRIPT = 2**18  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,7 @@ def lint_text(
     `beside`: the texts of other files whose servers run on the same host.
     """
     try:
-        launches = read_launches(file, text)
+        launches = [each for launch in read_launches(file, text) for each in _follow_script(file, launch)]
     except FlagError as error:
         raise ConfigError(f"{file}: {error}; lint reads {KINDS}") from error
     own = [_place_server(file, text, launch) for launch in launches]
@@ -53,6 +57,23 @@ def lint_text(
     names = {server.name for server in own}
     host = [*own, *(server for server in others if server.name not in names)]
     return [_lint_launch(file, server, args, find_shared_card(server, host)) for server in own]
+
+
+def _follow_script(file: str, launch: Launch) -> list[Launch]:
+    """The servers of the script beside a Dockerfile that its container starts. Raises FlagError."""
+    if not launch.script:
+        return [launch]
+    unread = [launch] if is_vllm_image(launch.bypassed_image) else []
+    folder = Path(file).parent.resolve()
+    path = (folder / launch.script).resolve()
+    if not path.is_relative_to(folder):
+        return unread
+    try:
+        servers = read_script_of(launch, read_file(path, _MAX_SCRIPT).decode())
+    except (OSError, UnicodeDecodeError):
+        return unread
+    remark = f"the command is that of {launch.script}"
+    return [replace(server, remarks=(remark, *server.remarks)) for server in servers] or unread
 
 
 def _place_server(file: str, text: str, launch: Launch) -> PlacedServer:

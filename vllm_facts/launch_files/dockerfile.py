@@ -3,9 +3,11 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from posixpath import basename, join, normpath
 
 from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_parser import SHELLS
 from flettner.vllm_facts.launch_files.containers import read_container
 from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word
 from flettner.vllm_facts.launch_files.shell_words import split_commands
@@ -15,6 +17,9 @@ _NAME = re.compile(r"(^|/)(Dockerfile|Containerfile)[\w.-]*$|\.[Dd]ockerfile$")
 _FROM = re.compile(r"^FROM[ \t]+\S", re.MULTILINE | re.IGNORECASE)
 _INSTRUCTION = re.compile(r"[ \t]*([A-Za-z]+)[ \t]+")
 _CONTINUES = re.compile(r"\\[ \t]*$")
+_HERE_DOCUMENT = re.compile(r"<<-?[ \t]*[\"']?(?P<end>[A-Za-z_]\w{0,60})[\"']?")
+_TAKES_DOCUMENT = frozenset({"RUN", "COPY", "ADD"})
+_SCRIPT = re.compile(r"\.(?:ba|z|k)?sh$|entrypoint[\w.-]{0,40}$")
 _ITEM = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
@@ -34,6 +39,7 @@ def is_dockerfile(name: str, text: str) -> bool:
 def read_dockerfile(text: str) -> list[Launch]:
     """The server of the last stage, by its base image, ENTRYPOINT and CMD. Raises FlagError."""
     stages: dict[str, str] = {}
+    files = _CopiedFiles()
     image, env = "", dict[str, Variable]()
     entry, own, place = list[Word](), list[Word](), 0
     cleared = False
@@ -44,7 +50,9 @@ def read_dockerfile(text: str) -> list[Launch]:
             image = stages.get(named[0], named[0]) if named else ""
             if len(named) > 2 and named[1].lower() == "as":  # noqa: PLR2004 - FROM IMAGE AS NAME
                 stages[named[2]] = image
-            entry, own, env, cleared = [], [], {}, False
+            entry, own, env, cleared, files = [], [], {}, False, _CopiedFiles()
+        elif each.name in ("WORKDIR", "COPY", "ADD"):
+            files.add(each.name, words)
         elif each.name == "ENV":
             env |= _read_variables(text, each)
         elif each.name in ("ENTRYPOINT", "CMD"):
@@ -57,10 +65,41 @@ def read_dockerfile(text: str) -> list[Launch]:
     fault = explain_entry(image, "/bin/sh") if shell else ""
     launches = read_container(text, "" if shell or (cleared and not entry) else image, entry, own, place)
     version = image_version(image)
+    if all(launch.problem for launch in launches) and (script := files.find((*entry, *own))):
+        problem = f"{script} starts the server, and its flags are unknown"
+        launches = [Launch(name="", start=place, problem=problem, script=script, bypassed_image=image)]
     return [
         replace(launch, env={**env, **launch.env}, version=version, entry_fault=fault or launch.entry_fault)
         for launch in launches
     ]
+
+
+@dataclass(slots=True)
+class _CopiedFiles:
+    """The files of the build's folder in the image, by their paths there."""
+
+    folder: str = "/"
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def add(self, instruction: str, words: Sequence[str]) -> None:
+        if instruction == "WORKDIR":
+            self.folder = join(self.folder, *words[:1])
+            return
+        if any(word.startswith(("--from", "[", "<<")) for word in words):
+            return
+        *sources, target = [word for word in words if not word.startswith("--")] or [""]
+        for source in sources:
+            inside = len(sources) > 1 or target.endswith("/") or target in {".", ".."}
+            path = join(self.folder, target, basename(source)) if inside else join(self.folder, target)
+            self.sources[normpath(path)] = source
+
+    def find(self, words: Sequence[Word]) -> str:
+        """The file that a command starts, directly or by a shell; "" for none of them."""
+        given = [word.text for word in words if not word.text.startswith("-")]
+        if given and given[0].rpartition("/")[2] in SHELLS:
+            given = given[1:]
+        path = normpath(join(self.folder, given[0])) if given else ""
+        return self.sources.get(path, "") if _SCRIPT.search(path) else ""
 
 
 def _words(text: str, each: _Instruction) -> list[Word]:
@@ -98,7 +137,28 @@ def _instructions(text: str) -> Iterator[_Instruction]:
                 begin, end = end + 1, _line_end(text, end + 1)
                 line = text[begin:end]
             yield _Instruction(name=match[1].upper(), start=match.end(), end=end)
+            if match[1].upper() in _TAKES_DOCUMENT:
+                end = _after_documents(text, match.end(), end)
         at = end + 1
+
+
+def _after_documents(text: str, start: int, end: int) -> int:
+    """The end of the here-documents that begin in text[start:end]; `end` if they never end."""
+    at = end
+    for document in _HERE_DOCUMENT.finditer(text, start, end):
+        closing = next(
+            (line for line in _lines_after(text, at) if text[slice(*line)].strip() == document["end"]), None
+        )
+        if closing is None:
+            return end
+        at = closing[1]
+    return at
+
+
+def _lines_after(text: str, at: int) -> Iterator[tuple[int, int]]:
+    while at < len(text):
+        begin, at = at + 1, _line_end(text, at + 1)
+        yield begin, at
 
 
 def _line_end(text: str, at: int) -> int:

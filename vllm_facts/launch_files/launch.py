@@ -55,6 +55,7 @@ class Launch:
     unread: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     problem: str = ""
+    script: str = ""  # of the build's folder, which the container starts: it may start a server
 
 
 def line_of(text: str, at: int) -> int:

@@ -66,6 +66,22 @@ def read_launches(name: str, text: str) -> list[Launch]:
     return read_script(text)
 
 
+def read_script_of(launch: Launch, text: str) -> list[Launch]:
+    """The servers of the script that a container starts, with its environment. Raises FlagError."""
+    env = {name: variable.value for name, variable in launch.env.items()}
+    return [
+        replace(
+            own,
+            start=launch.start,
+            words=without_places(own.words),
+            env={**launch.env, **own.env},
+            version=launch.version,
+            bypassed_image=launch.bypassed_image,
+        )
+        for own in read_script(text, env=env)
+    ]
+
+
 def _name_services(documents: Sequence[Node]) -> Mapping[str, Collection[str]]:
     """The names of the Services of each namespace; "" for resources that name none."""
     names = defaultdict[str, set[str]](set)
