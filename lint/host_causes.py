@@ -92,6 +92,30 @@ def hashes_in_processes(config: ServeConfig) -> bool:
     return several and not seeded and not any(map(_FOUND.search, lines))
 
 
+def is_narrowed_by_ray(config: ServeConfig) -> bool:
+    """Whether a worker of Ray asked for an AMD GPU of a number that it does not have."""
+    return any("HIP error: invalid device ordinal" in line for line in config.log) and _has_ray_workers(
+        config
+    )
+
+
+def sees_what_it_has(config: ServeConfig) -> bool:
+    return not is_narrowed_by_ray(config)
+
+
+def names_network_here(config: ServeConfig) -> bool:
+    """Whether the command names a network that workers on other hosts did not take from it."""
+    return "GLOO_SOCKET_IFNAME" in config.env and _has_ray_workers(config)
+
+
+def names_no_network_here(config: ServeConfig) -> bool:
+    return not names_network_here(config)
+
+
+def _has_ray_workers(config: ServeConfig) -> bool:
+    return any("RayWorker" in line[:LONGEST_LINE] for line in config.log)
+
+
 FUNCTIONS = (
     move_from_root,
     extend_lease,
@@ -104,5 +128,9 @@ FUNCTIONS = (
     starts_beside_old,
     waits_for_a_node,
     hashes_in_processes,
+    is_narrowed_by_ray,
+    sees_what_it_has,
+    names_network_here,
+    names_no_network_here,
 )
 """Those that a row may name."""

@@ -86,6 +86,12 @@ def serves_on(config: ServeConfig) -> bool:
     return served and not any(map(_ENDED.search, config.log))
 
 
+def speculates_past_reasoning(config: ServeConfig) -> bool:
+    """Whether drafts run over the end of the reasoning in a release that loses the grammar there."""
+    drafts = config.setting.get("speculative_config") or config.setting.get("spec_method")
+    return bool(drafts and config.setting.get("reasoning_parser")) and is_older_than(config, (0, 27))
+
+
 FUNCTIONS = (
     lengthen_context,
     answers_in_text,
@@ -96,4 +102,5 @@ FUNCTIONS = (
     ends_before_it_serves,
     keeps_its_memory,
     serves_on,
+    speculates_past_reasoning,
 )
