@@ -27,6 +27,7 @@ GONE = frozenset({"XFORMERS", "TORCH_SDPA"})  # as backends of a decoder: out of
 SINCE_AMPERE = frozenset({"FLASH_ATTN", "FLASHINFER", *GONE})
 READ = (0, 32)  # the release whose backends were read
 TURING = (7, 5)  # the oldest GPUs of FLASHINFER
+_INSTALLS_FLASHINFER = (0, 12)  # vLLM's requirements/cuda.txt names it since 0.11.1
 ONE_ENGINE = (0, 11)  # the V0 engine, whose XFORMERS read FP8 caches, is gone
 
 
@@ -145,9 +146,10 @@ def _check_cache_before_ada(config: ServeConfig) -> Iterable[Finding]:
         return
     if (forced := _find_forced_backend(config)) and forced.name == "FLASHINFER":
         return
+    installed = is_at_least(config, _INSTALLS_FLASHINFER)
     yield Finding(
         rule="H2",
-        severity="warning",
+        severity="info" if installed else "warning",
         why=(
             f"--kv-cache-dtype {kind} on {card.name} (compute capability {capability_text(card.capability)}) "
             "needs FLASHINFER: where it is missing, TRITON_ATTN ends the start with "
