@@ -242,8 +242,11 @@ def _check_hybrid_state(config: ServeConfig) -> Iterable[Finding]:
         wanted[SEQS] = FEW_SEQS
     if (effective_batched_tokens(config) or FEW_TOKENS) > FEW_TOKENS:
         wanted[TOKENS] = FEW_TOKENS
-    if memory_share(config) > MOE_SHARE and fits_in_memory(config, share=MOE_SHARE) is not False:
-        wanted[SHARE] = MOE_SHARE
+    fits = fits_in_memory(config, share=MOE_SHARE)
+    if memory_share(config) > MOE_SHARE and (
+        fits or (fits is None and not config.setting.get("max_model_len"))
+    ):
+        wanted[SHARE] = MOE_SHARE  # a length that was asked for has to fit for certain
     if config.setting.get("mamba_ssm_cache_dtype") in {"float16", "bfloat16"}:
         wanted["mamba_ssm_cache_dtype"] = "float32"
     if not wanted and config.profile not in PROFILES:
