@@ -126,6 +126,9 @@ class Container:
     asks_gpus: bool = False  # of the scheduler
     runtime: str | None = None  # runtimeClassName of the pod; "": that of the node
     surges: bool = False  # an update starts the new server beside the old one
+    crowded: str = ""  # why there is hardly a place for it
+    asked_ports: tuple[int, ...] = ()  # to which the file leads requests
+    asked_by: str = ""  # what leads them there
     port_variable: bool = False  # Kubernetes sets VLLM_PORT, for a Service of the name vllm
 
 

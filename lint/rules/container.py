@@ -60,11 +60,34 @@ def _check_health(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _listens_elsewhere(config: ServeConfig) -> bool:
+    """Whether a flag chooses other ports than --port, or may do so in a file that is not read."""
+    odd = ("uds", "headless", "config", "data_parallel_multi_port_external_lb")
+    return any(config.setting.get(knob) for knob in odd)
+
+
+def _check_asked_ports(config: ServeConfig) -> Iterable[Finding]:
+    container, port = config.container, config.port
+    if container is None or port is None or not container.asked_ports or port in container.asked_ports:
+        return
+    if _listens_elsewhere(config) or any(map(_ANSWERED.search, config.log)):
+        return
+    asked = container.asked_ports[0]
+    yield Finding(
+        rule="U5",
+        severity="warning",
+        why=f"{container.asked_by} leads requests to port {asked} of the container, where the server listens "
+        f"on {port}: none of them reaches it",
+        expects=f"--port {asked}, or {port} in its place there",
+        risks="none known",
+        evidence={"port": port},
+    )
+
+
 def _why_deaf(check: HealthCheck, config: ServeConfig) -> str:
     """Why a check reaches nothing; "" where it may reach the server, or where that is not known."""
     host, port = text_of(config, "host").lower(), config.port
-    odd = ("uds", "headless", "config", "data_parallel_multi_port_external_lb")
-    if any(config.setting.get(knob) for knob in odd) or "$" in host or port is None:
+    if _listens_elsewhere(config) or "$" in host or port is None:
         return ""
     if check.port != port:
         return f"it asks port {check.port}, where the server listens on {port}"
@@ -78,14 +101,15 @@ def _why_deaf(check: HealthCheck, config: ServeConfig) -> str:
 
 def _check_surge(config: ServeConfig) -> Iterable[Finding]:
     container = config.container
-    if container is None or not (container.surges and container.asks_gpus):
+    if container is None or not (container.surges and container.asks_gpus and container.crowded):
         return
     if any(map(_NO_GPU.search, config.log)):
         return  # host.toml says so
     yield Finding(
         rule="U5",
         why="an update of this Deployment starts the new pod before it ends the old one, which keeps its "
-        "GPUs until the new one is ready: where no other GPU is free, both wait for ever",
+        f"GPUs until the new one is ready, and {container.crowded}: where no other GPU is free, both wait "
+        "for ever",
         expects="updates end with `strategy: {type: Recreate}`, or with maxSurge 0 and maxUnavailable 1 "
         "under rollingUpdate; with spare GPUs the present way has no pause",
         risks="no server answers from the old pod's end until the new one has started",
@@ -200,8 +224,15 @@ LINTS = (
     ),
     DeploymentCheck(
         rules=("U5",),
+        find=_check_asked_ports,
+        reports="a Service, or published ports, that lead to a port where nobody listens",
+        source=f"https://docs.docker.com/engine/network/port-publishing/; {DOCS}/deployment/k8s/",
+        needs=_DESCRIBED,
+    ),
+    DeploymentCheck(
+        rules=("U5",),
         find=_check_surge,
-        reports="a Deployment whose updates need a second set of GPUs",
+        reports="a Deployment whose updates need a second set of GPUs, where little speaks for one",
         source="defilantech/LLMKube#192; bayesimpact/bayes-platform#776; vllm-project/production-stack#973",
         needs=_DESCRIBED,
     ),

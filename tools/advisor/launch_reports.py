@@ -123,9 +123,9 @@ def _lint_launch(
 
 
 def _judged_container(launch: Launch) -> Container | None:
-    """Without its health checks where a flag that is not read may choose the address that they ask."""
+    """Without what asks for an address, where a flag that is not read may choose that address."""
     container = launch.container
-    return replace(container, checks=()) if container and launch.unread else container
+    return replace(container, checks=(), asked_ports=()) if container and launch.unread else container
 
 
 def _parse_launch(launch: Launch) -> ServeCommand:

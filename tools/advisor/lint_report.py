@@ -144,7 +144,8 @@ def lint_command(
         )
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error
-    config = replace(config, shared_card=shared_card, granted=granted, container=container, hosts=hosts)
+    described = container or (None if unread else command.container)
+    config = replace(config, shared_card=shared_card, granted=granted, container=described, hosts=hosts)
     config = replace(config, ray=ray or _joins_ray(config.log))
     if args.upgrade_to:
         return _report_migration(command, config, args, unread)

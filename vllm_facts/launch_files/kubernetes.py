@@ -4,7 +4,7 @@ Deployments, StatefulSets, Jobs, LeaderWorkerSets and KServe's InferenceServices
 `image`, `command`, `args`, `env` and `resources`.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flettner.vllm_facts.launch_files.containers import command_words, read_container
@@ -38,10 +38,10 @@ _SIZES = {
 }
 
 
-def read_manifest(text: str, document: Node, services: Collection[str] = ()) -> list[Launch]:
+def read_manifest(text: str, document: Node, services: Sequence[Node] = ()) -> list[Launch]:
     """The servers of one resource, or of a Helm chart's values. Raises FlagError.
 
-    `services`: the names of the Services in its namespace, as far as the file has them.
+    `services`: the Services in its namespace, as far as the file has them.
     """
     resource = f"{text_at(document, 'kind') or 'values'}/{text_at(document, 'metadata', 'name')}".rstrip("/")
     launches = []

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from flettner.vllm_facts.errors import FlagError
@@ -59,7 +59,7 @@ def read_launches(name: str, text: str) -> list[Launch]:
     if _YAML_NAME.search(name) or (_KEY.match(first) and "vllm serve" not in first):
         try:
             documents = parse_documents(text)
-            services = _name_services(documents)
+            services = _find_services(documents)
             return [launch for node in documents for launch in _read_document(text, node, services)]
         except RecursionError as error:
             raise FlagError("the YAML refers to itself") from error
@@ -82,17 +82,17 @@ def read_script_of(launch: Launch, text: str) -> list[Launch]:
     ]
 
 
-def _name_services(documents: Sequence[Node]) -> Mapping[str, Collection[str]]:
-    """The names of the Services of each namespace; "" for resources that name none."""
-    names = defaultdict[str, set[str]](set)
+def _find_services(documents: Sequence[Node]) -> Mapping[str, Sequence[Node]]:
+    """The Services of each namespace; "" for resources that name none."""
+    services = defaultdict[str, list[Node]](list)
     for document in documents:
         for part in (document, *items(get(document, "items"))):
             if text_at(part, "kind") == "Service":
-                names[text_at(part, "metadata", "namespace")].add(text_at(part, "metadata", "name"))
-    return names
+                services[text_at(part, "metadata", "namespace")].append(part)
+    return services
 
 
-def _read_document(text: str, document: Node, services: Mapping[str, Collection[str]]) -> list[Launch]:
+def _read_document(text: str, document: Node, services: Mapping[str, Sequence[Node]]) -> list[Launch]:
     if document.id != MAPPING:
         return []
     if get(document, "services") is not None and get(document, "kind") is None:

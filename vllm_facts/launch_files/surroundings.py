@@ -1,7 +1,8 @@
 """What compose files and Kubernetes manifests say of a server's container besides its command."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypedDict
 
 from flettner.vllm_facts.launch_files.shell_variables import replace_defaults
 from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, entries, get, items, text_at
@@ -16,12 +17,16 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _OF_DOCKER = frozenset({"m", "g", "t"})  # Kubernetes reads m as thousandths, and has no g and t
 _OWN_PORT = "vllm"  # its Service's variables are VLLM_PORT, which vLLM reads as its own, VLLM_SERVICE_HOST …
 DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
+_HOST_LABEL = "kubernetes.io/hostname"
+_WHOLE_HOST = 8  # GPUs
+_PUBLISHED = re.compile(r"(?:.*:)?(?P<port>\d{1,5})(?:/tcp)?")
 
 
-def describe_pod(document: Node, container: Node, services: Collection[str] = ()) -> Container:
+def describe_pod(document: Node, container: Node, services: Sequence[Node] = ()) -> Container:
     """Of a resource whose controller adds nothing to its pods. `services`: those of its namespace."""
     template = get(document, "spec", "template", "spec")
     pod = template if template is not None else get(document, "spec")
+    labels = get(document, *(("spec", "template") if template is not None else ()), "metadata", "labels")
     linked = text_at(pod, "enableServiceLinks").lower() != "false"
     return Container(
         launcher="Kubernetes",
@@ -33,7 +38,9 @@ def describe_pod(document: Node, container: Node, services: Collection[str] = ()
         asks_gpus=any(text_at(container, "resources", "limits", device) for device in DEVICES),
         runtime=text_at(pod, "runtimeClassName"),
         surges=_surges(document),
-        port_variable=linked and _OWN_PORT in services,
+        crowded=_why_crowded(document, pod, container),
+        port_variable=linked and any(text_at(each, "metadata", "name") == _OWN_PORT for each in services),
+        **_asked_by_services(pod, container, [each for each in services if _selects(each, labels)]),
     )
 
 
@@ -49,7 +56,101 @@ def describe_service(service: Node) -> Container:
         shared_memory_gib=None
         if text_at(service, "ipc")
         else _gib(replace_defaults(text_at(service, "shm_size")), binary=True),
+        **_published(service),
     )
+
+
+class _Asked(TypedDict, total=False):
+    """Fields of a Container."""
+
+    asked_ports: tuple[int, ...]
+    asked_by: str
+
+
+def _selects(service: Node, labels: Node | None) -> bool:
+    """Whether a Service leads to the pods with these labels."""
+    selector = [(name, str(value.value)) for name, _, value in entries(get(service, "spec", "selector"))]
+    return bool(selector) and all(text_at(labels, name) == value for name, value in selector)
+
+
+def _asked_by_services(pod: Node | None, container: Node, services: Sequence[Node]) -> _Asked:
+    """The ports of the pod to which its Services lead, unless another container listens there."""
+    ports, others = _named_ports(container), _ports_of_others(pod, container)
+    asked = []
+    for service in services:
+        for entry in items(get(service, "spec", "ports")):
+            target = text_at(entry, "targetPort") or text_at(entry, "port")
+            target = ports.get(target, target)
+            if not target.isdecimal() or target in others:
+                return {}
+            asked.append(int(target))
+    names = ", ".join(text_at(service, "metadata", "name") for service in services)
+    return {"asked_ports": tuple(dict.fromkeys(asked)), "asked_by": f"the Service {names}"} if asked else {}
+
+
+def _published(service: Node) -> _Asked:
+    """The ports of the container that compose publishes."""
+    if get(service, "network_mode") is not None or get(service, "extends") is not None:
+        return {}
+    asked = []
+    for entry in items(get(service, "ports")):
+        text = str(entry.value) if entry.id == SCALAR else text_at(entry, "target")
+        port = _PUBLISHED.fullmatch(replace_defaults(text))
+        if port is None:
+            return {}
+        asked.append(int(port["port"]))
+    return {"asked_ports": tuple(dict.fromkeys(asked)), "asked_by": "`ports`"} if asked else {}
+
+
+def _why_crowded(document: Node, pod: Node | None, container: Node) -> str:
+    """A sign that no other host can take the new pod of an update; "" for none."""
+    selected = [text_at(pod, "nodeName"), text_at(pod, "nodeSelector", _HOST_LABEL)]
+    keys = texts_of(get(pod, "affinity", "nodeAffinity"), "key")
+    ports = any(text_at(port, "hostPort") for port in items(get(container, "ports")))
+    gpus = max(
+        (
+            int(text)
+            for device in DEVICES
+            if (text := text_at(container, "resources", "limits", device)).isdecimal()
+        ),
+        default=0,
+    )
+    strategy = get(document, "spec", "strategy", "rollingUpdate")
+    claims = any(get(volume, "persistentVolumeClaim") is not None for volume in items(get(pod, "volumes")))
+    if any(selected) or _HOST_LABEL in keys:
+        return "the pods are bound to one host"
+    if ports or text_at(pod, "hostNetwork").lower() == "true":
+        return "the pod takes a port of its host"
+    if gpus >= _WHOLE_HOST:
+        return f"a pod takes {gpus} GPUs"
+    if text_at(strategy, "maxUnavailable") in {"0", "0%"}:
+        return "maxUnavailable is 0"
+    if claims and text_at(document, "spec", "replicas") in {"", "1"}:
+        return "its claim of a volume binds it to one host, unless it is ReadWriteMany"
+    return ""
+
+
+def texts_of(node: Node | None, name: str) -> list[str]:
+    """The texts of all entries of a name below a node."""
+    found = []
+    for key, _, value in entries(node):
+        found += [str(value.value)] if key == name and value.id == SCALAR else texts_of(value, name)
+    for item in items(node):
+        found += texts_of(item, name)
+    return found
+
+
+def _named_ports(container: Node) -> Mapping[str, str]:
+    return {text_at(port, "name"): text_at(port, "containerPort") for port in items(get(container, "ports"))}
+
+
+def _ports_of_others(pod: Node | None, container: Node) -> set[str]:
+    return {
+        text_at(port, "containerPort")
+        for other in (*items(get(pod, "containers")), *items(get(pod, "initContainers")))
+        if other.start_mark.index != container.start_mark.index
+        for port in items(get(other, "ports"))
+    }
 
 
 def _mounts_of_pod(pod: Node | None, container: Node) -> tuple[Mount, ...]:
@@ -82,13 +183,7 @@ def _mounts_of_service(service: Node) -> tuple[Mount, ...] | None:
 
 def _probes(pod: Node | None, container: Node) -> Iterator[HealthCheck]:
     """The probes that ask the server's own container over HTTP."""
-    named = {text_at(port, "name"): text_at(port, "containerPort") for port in items(get(container, "ports"))}
-    others = {
-        text_at(port, "containerPort")
-        for other in (*items(get(pod, "containers")), *items(get(pod, "initContainers")))
-        if other.start_mark.index != container.start_mark.index
-        for port in items(get(other, "ports"))
-    }
+    named, others = _named_ports(container), _ports_of_others(pod, container)
     for name in _PROBES:
         asked = get(container, name, "httpGet")
         port = text_at(asked, "port")

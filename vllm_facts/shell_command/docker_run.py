@@ -31,6 +31,9 @@ _ALONE = frozenset(
 )
 _SHORT_ALONE = re.compile(r"-[ditPq]+")
 _ENV = ("-e", "--env")
+_OTHERS = ("host", "none", "container:")  # networks without ports of the container's own
+_NETWORK, _PUBLISH = frozenset({"--net", "--network"}), frozenset({"-p", "--publish"})
+_PUBLISHED = re.compile(r"(?:[\w.\[\]-]{0,60}:){0,9}(?P<port>\d{1,5})(?:/tcp)?")
 _SCRIPT_OPTION = re.compile(r"-[a-z]*c")
 _SERVER_COMMAND = re.compile(
     r"(?:^|&&|;|\n)[ \t]*((?:exec\s+)?(?:\w{1,80}=\S*[ \t]+)*"
@@ -101,6 +104,16 @@ def _options(words: Sequence[str]) -> tuple[int, list[tuple[str, str]]]:
         options.append((name, value))
         at += 1
     return at, options
+
+
+def published_ports(before: Sequence[str]) -> tuple[int, ...]:
+    """The ports of the container to which `docker run … IMAGE` leads requests, as far as they are known."""
+    _, options = _options(before)
+    if any(name in _NETWORK and value.startswith(_OTHERS) for name, value in options):
+        return ()
+    given = [_PUBLISHED.fullmatch(value) for name, value in options if name in _PUBLISH]
+    ports = [int(match["port"]) for match in given if match]
+    return tuple(dict.fromkeys(ports)) if len(ports) == len(given) else ()
 
 
 def script_place(words: Sequence[str]) -> int | None:

@@ -22,7 +22,7 @@ from flettner.vllm_facts.flag_parser import (
     starts_engine,
 )
 from flettner.vllm_facts.flag_table import SHORT
-from flettner.vllm_facts.serve_config import Launcher
+from flettner.vllm_facts.serve_config import Container, Launcher
 from flettner.vllm_facts.shell_command import shell
 from flettner.vllm_facts.shell_command.docker_run import (
     CONTAINERS,
@@ -30,6 +30,7 @@ from flettner.vllm_facts.shell_command.docker_run import (
     explain_shell,
     image_version,
     parse_docker_run,
+    published_ports,
     replace_env,
 )
 from flettner.vllm_facts.shell_command.shell import ASSIGNMENT, quote_word
@@ -113,6 +114,16 @@ class ServeCommand:
     def locks_memory(self) -> bool:
         """Whether the container may pin memory without a limit."""
         return self.unlimited_memlock or any("memlock=-1" in word for word in self.before)
+
+    @property
+    def container(self) -> Container | None:
+        """What `docker run` says of the container; None without it."""
+        if "run" not in self.before:
+            return None
+        ports = published_ports(self.before)
+        return Container(
+            launcher="docker run", image=self.before[-1], asked_ports=ports, asked_by="-p" if ports else ""
+        )
 
     @property
     def little_shared_memory(self) -> Launcher | None:

@@ -662,6 +662,7 @@ def test_a_manifest_describes_the_container_of_its_server() -> None:
         asks_gpus=True,
         runtime="nvidia",
         surges=True,
+        crowded="its claim of a volume binds it to one host, unless it is ReadWriteMany",
         port_variable=True,
     )
     assert apart.container is not None

@@ -7,6 +7,7 @@ from flettner.vllm_facts.serve_config import Container, HealthCheck, Mount
 from tests.support.lint_cases import case, findings
 
 IMAGE = "vllm/vllm-openai:v0.32.0"
+FULL = "a pod takes 8 GPUs"
 POD = HealthCheck(name="livenessProbe", port=8000)
 INSIDE = HealthCheck(name="healthcheck", port=8000, inside=True)
 
@@ -44,12 +45,38 @@ def test_a_health_check_asks_where_the_server_listens(
 
 
 @pytest.mark.parametrize(
+    ("flags", "port", "asked", "log", "found"),
+    [
+        ("", 8000, (8000, 9000), (), ""),
+        ("", 8000, (9000,), (), "leads requests to port 9000"),
+        ("", 8000, (), (), ""),
+        ("", None, (9000,), (), ""),
+        ("--uds /tmp/s", 8000, (9000,), (), ""),
+        ("", 8000, (9000,), ('INFO: 10.2.0.9:5 - "GET /health HTTP/1.1" 200 OK',), ""),
+    ],
+)
+def test_requests_are_led_where_the_server_listens(
+    flags: str, port: int | None, asked: tuple[int, ...], log: tuple[str, ...], found: str
+) -> None:
+    container = pod(asked_ports=asked, asked_by="the Service a")
+    told = findings(LINTS, case(f"vllm serve m {flags}", port=port, container=container, log=log))
+
+    assert [finding.severity for finding in told] == (["warning"] if found else [])
+    assert all(found in finding.why for finding in told)
+
+
+@pytest.mark.parametrize(
     ("container", "log", "severity"),
     [
-        (pod(surges=True, asks_gpus=True), (), "info"),
-        (pod(surges=True, asks_gpus=True), ("0/3 nodes: 3 Insufficient nvidia.com/gpu.",), None),
-        (pod(surges=True), (), None),
-        (pod(asks_gpus=True), (), None),
+        (pod(surges=True, asks_gpus=True, crowded=FULL), (), "info"),
+        (
+            pod(surges=True, asks_gpus=True, crowded=FULL),
+            ("0/3 nodes: 3 Insufficient nvidia.com/gpu.",),
+            None,
+        ),
+        (pod(surges=True, asks_gpus=True), (), None),  # another host may take it
+        (pod(surges=True, crowded=FULL), (), None),
+        (pod(asks_gpus=True, crowded=FULL), (), None),
     ],
 )
 def test_an_update_that_needs_a_second_set_of_gpus_is_told(
