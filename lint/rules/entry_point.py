@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from flettner.vllm_facts.flag_parser import GLUED, STRAY, UNNAMED_MODEL
 from flettner.vllm_facts.releases import TABLE
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
+from flettner.vllm_facts.shell_command.docker_run import is_vllm_image
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     invalid_flags_finding,
@@ -40,6 +41,32 @@ def _check_unnamed_model(config: ServeConfig) -> Iterable[Finding]:
         f"the module api_server, which images up to 0.11.0 start, {does}",
         {UNNAMED_MODEL: None, **named},
         expects=f"it serves {config.setting.get('model', name)}",
+    )
+
+
+_MODEL_VARIABLES = (
+    *("MODEL_NAME", "MODEL", "MODEL_ID", "MODEL_PATH", "VLLM_MODEL", "VLLM_MODEL_NAME", "HF_MODEL"),
+    *("HF_MODEL_ID", "LLM_MODEL"),
+)
+"""Names that people give to the variable of the model; vLLM reads none of them (vllm/envs.py)."""
+
+
+def _check_model_variable(config: ServeConfig) -> Iterable[Finding]:
+    """A container of vLLM's image that names its model in a variable alone."""
+    container = config.container
+    if container is None or not is_vllm_image(container.image) or config.bypassed_image:
+        return
+    if any(config.setting.get(knob) for knob in ("model", "config", UNNAMED_MODEL, STRAY)) or config.log:
+        return
+    name = next((name for name in _MODEL_VARIABLES if config.env.get(name)), "")
+    if not name:
+        return
+    value = config.env[name]
+    yield invalid_flags_finding(
+        f"the model is named by {name} alone, a variable that vLLM's image does not read: it serves "
+        "Qwen/Qwen3-0.6B, its default",
+        {"model": value} if "$" not in value else {},
+        expects=f"it serves {value}",
     )
 
 
@@ -79,6 +106,12 @@ def _check_entry(config: ServeConfig) -> Iterable[Finding]:
 
 
 LINTS = (
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_model_variable,
+        reports="a model that stands in a variable alone, which vLLM's image does not read",
+        source="vllm/envs.py; vllm/config/model.py: model",
+    ),
     DeploymentCheck(
         rules=("V1",),
         find=_check_unnamed_model,

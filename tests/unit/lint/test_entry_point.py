@@ -1,6 +1,9 @@
-"""A model that the module `api_server` does not read."""
+"""A model that the server does not read where it stands."""
+
+import pytest
 
 from flettner.lint.rules import entry_point
+from flettner.vllm_facts.serve_config import Container
 from tests.support.lint_cases import case, findings
 
 MODULE = "python3 -m vllm.entrypoints.openai.api_server"
@@ -17,3 +20,22 @@ def test_a_flag_that_lacks_its_dashes_is_not_taken_for_the_name_of_a_model() -> 
 
     assert (finding.severity, dict(finding.to)) == ("error", {})
     assert "--model and its value" in finding.expects
+
+
+IMAGE = "vllm/vllm-openai:v0.30.0"
+
+
+@pytest.mark.parametrize(
+    ("command", "env", "image", "named"),
+    [
+        ("vllm serve", "MODEL_ID=org/m", IMAGE, "org/m"),
+        ("vllm serve", "MODEL_ID=org/m", "registry/own:1", ""),  # its entrypoint may read it
+        ("vllm serve org/n", "MODEL_ID=org/m", IMAGE, ""),
+        ("vllm serve", "LOG=org/m", IMAGE, ""),
+    ],
+)
+def test_a_model_in_a_variable_alone_becomes_a_flag(command: str, env: str, image: str, named: str) -> None:
+    container = Container(launcher="compose", image=image)
+    found = findings(entry_point.LINTS, case(command, env=env, container=container))
+
+    assert [dict(finding.to) for finding in found] == ([{"model": named}] if named else [])
