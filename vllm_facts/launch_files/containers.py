@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from flettner.vllm_facts.errors import FlagError
-from flettner.vllm_facts.flag_parser import SHELLS, starts_engine
+from flettner.vllm_facts.flag_parser import SHELLS, WORKER_MODULE, starts_engine
 from flettner.vllm_facts.launch_files.launch import Launch, Word
 from flettner.vllm_facts.launch_files.shell_script import read_script, without_places
 from flettner.vllm_facts.launch_files.shell_variables import drop_unknown_flags
@@ -34,6 +34,8 @@ def read_container(
         if not launches and _starts_server(words):
             problem = f"{program} starts the server: its flags cannot be told from the script's"
             launches = [Launch(name="", start=start, problem=problem)]
+    elif not entry and len(own) == 1 and f"-m {WORKER_MODULE} " in own[0].text:
+        launches = _read_inline(text, own[0])  # Dynamo's operator starts the one word by a shell
     elif not entry and is_vllm_image(image):
         implied = tuple(Word(text=word) for word in implied_words(image))
         launches = [Launch(name="", start=start, words=(*implied, *own))]

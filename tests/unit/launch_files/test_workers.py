@@ -43,6 +43,26 @@ def test_a_worker_of_a_graph_is_read_and_its_frontend_is_not() -> None:
     assert (launch.problem, launch.version) == ("", "0.24.1")
 
 
+SERVICES = """\
+kind: DynamoGraphDeployment
+spec:
+  services:
+    VllmDecodeWorker:
+      resources: {limits: {gpu: "2"}}
+      extraPodSpec:
+        mainContainer:
+          image: nvcr.io/nvidia/ai-dynamo/vllm-runtime:0.7.0
+          args: ["python3 -m dynamo.vllm --model org/m --max-num-seqs 8 2>&1 | tee /tmp/log"]
+"""
+
+
+def test_a_worker_in_one_word_is_what_the_operators_shell_starts() -> None:
+    (launch,) = read_launches("graph.yaml", SERVICES)
+
+    assert [word.text for word in launch.words][-2:] == ["--max-num-seqs", "8"]
+    assert launch.entry_fault == ""
+
+
 @pytest.mark.parametrize(
     "text",
     [
