@@ -20,6 +20,7 @@ from flettner.vllm_facts.launch_files.kubernetes import read_manifest
 from flettner.vllm_facts.launch_files.launch import Launch, Word
 from flettner.vllm_facts.launch_files.shell_script import read_script, without_places
 from flettner.vllm_facts.launch_files.shell_words import split_commands
+from flettner.vllm_facts.launch_files.surroundings import texts_of
 from flettner.vllm_facts.launch_files.systemd_unit import read_quadlet, read_unit
 from flettner.vllm_facts.launch_files.yaml_nodes import (
     MAPPING,
@@ -30,6 +31,7 @@ from flettner.vllm_facts.launch_files.yaml_nodes import (
     parse_documents,
     text_at,
 )
+from flettner.vllm_facts.shell_command.docker_run import image_version
 
 KINDS = (
     "a compose file, Kubernetes manifest, chart's values, systemd unit, podman quadlet, Dockerfile, file of "
@@ -122,7 +124,11 @@ def _read_ray_service(document: Node) -> list[Launch]:
     config, start = get(document, "spec", "serveConfigV2"), document.start_mark.index
     inner = parse_documents(str(config.value)) if config is not None and config.id == SCALAR else []
     launches = [launch for node in inner for launch in read_ray_serve(find_llm_configs(node))]
-    return [replace(launch, start=start, words=without_places(launch.words)) for launch in launches]
+    image = next(iter(texts_of(get(document, "spec", "rayClusterConfig"), "image")), "")
+    return [
+        replace(launch, start=start, words=without_places(launch.words), version=image_version(image))
+        for launch in launches
+    ]
 
 
 def _read_flags(text: str) -> Launch:

@@ -44,6 +44,16 @@ _OWN_IMAGE = re.compile(r"(.*/)?vllm-openai(-[\w.-]+)?([:@].*)?")  # its entrypo
 SERVES_SINCE = (0, 11, 1)
 """Up to 0.11.0 the entrypoint is the module `api_server`, since then `vllm serve` (docker/Dockerfile)."""
 _SHARED_SINCE = (0, 5)  # releases that images of others are built of
+_RAY_IMAGE = re.compile(r"(?:^|/)rayproject/ray-llm:(?P<release>\d+\.\d+)\b")
+_OF_RAY = {
+    "2.50": "0.10.2",
+    "2.51": "0.11.0",
+    "2.52": "0.11.0",
+    "2.54": "0.15.0",
+    "2.55": "0.18.0",
+    "2.58": "0.26.0",
+}
+"""The release of vLLM in Ray's images: ray-project/ray#57591, #57201, #60679, and what they print of it."""
 _OTHER_VERSIONS = re.compile(r"(^|/)(lmcache|ai-dynamo)/")  # images with tags of their own projects
 
 
@@ -206,6 +216,8 @@ def image_version(image: str) -> str:
     The first releases have no tags but those of vLLM's own images: 0.1.1 of another image counts its builds.
     """
     place, _, tag = image.partition("@")[0].rpartition(":")  # without the digest
+    if ray := _RAY_IMAGE.search(image):
+        return _OF_RAY.get(ray["release"], "")
     named = re.search(r"vllm[_-]?v?(0\.\d+\.\d+)", tag)
     own = re.match(r"v?(0\.\d+\.\d+)(?![\d.]*\.)", tag) if "vllm" in place.rpartition("/")[2] else None
     counted = own and not is_vllm_image(image) and tuple(map(int, own[1].split("."))) < _SHARED_SINCE

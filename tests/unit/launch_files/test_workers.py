@@ -96,6 +96,8 @@ def test_a_worker_is_no_server_and_listens_on_no_port() -> None:
         ("nvcr.io/nvidia/ai-dynamo/vllm-runtime:0.9.0", ""),  # a release of Dynamo
         ("vllm/vllm-openai:v0.24.1@sha256:0123", "0.24.1"),
         ("vllm/vllm-openai@sha256:0123", ""),
+        ("rayproject/ray-llm:2.54.1-py312-cu128", "0.15.0"),
+        ("rayproject/ray-llm:2.99.0", ""),
     ],
 )
 def test_the_release_is_in_the_tag_of_an_image_with_its_digest(image: str, version: str) -> None:
