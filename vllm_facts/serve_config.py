@@ -14,6 +14,9 @@ GpuLink = Literal["nvlink", "pcie"]
 
 Launcher = Literal["docker run", "compose", "Kubernetes"]
 
+ENDS_SCRIPT = "a shell ends there with a syntax error"
+"""In the words of an `entry_fault` that is one of the script."""
+
 Fact = Literal[
     "gpu", "gpus", "model", "version", "flags", "profile", "log", "gpu_memory", "model_size", "step_memory"
 ]

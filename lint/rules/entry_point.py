@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from flettner.vllm_facts.flag_parser import GLUED, STRAY, UNNAMED_MODEL
 from flettner.vllm_facts.releases import TABLE
-from flettner.vllm_facts.serve_config import Finding, ServeConfig
+from flettner.vllm_facts.serve_config import ENDS_SCRIPT, Finding, ServeConfig
 from flettner.vllm_facts.shell_command.docker_run import is_vllm_image
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -14,6 +14,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
 )
 
 ENTRYPOINT = "https://docs.vllm.ai/en/latest/deployment/docker/"
+_BASH = "https://www.gnu.org/software/bash/manual/html_node/Lists.html"
 _READS_NONE = (0, 10)
 """Before it the parser of `api_server` has no positional argument; since then nothing reads it."""
 
@@ -96,6 +97,10 @@ def _check_glued_words(config: ServeConfig) -> Iterable[Finding]:
 
 def _check_entry(config: ServeConfig) -> Iterable[Finding]:
     if config.entry_fault:
+        if config.entry_fault.endswith(ENDS_SCRIPT):
+            expects = "the script runs on with a \\ at the end of that line, or the operator in it"
+            yield invalid_flags_finding(config.entry_fault, {}, source=_BASH, expects=expects)
+            return
         yield invalid_flags_finding(
             config.entry_fault,
             {},

@@ -3,6 +3,7 @@
 An expansion of unknown value in the place of a flag is reported as unread.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -16,11 +17,13 @@ from flettner.vllm_facts.launch_files.shell_variables import (
     name_of_variable,
 )
 from flettner.vllm_facts.launch_files.shell_words import split_commands
+from flettner.vllm_facts.serve_config import ENDS_SCRIPT
 from flettner.vllm_facts.shell_command.docker_run import CONTAINERS, runs_server, script_place
 from flettner.vllm_facts.shell_command.shell import ASSIGNMENT
 
 _OPENS, _CLOSES = frozenset({"if", "for", "while", "until", "case", "select"}), {"fi", "done", "esac"}
 _RESERVED = frozenset({"if", "then", "else", "elif", "do", "while", "until", "{", "}", "!", "time"})
+_LONE_OPERATOR = re.compile(r"[^\n\\;&|]{0,300}\n(?:[ \t]*\n){0,9}[ \t]*(?P<operator>&&?|\|\|?)(?![&|;])")
 _SILENT = frozenset({"echo", "printf", "pgrep", "pkill", "grep", "which", "type", "alias", "trap", "kill"})
 
 
@@ -50,7 +53,11 @@ def read_script(
             launches[-1] = replace(
                 launches[-1], remarks=(*launches[-1].remarks, _explain_lost_flag(text, words[0]))
             )
-        launches += _read_command(text, words, variables)
+        fault = _explain_lone_operator(text, words[-1], end) if lines else ""
+        launches += [
+            replace(launch, entry_fault=fault or launch.entry_fault)
+            for launch in _read_command(text, words, variables)
+        ]
     return [replace(launch, ray=True) for launch in launches] if ray else launches
 
 
@@ -70,6 +77,16 @@ def joins_ray(texts: Sequence[str]) -> bool:
 def _explain_lost_flag(text: str, word: Word) -> str:
     line = line_of(text, word.start)
     return f"line {line}: {word.text} is not a flag of the server: a comment or a missing \\ ends its command"
+
+
+def _explain_lone_operator(text: str, last: Word, end: int | None) -> str:
+    """Why the command behind whose last word a line begins with `&` or `|` does not run; "" for others."""
+    lone = _LONE_OPERATOR.match(text, last.end, len(text) if end is None else end) if last.end else None
+    if lone is None:
+        return ""
+    line = line_of(text, lone.start("operator"))
+    begins = f"line {line} begins with `{lone['operator']}`"
+    return f"{begins}, as the line before has no \\ at its end: {ENDS_SCRIPT}"
 
 
 def _after_reserved(command: Sequence[Word]) -> tuple[Word, ...]:

@@ -39,3 +39,11 @@ def test_a_model_in_a_variable_alone_becomes_a_flag(command: str, env: str, imag
     found = findings(entry_point.LINTS, case(command, env=env, container=container))
 
     assert [dict(finding.to) for finding in found] == ([{"model": named}] if named else [])
+
+
+def test_a_script_that_a_shell_does_not_run_to_its_end_is_told() -> None:
+    fault = "line 4 begins with `&`: a shell ends there with a syntax error"
+    (finding,) = findings(entry_point.LINTS, case("vllm serve m", entry_fault=fault))
+
+    assert finding.severity == "error"
+    assert "at the end of that line" in finding.expects
