@@ -65,7 +65,7 @@ def _check_model_variable(config: ServeConfig) -> Iterable[Finding]:
     value = config.env[name]
     yield invalid_flags_finding(
         f"the model is named by {name} alone, a variable that vLLM's image does not read: it serves "
-        "Qwen/Qwen3-0.6B, its default",
+        "its default model",
         {"model": value} if "$" not in value else {},
         expects=f"it serves {value}",
     )
