@@ -96,6 +96,14 @@ def parse_address(argv: Sequence[str]) -> Address:
     return Address(str(place.get("host", "")), port)
 
 
+def find_second_model(argv: Sequence[str]) -> tuple[str, str] | None:
+    """The model that `vllm serve` is given as a word, and that of --model beside it. Raises FlagError."""
+    match [flag for flag in _flags(argv) if flag.knob == "model"]:
+        case [*_, flag, word] if not word.spelled and "$" not in str(word.value):
+            return str(word.value), str(flag.value)
+    return None
+
+
 def edit_flags(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]:
     """Return `argv` with `changes` applied and all other words unchanged.
 

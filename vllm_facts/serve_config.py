@@ -15,7 +15,10 @@ GpuLink = Literal["nvlink", "pcie"]
 Launcher = Literal["docker run", "compose", "Kubernetes"]
 
 ENDS_SCRIPT = "a shell ends there with a syntax error"
-"""In the words of an `entry_fault` that is one of the script."""
+"""Ends an `entry_fault` that is one of the script."""
+
+NAMED_TWICE = "`vllm serve` takes one name and refuses the other"
+"""Ends an `entry_fault` that is one of the model's names."""
 
 Fact = Literal[
     "gpu", "gpus", "model", "version", "flags", "profile", "log", "gpu_memory", "model_size", "step_memory"
@@ -157,7 +160,7 @@ class ServeConfig:
     container: Container | None = None  # by the file
     hosts: int | None = None  # that serve one model together, by the file; None: not known
     ray: bool = False  # Ray is started beside the server
-    entry_fault: str = ""  # why the container starts something else than the words say
+    entry_fault: str = ""  # why it starts something else than the words say
     shared_memory_gib: float | None = None  # of /dev/shm, by the words of `docker run`
     locks_memory: bool = False  # the container may pin memory without a limit; False: not known
     bypassed_image: str = ""  # whose own entrypoint another command replaces

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from flettner.vllm_facts.flag_parser import GLUED, STRAY, UNNAMED_MODEL
 from flettner.vllm_facts.releases import TABLE
-from flettner.vllm_facts.serve_config import ENDS_SCRIPT, Finding, ServeConfig
+from flettner.vllm_facts.serve_config import ENDS_SCRIPT, NAMED_TWICE, Finding, ServeConfig
 from flettner.vllm_facts.shell_command.docker_run import is_vllm_image
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -14,9 +14,26 @@ from flettner.vllm_facts.sizing.effective_flags import (
 )
 
 ENTRYPOINT = "https://docs.vllm.ai/en/latest/deployment/docker/"
-_BASH = "https://www.gnu.org/software/bash/manual/html_node/Lists.html"
 _READS_NONE = (0, 10)
 """Before it the parser of `api_server` has no positional argument; since then nothing reads it."""
+_IGNORES_FLAG = (0, 7)
+"""Before it `vllm serve` takes the model before its flags, whatever --model says."""
+
+_ITEMS = (
+    "it starts with each word an item of its own and no shell before them; with a shell as the entrypoint "
+    "(`--entrypoint bash` before the image, `entrypoint:` in compose, `command:` in Kubernetes) and the "
+    "whole command as one word after `-c`; or with the model and the flags alone"
+)
+_BASH = "https://www.gnu.org/software/bash/manual/html_node/Lists.html"
+_SERVE = (
+    "vllm/utils/argparse_utils.py: 'you should provide the model as a positional argument'; "
+    "vllm-project/vllm#25967"
+)
+_REMEDIES = {
+    ENDS_SCRIPT: (_BASH, "the script runs on with a \\ at the end of that line, or the operator in it"),
+    NAMED_TWICE: (_SERVE, "it starts with the one that is meant, directly after `vllm serve`"),
+}
+"""The source and the remedy of faults by their ends."""
 
 
 def _check_unnamed_model(config: ServeConfig) -> Iterable[Finding]:
@@ -96,18 +113,12 @@ def _check_glued_words(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _check_entry(config: ServeConfig) -> Iterable[Finding]:
+    if config.entry_fault.endswith(NAMED_TWICE) and is_older_than(config, _IGNORES_FLAG):
+        return
     if config.entry_fault:
-        if config.entry_fault.endswith(ENDS_SCRIPT):
-            expects = "the script runs on with a \\ at the end of that line, or the operator in it"
-            yield invalid_flags_finding(config.entry_fault, {}, source=_BASH, expects=expects)
-            return
-        yield invalid_flags_finding(
-            config.entry_fault,
-            {},
-            expects="it starts with each word an item of its own and no shell before them; with a shell as "
-            "the entrypoint (`--entrypoint bash` before the image, `entrypoint:` in compose, `command:` in "
-            "Kubernetes) and the whole command as one word after `-c`; or with the model and the flags alone",
-        )
+        remedies = (remedy for end, remedy in _REMEDIES.items() if config.entry_fault.endswith(end))
+        source, expects = next(remedies, ("", _ITEMS))
+        yield invalid_flags_finding(config.entry_fault, {}, source=source, expects=expects)
 
 
 LINTS = (

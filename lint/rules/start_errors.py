@@ -11,6 +11,7 @@ from flettner.lint.rules.speculation import drafts_in_parallel, own_cache
 from flettner.lint.rules.unknown_flags import is_unknown
 from flettner.vllm_facts.deprecated_flags import RENAMED
 from flettner.vllm_facts.drafts import find_flags
+from flettner.vllm_facts.flag_parser import STRAY
 from flettner.vllm_facts.references import DOCS, OPTIMIZATION
 from flettner.vllm_facts.releases.history import values_in
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
@@ -166,6 +167,14 @@ def _no_backend(match: re.Match[str], config: ServeConfig) -> Finding:
 
 def _unknown_flags(match: re.Match[str], config: ServeConfig) -> Finding | None:
     named = [word.lstrip("-").replace("-", "_") for word in re.findall(r"--[\w-]+", match["words"])]
+    if not named and not config.entry_fault and STRAY not in config.setting:
+        return _start_error(
+            "V1",
+            f"it did not start: `{match['words'].strip()[:80]}` belongs to no flag",
+            {},
+            "it starts without it, or with what it lacks: the dashes of a flag, the quotes around a value "
+            "with spaces; or it is a second name of the model, beside --model or a `serve` too many",
+        )
     given = [knob for knob in named if knob in config.setting]
     renamed = [knob for knob in given if knob in RENAMED]
     reported = [knob for knob in renamed if RENAMED[knob].gone(config.version) is not None]

@@ -4,6 +4,7 @@ import pytest
 
 from flettner.lint.rules import entry_point
 from flettner.vllm_facts.serve_config import Container
+from flettner.vllm_facts.shell_command.serve_command import parse_command
 from tests.support.lint_cases import case, findings
 
 MODULE = "python3 -m vllm.entrypoints.openai.api_server"
@@ -47,3 +48,25 @@ def test_a_script_that_a_shell_does_not_run_to_its_end_is_told() -> None:
 
     assert finding.severity == "error"
     assert "at the end of that line" in finding.expects
+
+
+@pytest.mark.parametrize(
+    ("command", "version", "told"),
+    [
+        ("vllm serve org/m --port 8001 --model=org/n", "0.32.0", True),
+        ("vllm serve --model org/m org/m", "0.9.0", True),
+        ("vllm serve org/m --model org/n", "0.6.1", False),  # --model is not read there
+        ("vllm serve $ARGS --model org/n", "0.32.0", False),  # which may be empty
+        ("vllm serve --model org/n", "0.32.0", False),
+        ("vllm serve org/m --tokenizer org/n", "0.32.0", False),
+    ],
+)
+def test_a_model_that_is_named_twice_is_told(command: str, version: str, *, told: bool) -> None:
+    fault = parse_command(command.split()).entry_fault
+    found = findings(entry_point.LINTS, case(command, version=version, entry_fault=fault))
+
+    assert [finding.severity for finding in found] == (["error"] if told else [])
+
+
+def test_the_module_ignores_a_name_beside_its_model() -> None:
+    assert parse_command(f"{MODULE} org/m --model org/n".split()).entry_fault == ""
