@@ -46,7 +46,7 @@ def recogniser(
 ) -> Recogniser:
     def find(config: ServeConfig) -> Iterable[Finding]:
         text = join_log(config.log)
-        if not re.search(pattern, text, re.MULTILINE) or not _stands_in(text, beside):
+        if not text or not re.search(pattern, text, re.MULTILINE) or not _stands_in(text, beside):
             return ()
         for line in reversed(config.log):
             match = re.search(pattern, line[:LONGEST_LINE], re.MULTILINE)
