@@ -7,14 +7,12 @@ from typing import TypedDict
 from flettner.vllm_facts.launch_files.shell_variables import replace_defaults
 from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, entries, get, items, text_at
 from flettner.vllm_facts.serve_config import Container, HealthCheck, Mount
+from flettner.vllm_facts.shell_command.docker_run import read_gib
 
 _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 _ASKED = re.compile(r"\bhttp://(?P<host>[\w.-]+|\[[\da-fA-F:]+\])(?::(?P<port>\d{1,5}))?(?=[/\s'\")]|$)")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _HTTP = 80
-_AMOUNT = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,6})?) ?(?P<unit>[kKmMgGtT]?)(?P<binary>i?)[bB]?")
-_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_OF_DOCKER = frozenset({"m", "g", "t"})  # Kubernetes reads m as thousandths, and has no g and t
 _OWN_PORT = "vllm"  # its Service's variables are VLLM_PORT, which vLLM reads as its own, VLLM_SERVICE_HOST …
 DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
 _HOST_LABEL = "kubernetes.io/hostname"
@@ -33,7 +31,7 @@ def describe_pod(document: Node, container: Node, services: Sequence[Node] = ())
         image=text_at(container, "image"),
         mounts=_mounts_of_pod(pod, container),
         checks=tuple(_probes(pod, container)),
-        memory_gib=_gib(text_at(container, "resources", "limits", "memory")),
+        memory_gib=read_gib(text_at(container, "resources", "limits", "memory")),
         shared_memory_gib=_shared_memory(pod, container),
         asks_gpus=any(text_at(container, "resources", "limits", device) for device in DEVICES),
         runtime=text_at(pod, "runtimeClassName"),
@@ -52,10 +50,10 @@ def describe_service(service: Node) -> Container:
         image=text_at(service, "image"),
         mounts=_mounts_of_service(service),
         checks=tuple(_health_check(service)),
-        memory_gib=_gib(limit, binary=True),
+        memory_gib=read_gib(limit, binary=True),
         shared_memory_gib=None
         if text_at(service, "ipc")
-        else _gib(replace_defaults(text_at(service, "shm_size")), binary=True),
+        else read_gib(replace_defaults(text_at(service, "shm_size")), binary=True),
         **_published(service),
     )
 
@@ -218,17 +216,8 @@ def _shared_memory(pod: Node | None, container: Node) -> float | None:
         for mount in items(get(container, "volumeMounts"))
     }
     bounds = (
-        _gib(text_at(volume, "emptyDir", "sizeLimit"))
+        read_gib(text_at(volume, "emptyDir", "sizeLimit"))
         for volume in items(get(pod, "volumes"))
         if places.get(text_at(volume, "name")) == "/dev/shm"  # noqa: S108 - a path inside the container
     )
     return next(bounds, None)
-
-
-def _gib(text: str, *, binary: bool = False) -> float | None:
-    """`120Gi`, `64G` or `8g`. `binary`: powers of 1,024 in either case, as Docker has them."""
-    amount = _AMOUNT.fullmatch(text.strip())
-    if not amount or not float(amount["number"]) or (not binary and amount["unit"] in _OF_DOCKER):
-        return None
-    base = 1024.0 if binary or amount["binary"] else 1000.0
-    return float(amount["number"]) * float(base ** _POWERS[amount["unit"].upper()]) / 2**30

@@ -33,6 +33,9 @@ _SHORT_ALONE = re.compile(r"-[ditPq]+")
 _ENV = ("-e", "--env")
 _OTHERS = ("host", "none", "container:")  # networks without ports of the container's own
 _NETWORK, _PUBLISH = frozenset({"--net", "--network"}), frozenset({"-p", "--publish"})
+_AMOUNT = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,6})?) ?(?P<unit>[kKmMgGtT]?)(?P<binary>i?)[bB]?")
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_OF_DOCKER = frozenset({"m", "g", "t"})  # Kubernetes reads m as thousandths, and has no g and t
 _PUBLISHED = re.compile(r"(?:[\w.\[\]-]{0,60}:){0,9}(?P<port>\d{1,5})(?:/tcp)?")
 _SCRIPT_OPTION = re.compile(r"-[a-z]*c")
 _SERVER_COMMAND = re.compile(
@@ -114,6 +117,15 @@ def _options(words: Sequence[str]) -> tuple[int, list[tuple[str, str]]]:
         options.append((name, value))
         at += 1
     return at, options
+
+
+def read_gib(text: str, *, binary: bool = False) -> float | None:
+    """`120Gi`, `64G` or `8g`. `binary`: powers of 1,024 in either case, as Docker has them."""
+    amount = _AMOUNT.fullmatch(text.strip())
+    if not amount or not float(amount["number"]) or (not binary and amount["unit"] in _OF_DOCKER):
+        return None
+    base = 1024.0 if binary or amount["binary"] else 1000.0
+    return float(amount["number"]) * float(base ** _POWERS[amount["unit"].upper()]) / 2**30
 
 
 def published_ports(before: Sequence[str]) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ from flettner.vllm_facts.shell_command.docker_run import (
     image_version,
     parse_docker_run,
     published_ports,
+    read_gib,
     replace_env,
 )
 from flettner.vllm_facts.shell_command.shell import ASSIGNMENT, quote_word
@@ -141,10 +142,7 @@ class ServeCommand:
             return None
         given = next((value for word, value in pairwise(words) if word == "--shm-size"), "")
         joined = next((word for word in words if word.startswith("--shm-size=")), "")
-        amount = re.fullmatch(
-            r"(\d{1,6}(?:\.\d{1,3})?)([mMgGtT])[iI]?[bB]?", given or joined.partition("=")[2]
-        )
-        return float(amount[1]) * _GIB_OF[amount[2].lower()] if amount else None
+        return read_gib(given or joined.partition("=")[2], binary=True)
 
     @property
     def assignments(self) -> list[str]:
@@ -173,7 +171,6 @@ def _one_dash(argv: Sequence[str]) -> str:
     return ""
 
 
-_GIB_OF = {"m": 2.0**-10, "g": 1.0, "t": 2.0**10}
 MOST_WORDS = 2000  # of a command; vLLM 0.32 has 290 flags
 
 
