@@ -64,8 +64,8 @@ async def upgrade(
     assert status == 200, answer  # noqa: PLR2004 - HTTP
     rollout = await rig.ended(str(made["id"]))
     exposed = rollout["exposed"]
-    ended_s = clock()
-    requests = [record for each in traffic for record in await sent_between(each.tally, begun_s, ended_s)]
+    waits = [sent_between(each.tally, begun_s, clock(), each.tally.sent) for each in traffic]
+    requests = [record for records in await asyncio.gather(*waits) for record in records]
     failed = sum(record.outcome != "ok" for record in requests)
     return Upgrade(
         release=release.name,
@@ -84,9 +84,13 @@ async def upgrade(
     )
 
 
-async def sent_between(tally: TrafficSummary, begun_s: float, ended_s: float) -> Sequence[RequestRecord]:
-    """The requests sent meanwhile, once all have ended: a green that hangs keeps them for a minute."""
-    sent = tally.sent
+async def sent_between(
+    tally: TrafficSummary, begun_s: float, ended_s: float, sent: int
+) -> Sequence[RequestRecord]:
+    """The requests sent meanwhile, once all have ended: a green that hangs keeps them for a minute.
+
+    `sent`: how many were sent until `ended_s`.
+    """
 
     async def count_ended() -> int:
         return sum(record.at < ended_s for record in tally.records)
