@@ -14,16 +14,21 @@ GpuLink = Literal["nvlink", "pcie"]
 
 Launcher = Literal["docker run", "compose", "Kubernetes"]
 
-ENDS_SCRIPT = "a shell ends there with a syntax error"
-"""Ends an `entry_fault` that is one of the script."""
-
-NAMED_TWICE = "`vllm serve` takes one name and refuses the other"
-"""Ends an `entry_fault` that is one of the model's names."""
-
 Fact = Literal[
     "gpu", "gpus", "model", "version", "flags", "profile", "log", "gpu_memory", "model_size", "step_memory"
 ]
 """What is known of a server besides its flags and variables."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFault:
+    """Why a container or a script starts something else than its words say.
+
+    `of`: the items of the container's command, a line of the script, or the second name of the model.
+    """
+
+    why: str
+    of: Literal["items", "line", "name"] = "items"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +165,7 @@ class ServeConfig:
     container: Container | None = None  # by the file
     hosts: int | None = None  # that serve one model together, by the file; None: not known
     ray: bool = False  # Ray is started beside the server
-    entry_fault: str = ""  # why it starts something else than the words say
+    entry_fault: EntryFault | None = None
     shared_memory_gib: float | None = None  # of /dev/shm, by the words of `docker run`
     locks_memory: bool = False  # the container may pin memory without a limit; False: not known
     bypassed_image: str = ""  # whose own entrypoint another command replaces

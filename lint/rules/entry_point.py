@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from flettner.vllm_facts.flag_parser import GLUED, STRAY, UNNAMED_MODEL
 from flettner.vllm_facts.releases import TABLE
-from flettner.vllm_facts.serve_config import ENDS_SCRIPT, NAMED_TWICE, Finding, ServeConfig
+from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.shell_command.docker_run import is_vllm_image
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -30,10 +30,11 @@ _SERVE = (
     "vllm-project/vllm#25967"
 )
 _REMEDIES = {
-    ENDS_SCRIPT: (_BASH, "the script runs on with a \\ at the end of that line, or the operator in it"),
-    NAMED_TWICE: (_SERVE, "it starts with the one that is meant, directly after `vllm serve`"),
+    "items": ("", _ITEMS),
+    "line": (_BASH, "the script runs on with a \\ at the end of that line, or the operator in it"),
+    "name": (_SERVE, "it starts with the one that is meant, directly after `vllm serve`"),
 }
-"""The source and the remedy of faults by their ends."""
+"""The source and the remedy, by what the fault is of."""
 
 
 def _check_unnamed_model(config: ServeConfig) -> Iterable[Finding]:
@@ -113,12 +114,11 @@ def _check_glued_words(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _check_entry(config: ServeConfig) -> Iterable[Finding]:
-    if config.entry_fault.endswith(NAMED_TWICE) and is_older_than(config, _IGNORES_FLAG):
+    fault = config.entry_fault
+    if fault is None or (fault.of == "name" and is_older_than(config, _IGNORES_FLAG)):
         return
-    if config.entry_fault:
-        remedies = (remedy for end, remedy in _REMEDIES.items() if config.entry_fault.endswith(end))
-        source, expects = next(remedies, ("", _ITEMS))
-        yield invalid_flags_finding(config.entry_fault, {}, source=source, expects=expects)
+    source, expects = _REMEDIES[fault.of]
+    yield invalid_flags_finding(fault.why, {}, source=source, expects=expects)
 
 
 LINTS = (

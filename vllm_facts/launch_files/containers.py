@@ -11,6 +11,7 @@ from flettner.vllm_facts.launch_files.shell_script import read_script, without_p
 from flettner.vllm_facts.launch_files.shell_variables import drop_unknown_flags
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, inner_place, list_words, word_of
+from flettner.vllm_facts.serve_config import EntryFault
 from flettner.vllm_facts.shell_command.docker_run import (
     are_server_flags,
     explain_entry,
@@ -28,7 +29,7 @@ def read_container(
     words = (*entry, *own)
     program = words[0].text.rpartition("/")[2] if words else ""
     if program in SHELLS:
-        fault = "" if entry else explain_entry(image, program)
+        fault = None if entry else explain_entry(image, program)
         launches = _read_cut_script(text, image, words, start)
         launches = launches or [replace(launch, entry_fault=fault) for launch in _read_shell(text, words)]
         if not launches and _starts_server(words):
@@ -51,7 +52,9 @@ def read_container(
         launches = [Launch(name="", start=start, words=(Word(text="vllm"), Word(text="serve"), *own))]
     elif entry and " " in entry[0].text and (commands := split_commands(entry[0].text)):
         parts = without_places((*commands[0], *entry[1:]))
-        fault = f"`{parts[0].text} …` is one word with spaces: no program of the container has that name"
+        fault = EntryFault(
+            f"`{parts[0].text} …` is one word with spaces: no program of the container has that name"
+        )
         launches = read_container(text, image, parts, own, start)
         launches = [replace(launch, entry_fault=fault) for launch in launches]
     elif is_vllm_image(image):
@@ -104,7 +107,7 @@ def _read_cut_script(text: str, image: str, words: Sequence[Word], start: int) -
     meant = without_places((*commands[0], *rest))
     if not starts_engine([word.text for word in meant]):
         return []
-    fault = (
+    fault = EntryFault(
         f"{words[0].text} -c runs the one word behind it, {script.text!r}; {rest[0].text!r} and what follows "
         "are arguments of the shell, which that script does not use"
     )

@@ -62,7 +62,7 @@ def read_dockerfile(text: str) -> list[Launch]:
             else:
                 entry, own, cleared = read, [], True
     shell = not cleared and bool(own) and own[0].form == "shell" and is_vllm_image(image)
-    fault = explain_entry(image, "/bin/sh") if shell else ""
+    fault = explain_entry(image, "/bin/sh") if shell else None
     launches = read_container(text, "" if shell or (cleared and not entry) else image, entry, own, place)
     version = image_version(image)
     if all(launch.problem for launch in launches) and (script := files.find((*entry, *own))):

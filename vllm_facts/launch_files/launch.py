@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flettner.vllm_facts.serve_config import Container, Granted, Launcher
+from flettner.vllm_facts.serve_config import Container, EntryFault, Granted, Launcher
 
 Form = Literal["shell", "block", "flow", "key", "value", "none"]
 """How a word is written: in a shell command, as an item of a YAML list (in lines or in brackets), as a
@@ -49,7 +49,7 @@ class Launch:
     container: Container | None = None
     hosts: int | None = None  # that serve one model together
     ray: bool = False  # Ray is started beside the server
-    entry_fault: str = ""  # why the container starts something else than the words say
+    entry_fault: EntryFault | None = None
     locks_memory: bool = False  # without a limit: `ulimits` of compose
     bypassed_image: str = ""  # whose own entrypoint another command replaces
     unread: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from flettner.vllm_facts.launch_files.shell_variables import (
     name_of_variable,
 )
 from flettner.vllm_facts.launch_files.shell_words import split_commands
-from flettner.vllm_facts.serve_config import ENDS_SCRIPT
+from flettner.vllm_facts.serve_config import EntryFault
 from flettner.vllm_facts.shell_command.docker_run import CONTAINERS, runs_server, script_place
 from flettner.vllm_facts.shell_command.shell import ASSIGNMENT
 
@@ -53,7 +53,7 @@ def read_script(
             launches[-1] = replace(
                 launches[-1], remarks=(*launches[-1].remarks, _explain_lost_flag(text, words[0]))
             )
-        fault = _explain_lone_operator(text, words[-1], end) if lines else ""
+        fault = _explain_lone_operator(text, words[-1], end) if lines else None
         launches += [
             replace(launch, entry_fault=fault or launch.entry_fault)
             for launch in _read_command(text, words, variables)
@@ -79,14 +79,16 @@ def _explain_lost_flag(text: str, word: Word) -> str:
     return f"line {line}: {word.text} is not a flag of the server: a comment or a missing \\ ends its command"
 
 
-def _explain_lone_operator(text: str, last: Word, end: int | None) -> str:
-    """Why the command behind whose last word a line begins with `&` or `|` does not run; "" for others."""
+def _explain_lone_operator(text: str, last: Word, end: int | None) -> EntryFault | None:
+    """Why the command behind whose last word a line begins with `&` or `|` does not run; None for others."""
     lone = _LONE_OPERATOR.match(text, last.end, len(text) if end is None else end) if last.end else None
     if lone is None:
-        return ""
-    line = line_of(text, lone.start("operator"))
-    begins = f"line {line} begins with `{lone['operator']}`"
-    return f"{begins}, as the line before has no \\ at its end: {ENDS_SCRIPT}"
+        return None
+    begins = f"line {line_of(text, lone.start('operator'))} begins with `{lone['operator']}`"
+    return EntryFault(
+        f"{begins}, as the line before has no \\ at its end: a shell ends there with a syntax error",
+        of="line",
+    )
 
 
 def _after_reserved(command: Sequence[Word]) -> tuple[Word, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import API_SERVER, SHELLS
 from flettner.vllm_facts.releases import TABLE
+from flettner.vllm_facts.serve_config import EntryFault
 from flettner.vllm_facts.shell_command.shell import split_command
 
 HOW = "write the server's own words after --, as in `flettner lint -- vllm serve MODEL --max-num-seqs 64`"
@@ -74,7 +75,7 @@ class DockerRunCommand:
     shell: tuple[str, ...] = ()
     lead: str = ""
     aside: tuple[str, ...] = ()
-    entry_fault: str = ""
+    entry_fault: EntryFault | None = None
 
 
 def parse_docker_run(words: list[str], outside: Mapping[str, str]) -> DockerRunCommand:
@@ -97,7 +98,7 @@ def parse_docker_run(words: list[str], outside: Mapping[str, str]) -> DockerRunC
     program = (entry or (own[0] if own else "")).rpartition("/")[2]
     if program in SHELLS and (script := _find_script(own)):
         place, lead, argv, aside = script
-        fault = "" if entry else explain_entry(words[at], program)
+        fault = None if entry else explain_entry(words[at], program)
         shell = tuple(own[:place])
         return DockerRunCommand(
             before=before, argv=argv, env=env, shell=shell, lead=lead, aside=aside, entry_fault=fault
@@ -157,12 +158,14 @@ def _find_script(own: Sequence[str]) -> tuple[int, str, tuple[str, ...], tuple[s
     return place, own[place][: found.start(1)], tuple(words), tuple(aside)
 
 
-def explain_entry(image: str, program: str) -> str:
-    """Why a shell after one of vLLM's own images does not start; "" for other images."""
+def explain_entry(image: str, program: str) -> EntryFault | None:
+    """Why a shell after one of vLLM's own images does not start; None for other images."""
     if not is_vllm_image(image):
-        return ""
+        return None
     starts = " ".join(implied_words(image))
-    return f"{image} starts `{starts}` by itself, which takes {program!r} as the model and refuses the rest"
+    return EntryFault(
+        f"{image} starts `{starts}` by itself, which takes {program!r} as the model and refuses the rest"
+    )
 
 
 def _server(image: str, entry: str, own: list[str]) -> tuple[tuple[str, ...], int]:

@@ -23,7 +23,7 @@ from flettner.vllm_facts.flag_parser import (
     starts_engine,
 )
 from flettner.vllm_facts.flag_table import SHORT
-from flettner.vllm_facts.serve_config import NAMED_TWICE, Container, Launcher
+from flettner.vllm_facts.serve_config import Container, EntryFault, Launcher
 from flettner.vllm_facts.shell_command import shell
 from flettner.vllm_facts.shell_command.docker_run import (
     CONTAINERS,
@@ -56,7 +56,7 @@ class ServeCommand:
     shell: tuple[str, ...] = ()  # in a container: `bash -c`, before a script
     lead: str = ""  # the script's text before the server's words
     inner_aside: tuple[str, ...] = ()  # its redirections
-    entry_fault: str = ""  # why it starts something else than the words say
+    entry_fault: EntryFault | None = None
     unlimited_memlock: bool = False  # by the file
     bypassed: str = ""  # the image in a file whose own entrypoint another command replaces
 
@@ -211,7 +211,8 @@ def parse_command(words: Sequence[str], *, elsewhere: bool = False) -> ServeComm
     if "model" not in setting and "config" not in setting and not starts_engine(command.argv):
         raise FlagError(f"{_shown(given)}: starts no vLLM server; {HOW}")
     if (models := find_second_model(command.argv)) and not command.entry_fault:
-        fault = f"the model is named twice, by {models[0]} and by --model {models[1]}: {NAMED_TWICE}"
+        twice = f"the model is named twice, by {models[0]} and by --model {models[1]}"
+        fault = EntryFault(f"{twice}: `vllm serve` takes one name and refuses the other", of="name")
         command = replace(command, entry_fault=fault)
     return _with_file(command, setting.get("config"), elsewhere=elsewhere)
 

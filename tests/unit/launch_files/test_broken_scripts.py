@@ -20,8 +20,8 @@ from flettner.vllm_facts.launch_files.recognise import read_launches
 def test_an_operator_at_the_start_of_a_line_is_a_fault(rest: str, line: int) -> None:
     (launch,) = read_launches("run.sh", f"#!/bin/bash\nvllm serve m {rest}")
 
-    assert bool(launch.entry_fault) is bool(line)
-    assert not line or launch.entry_fault.startswith(f"line {line} begins with")
+    told = launch.entry_fault.why if launch.entry_fault else ""
+    assert told.startswith(f"line {line} begins with") if line else not told
 
 
 def test_a_line_of_a_folded_text_is_no_line_of_the_script() -> None:
@@ -29,4 +29,4 @@ def test_a_line_of_a_folded_text_is_no_line_of_the_script() -> None:
     text = f"services:\n  a:\n    image: a\n    command: >\n      {command}\n"
     (launch,) = read_launches("compose.yaml", text)
 
-    assert launch.entry_fault == ""
+    assert launch.entry_fault is None

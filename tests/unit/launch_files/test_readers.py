@@ -586,7 +586,8 @@ def test_a_quadlet_and_a_dockerfile_give_variables_and_version() -> None:
 def test_a_shells_words_for_an_image_that_starts_the_server_are_a_fault() -> None:
     (launch,) = read_launches("Dockerfile", "FROM vllm/vllm-openai:v0.12.0\nCMD vllm serve org/model\n")
 
-    assert "takes '/bin/sh' as the model" in launch.entry_fault
+    assert launch.entry_fault is not None
+    assert "takes '/bin/sh' as the model" in launch.entry_fault.why
 
 
 def test_a_command_in_one_word_is_read_and_is_a_fault() -> None:
@@ -596,7 +597,8 @@ def test_a_command_in_one_word_is_read_and_is_a_fault() -> None:
     (launch,) = read_launches("pod.yaml", text)
 
     assert [each.text for each in launch.words] == word.split()
-    assert "is one word" in launch.entry_fault
+    assert launch.entry_fault is not None
+    assert "is one word" in launch.entry_fault.why
 
 
 def test_yaml_that_only_resembles_a_config_is_no_server() -> None:
@@ -620,8 +622,7 @@ def test_a_shell_runs_the_one_word_behind_its_option(command: str, args: str, cu
     (launch,) = read_launches("pod.yaml", f"kind: Pod\nspec:\n  containers:\n  - {container}\n")
 
     assert words(launch).removeprefix("exec ") == "vllm serve m --port 9"
-    assert cut in launch.entry_fault
-    assert bool(cut) == bool(launch.entry_fault)
+    assert (cut in launch.entry_fault.why) if launch.entry_fault else not cut
 
 
 DESCRIBED = """\

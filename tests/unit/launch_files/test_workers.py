@@ -60,7 +60,7 @@ def test_a_worker_in_one_word_is_what_the_operators_shell_starts() -> None:
     (launch,) = read_launches("graph.yaml", SERVICES)
 
     assert [word.text for word in launch.words][-2:] == ["--max-num-seqs", "8"]
-    assert launch.entry_fault == ""
+    assert launch.entry_fault is None
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from flettner.lint.rules import entry_point
-from flettner.vllm_facts.serve_config import Container
+from flettner.vllm_facts.serve_config import Container, EntryFault
 from flettner.vllm_facts.shell_command.serve_command import parse_command
 from tests.support.lint_cases import case, findings
 
@@ -43,7 +43,7 @@ def test_a_model_in_a_variable_alone_becomes_a_flag(command: str, env: str, imag
 
 
 def test_a_script_that_a_shell_does_not_run_to_its_end_is_told() -> None:
-    fault = "line 4 begins with `&`: a shell ends there with a syntax error"
+    fault = EntryFault("line 4 begins with `&`", of="line")
     (finding,) = findings(entry_point.LINTS, case("vllm serve m", entry_fault=fault))
 
     assert finding.severity == "error"
@@ -69,4 +69,4 @@ def test_a_model_that_is_named_twice_is_told(command: str, version: str, *, told
 
 
 def test_the_module_ignores_a_name_beside_its_model() -> None:
-    assert parse_command(f"{MODULE} org/m --model org/n".split()).entry_fault == ""
+    assert parse_command(f"{MODULE} org/m --model org/n".split()).entry_fault is None
