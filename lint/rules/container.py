@@ -1,10 +1,11 @@
 """A container whose file does not fit the server in it: health checks, volumes, memory (V1, U5, F6)."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from flettner.lint.recogniser import LOG
 from flettner.lint.rules.offloading import host_memory
+from flettner.vllm_facts.hub_cache import cache_folder, hub_caches
 from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.serve_config import Container, Finding, HealthCheck, Needs, ServeConfig
 from flettner.vllm_facts.shell_command.docker_run import is_vllm_image
@@ -161,7 +162,7 @@ def _check_compiled(config: ServeConfig) -> Iterable[Finding]:
     container, took = config.container, find_last(_COMPILED, config.log)
     if container is None or container.mounts is None or took is None or int(took[1]) < _LONG_S:
         return
-    caches = _caches(config, container)
+    caches = cache_folder(_env(config, container))
     place = config.env.get("VLLM_CACHE_ROOT") or (f"{caches}/vllm" if caches else None)
     if place is None or _keeps(container, place):
         return
@@ -177,24 +178,16 @@ def _check_compiled(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
-def _caches(config: ServeConfig, container: Container) -> str | None:
-    """The folder of all caches, below which each library has its own; None where it is not known."""
-    home = config.env.get("HOME") or ("/root" if is_vllm_image(container.image) else None)
-    return config.env.get("XDG_CACHE_HOME") or (f"{home}/.cache" if home else None)
+def _env(config: ServeConfig, container: Container) -> Mapping[str, str]:
+    """The variables of the container, with the home of vLLM's images."""
+    return {**({"HOME": "/root"} if is_vllm_image(container.image) else {}), **config.env}
 
 
 def _hub_cache(config: ServeConfig, container: Container) -> str | None:
     """The folder of the weights; None where it is not known, "" if there is no volume to hold it."""
-    env, caches = config.env, _caches(config, container)
-    if folder := text_of(config, "download_dir"):
-        return folder
-    for name, below in (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "/hub")):
-        if env.get(name):
-            return env[name] + below
-    if caches:
-        return f"{caches}/huggingface/hub"
     shares = [mount for mount in container.mounts or () if mount.lasting]
-    return None if shares else ""
+    caches = hub_caches(_env(config, container), text_of(config, "download_dir"))
+    return next(caches, None if shares else "")
 
 
 def _keeps(container: Container, place: str) -> bool:

@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from flettner.agent.domain.errors import ConfigError
 from flettner.lint.missing_facts import FACTS, find_missing
 from flettner.tools.advisor.option_files import read_option_file
 from flettner.vllm_facts.flag_parser import UNNAMED_MODEL
+from flettner.vllm_facts.hub_cache import hub_caches
 from flettner.vllm_facts.models import lookup
 from flettner.vllm_facts.models.estimate import estimate_model
 from flettner.vllm_facts.serve_config import GpuModel, Launcher, Model, ServeConfig
@@ -225,27 +226,12 @@ def find_cached_config(
     revision = revision or "main"
     if not _REPOSITORY.fullmatch(name) or not _REVISION.fullmatch(revision) or ".." in revision:
         return None
-    for cache in _caches(env, folder):
-        model = cache / f"models--{name.replace('/', '--')}"
+    for cache in hub_caches(env, folder):
+        model = Path(cache).expanduser() / f"models--{name.replace('/', '--')}"
         config = model / "snapshots" / _commit(model, revision) / "config.json"
         if config.is_file():
             return config
     return None
-
-
-def _caches(env: Mapping[str, str], folder: str) -> Iterator[Path]:
-    """Return the cache folders in the order of huggingface_hub, after vLLM's --download-dir."""
-    if folder:
-        yield Path(folder)
-    for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if env.get(variable):
-            yield Path(env[variable]).expanduser()
-    if env.get("HF_HOME"):
-        yield Path(env["HF_HOME"]).expanduser() / "hub"
-    if env.get("XDG_CACHE_HOME"):
-        yield Path(env["XDG_CACHE_HOME"]) / "huggingface/hub"
-    if env.get("HOME"):
-        yield Path(env["HOME"]) / ".cache/huggingface/hub"
 
 
 def _commit(model: Path, revision: str) -> str:

@@ -7,7 +7,7 @@ from typing import TypedDict
 from flettner.vllm_facts.launch_files.shell_variables import replace_defaults
 from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, entries, get, items, text_at
 from flettner.vllm_facts.serve_config import Container, HealthCheck, Mount
-from flettner.vllm_facts.shell_command.docker_run import read_gib
+from flettner.vllm_facts.shell_command.docker_run import read_gib, read_published_port
 
 _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 _ASKED = re.compile(r"\bhttp://(?P<host>[\w.-]+|\[[\da-fA-F:]+\])(?::(?P<port>\d{1,5}))?(?=[/\s'\")]|$)")
@@ -17,7 +17,6 @@ _OWN_PORT = "vllm"  # its Service's variables are VLLM_PORT, which vLLM reads as
 DEVICES = ("nvidia.com/gpu", "amd.com/gpu")
 _HOST_LABEL = "kubernetes.io/hostname"
 _WHOLE_HOST = 8  # GPUs
-_PUBLISHED = re.compile(r"(?:.*:)?(?P<port>\d{1,5})(?:/tcp)?")
 
 
 def describe_pod(document: Node, container: Node, services: Sequence[Node] = ()) -> Container:
@@ -93,10 +92,10 @@ def _published(service: Node) -> _Asked:
     asked = []
     for entry in items(get(service, "ports")):
         text = str(entry.value) if entry.id == SCALAR else text_at(entry, "target")
-        port = _PUBLISHED.fullmatch(replace_defaults(text))
+        port = read_published_port(replace_defaults(text))
         if port is None:
             return {}
-        asked.append(int(port["port"]))
+        asked.append(port)
     return {"asked_ports": tuple(dict.fromkeys(asked)), "asked_by": "`ports`"} if asked else {}
 
 

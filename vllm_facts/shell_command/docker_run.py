@@ -37,7 +37,7 @@ _NETWORK, _PUBLISH = frozenset({"--net", "--network"}), frozenset({"-p", "--publ
 _AMOUNT = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,6})?) ?(?P<unit>[kKmMgGtT]?)(?P<binary>i?)[bB]?")
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _OF_DOCKER = frozenset({"m", "g", "t"})  # Kubernetes reads m as thousandths, and has no g and t
-_PUBLISHED = re.compile(r"(?:[\w.\[\]-]{0,60}:){0,9}(?P<port>\d{1,5})(?:/tcp)?")
+_PUBLISHED = re.compile(r"(?:\S{0,200}:)?(?P<port>\d{1,5})(?:/tcp)?")
 _SCRIPT_OPTION = re.compile(r"-[a-z]*c")
 _SERVER_COMMAND = re.compile(
     r"(?:^|&&|;|\n)[ \t]*((?:exec\s+)?(?:\w{1,80}=\S*[ \t]+)*"
@@ -134,9 +134,15 @@ def published_ports(before: Sequence[str]) -> tuple[int, ...]:
     _, options = _options(before)
     if any(name in _NETWORK and value.startswith(_OTHERS) for name, value in options):
         return ()
-    given = [_PUBLISHED.fullmatch(value) for name, value in options if name in _PUBLISH]
-    ports = [int(match["port"]) for match in given if match]
+    given = [read_published_port(value) for name, value in options if name in _PUBLISH]
+    ports = [port for port in given if port is not None]
     return tuple(dict.fromkeys(ports)) if len(ports) == len(given) else ()
+
+
+def read_published_port(text: str) -> int | None:
+    """The port of the container in `[[HOST:]PORT:]PORT[/tcp]`; None for a range or another protocol."""
+    published = _PUBLISHED.fullmatch(text)
+    return int(published["port"]) if published else None
 
 
 def script_place(words: Sequence[str]) -> int | None:
