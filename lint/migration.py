@@ -245,12 +245,12 @@ class _State:
         }
         older: dict[Knob, Value] = {}
         for name, part in parts.items():
-            found = (
+            named = (
                 find_older_name(self.config, name, part) if isinstance(part, bool | int | float | str) else {}
             )
-            if not found:
+            if not named:
                 break
-            older |= found
+            older |= named
         else:
             return older, {}
         variable = next((name for name, row in ENVIRONMENT.items() if row.by == knob and row.carries), "")

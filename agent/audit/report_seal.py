@@ -33,10 +33,10 @@ def seal(page: str, signer: Signer | None) -> bytes:
 def find_problem(sealed: bytes, keys: Mapping[str, Any]) -> str:
     """Why the page is not as it was sealed; empty: it is. Without public `keys` the hash alone decides."""
     content, begins, footer = sealed.partition(_BEGINS)
-    found = _SEAL.search(footer)
-    if not begins or found is None:
+    seal = _SEAL.search(footer)
+    if not begins or seal is None:
         return "it has no seal: it is no change report, or its end is missing"
-    digest, signer, signature = (part.decode() if part else "" for part in found.groups())
+    digest, signer, signature = (part.decode() if part else "" for part in seal.groups())
     if hashlib.sha256(content + begins).hexdigest() != digest:
         return "its content was changed: it does not have the SHA-256 of its seal"
     if not keys:
@@ -53,8 +53,8 @@ def find_problem(sealed: bytes, keys: Mapping[str, Any]) -> str:
 
 
 def is_signed(sealed: bytes) -> bool:
-    found = _SEAL.search(sealed.partition(_BEGINS)[2])
-    return found is not None and found[2] is not None
+    seal = _SEAL.search(sealed.partition(_BEGINS)[2])
+    return seal is not None and seal[2] is not None
 
 
 def _signed_bytes(digest: str) -> bytes:

@@ -106,8 +106,8 @@ def choose_spared(fleet: Fleet, servers: int) -> tuple[SparedServer, ...]:
 def carriers(state: State) -> tuple[Server, ...]:
     """The servers that serve on, with the replicas that they keep."""
     keeps = {spared.name: spared.keep for spared in state.fleet.spared}
-    kept = [replace(s, replicas=min(s.replicas, keeps.get(s.name, s.replicas))) for s in state.fleet.running]
-    return tuple(server for server in kept if server.replicas)
+    rest = [replace(s, replicas=min(s.replicas, keeps.get(s.name, s.replicas))) for s in state.fleet.running]
+    return tuple(server for server in rest if server.replicas)
 
 
 def _leaving(state: State) -> tuple[Server, ...]:
@@ -224,9 +224,10 @@ def on_routed(_: Rules, state: State, event: Routed) -> Transition:
 def _shrink_next(state: State) -> Transition:
     """End the spared replicas of the next server that keeps others; then the trial counts."""
     whole = {server.name: server for server in state.fleet.running}
-    for kept in carriers(state):
-        if kept.replicas < whole[kept.name].replicas:
-            return request_effect(state, Stop(number=0, server=whole[kept.name], keep=kept.replicas))
+    for carrier in carriers(state):
+        server = whole[carrier.name]
+        if carrier.replicas < server.replicas:
+            return request_effect(state, Stop(number=0, server=server, keep=carrier.replicas))
     return without_effects(await_nothing(state))
 
 

@@ -81,7 +81,7 @@ class Daemon:
         new = [delivery for delivery in deliveries if not any(delivery is old for old, _ in going)]
         self._delivering = [
             *going,
-            *((one, self._tasks.create_task(one.run(), name=f"notify {one.name}")) for one in new),
+            *((each, self._tasks.create_task(each.run(), name=f"notify {each.name}")) for each in new),
         ]
         self.deliveries = deliveries
 

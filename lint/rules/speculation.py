@@ -63,15 +63,16 @@ def _rejected_drafts(match: re.Match[str], config: ServeConfig) -> Finding | Non
 def _late_drafts(match: re.Match[str], config: ServeConfig) -> Finding | None:
     """Each position was accepted only if all before it were, so the rates fall."""
     rates = [float(rate) for rate in match["rates"].split(", ")]
-    kept = next((place for place, rate in enumerate(rates) if rate < _LATE), len(rates))
-    if not 0 < kept < len(rates) or int(match["drafted"]) < _ENOUGH or len(rates) != draft_tokens(config):
+    useful = next((place for place, rate in enumerate(rates) if rate < _LATE), len(rates))
+    if not 0 < useful < len(rates) or int(match["drafted"]) < _ENOUGH or len(rates) != draft_tokens(config):
         return None
-    late = ", ".join(f"{100 * rate:.0f}" for rate in rates[kept:])
+    late = ", ".join(f"{100 * rate:.0f}" for rate in rates[useful:])
     return Finding(
         rule="SD1",
-        why=f"according to the log the drafts from the {_ordinal(kept + 1)} of {len(rates)} on are accepted "
-        f"in {late} % of the steps: most are computed and verified in vain, the more the more requests run",
-        expects=f"compare num_speculative_tokens {kept} under your load: more throughput with several "
+        why=f"according to the log the drafts from the {_ordinal(useful + 1)} of {len(rates)} on are "
+        f"accepted in {late} % of the steps: most are computed and verified in vain, the more the more "
+        "requests run",
+        expects=f"compare num_speculative_tokens {useful} under your load: more throughput with several "
         "requests at once, about the same with one",
         risks="with one request at a time more drafts may be as fast",
         evidence={"rates": match["rates"]},

@@ -203,18 +203,18 @@ def _report_migration(
 def _restrict(fixes: Fixes, config: ServeConfig, lints: Sequence[LintRule], only: str) -> Fixes:
     """The changes of errors, or of class auto, as far as they bring no error without the others."""
     before = find_errors(config, lints).keys()
-    kept = replace(fixes, to={}, env={})
+    restricted = replace(fixes, to={}, env={})
     for finding in fixes.findings:
         if only not in (finding.severity, finding.klass):
             continue
         more = replace(
-            kept,
-            to={**kept.to, **{knob: fixes.to[knob] for knob in finding.to if knob in fixes.to}},
-            env={**kept.env, **{name: fixes.env[name] for name in finding.env if name in fixes.env}},
+            restricted,
+            to={**restricted.to, **{knob: fixes.to[knob] for knob in finding.to if knob in fixes.to}},
+            env={**restricted.env, **{name: fixes.env[name] for name in finding.env if name in fixes.env}},
         )
         if find_errors(more.after(config), lints).keys() <= before:
-            kept = more
-    return kept
+            restricted = more
+    return restricted
 
 
 def _logged_errors(fixes: Fixes) -> set[str]:

@@ -177,8 +177,11 @@ def _add_page(contents: Contents, name: str, server: Mapping[str, str]) -> None:
 
 def hide_names(contents: Contents, targets: Sequence[str]) -> None:
     """Replace the names of targets, models, containers, people and hosts, each by the same other one."""
-    found = {*targets, *(name for file in contents.files.values() for name in _find_names(_parse_all(file)))}
-    names = sorted(found - _PUBLIC)
+    all_names = {
+        *targets,
+        *(name for file in contents.files.values() for name in _find_names(_parse_all(file))),
+    }
+    names = sorted(all_names - _PUBLIC)
     if not names:
         return
     replaced = {name: f"name{number}" for number, name in enumerate(names, 1)}

@@ -200,8 +200,8 @@ def _as_row(server: LaunchReport) -> dict[str, Any]:
 
 def _verdict(reports: Sequence[LaunchReport]) -> str:
     status = _status(reports)
-    found = any(server.report and server.report.fixes.findings for server in reports)
-    return {**VERDICTS, USAGE: "cannot be read"}[FINDINGS if found and status != USAGE else status]
+    has_findings = any(server.report and server.report.fixes.findings for server in reports)
+    return {**VERDICTS, USAGE: "cannot be read"}[FINDINGS if has_findings and status != USAGE else status]
 
 
 def _status(reports: Sequence[LaunchReport]) -> int:

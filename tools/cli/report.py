@@ -99,10 +99,10 @@ def find_change(journal: Path, rollout: str) -> Change:
                 gpus = count_gpus(state.fleet.running, seen=0) or gpus
         elif suggestion := record["after"].get("suggestion"):
             of_suggestion.setdefault(suggestion, []).append(record)
-    found = next(((target, each) for target, each in history.rollouts() if each.id == rollout), None)
-    if found is None:
+    change_of = next(((target, each) for target, each in history.rollouts() if each.id == rollout), None)
+    if change_of is None:
         raise ConfigError(f"{journal} has no rollout {rollout}; `flettner rollouts` lists them")
-    target, change = found
+    target, change = change_of
     earlier = of_suggestion.get(change.suggestion.id, [])
     for record in (*earlier, *entries):
         record["state"] = None  # large, and not shown

@@ -129,12 +129,12 @@ def _why_crowded(document: Node, pod: Node | None, container: Node) -> str:
 
 def texts_of(node: Node | None, name: str) -> list[str]:
     """The texts of all entries of a name below a node."""
-    found = []
+    texts = []
     for key, _, value in entries(node):
-        found += [str(value.value)] if key == name and value.id == SCALAR else texts_of(value, name)
+        texts += [str(value.value)] if key == name and value.id == SCALAR else texts_of(value, name)
     for item in items(node):
-        found += texts_of(item, name)
-    return found
+        texts += texts_of(item, name)
+    return texts
 
 
 def _named_ports(container: Node) -> Mapping[str, str]:

@@ -65,11 +65,11 @@ def _without_rope(config: ServeConfig) -> dict[Knob, Value]:
             to[knob] = None
     if given := json_entries(config, OVERRIDES):
         inner = given.get(_INNER)
-        kept = {name: value for name, value in given.items() if name not in names}
+        rest = {name: value for name, value in given.items() if name not in names}
         if isinstance(inner, dict):
-            kept[_INNER] = {name: value for name, value in inner.items() if name not in names}
-        kept = {name: value for name, value in kept.items() if value != {}}
-        to[OVERRIDES] = json.dumps(kept) if kept else None
+            rest[_INNER] = {name: value for name, value in inner.items() if name not in names}
+        rest = {name: value for name, value in rest.items() if value != {}}
+        to[OVERRIDES] = json.dumps(rest) if rest else None
     return to
 
 

@@ -157,11 +157,11 @@ def _find_script(own: Sequence[str]) -> tuple[int, str, tuple[str, ...], tuple[s
     None if it starts no vLLM. Raises FlagError if more commands follow.
     """
     place = script_place(own)
-    found = _SERVER_COMMAND.search(own[place]) if place is not None else None
-    if place is None or found is None:
+    command = _SERVER_COMMAND.search(own[place]) if place is not None else None
+    if place is None or command is None:
         return None
-    words, aside = split_command(own[place][found.start(1) :])
-    return place, own[place][: found.start(1)], tuple(words), tuple(aside)
+    words, aside = split_command(own[place][command.start(1) :])
+    return place, own[place][: command.start(1)], tuple(words), tuple(aside)
 
 
 def explain_entry(image: str, program: str) -> EntryFault | None:
