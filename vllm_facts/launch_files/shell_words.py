@@ -14,6 +14,8 @@ _BLANK = " \t\r"
 _ENDS = ";|&()"
 _HERE = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
 _REDIRECTION = re.compile(r"(\d{0,3}|&)(>>|>\||>&|<&|<>|<<<|>|<)[ \t]*")
+_EXPANSIONS = ("$(", "${")
+_CLOSING = {"(": ")", "{": "}", '"': '"'}
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=\(")
 
 
@@ -116,12 +118,8 @@ class _Lexer:
             self._at += 2
             escaped = self._text[self._at - 1 : self._at]
             return ("" if escaped == "\n" else escaped), False
-        if char == "`" or self._text.startswith("$(", self._at):
-            return self._substitution(char), True
-        if self._text.startswith("${", self._at):
-            closing = self._find_closing("}")
-            inner, self._at = self._text[self._at : closing + 1], closing + 1
-            return inner, True
+        if char == "`" or self._text.startswith(_EXPANSIONS, self._at):
+            return self._expansion(), True
         self._at += 1
         return char, char == "$"
 
@@ -134,8 +132,8 @@ class _Lexer:
                 following = self._text[self._at + 1]
                 parts.append("" if following == "\n" else following)
                 self._at += 2
-            elif char == "`" or self._text.startswith("$(", self._at):
-                parts.append(self._substitution(char))
+            elif char == "`" or self._text.startswith(_EXPANSIONS, self._at):
+                parts.append(self._expansion(quoted=True))
                 live = True
             else:
                 parts.append(char)
@@ -146,17 +144,43 @@ class _Lexer:
         self._at += 1
         return "".join(parts), live
 
-    def _substitution(self, char: str) -> str:
-        start, depth = self._at, 0
-        if char == "`":
+    def _expansion(self, *, quoted: bool = False) -> str:
+        """The text of `$(…)`, `${…}` or a command between backticks. `quoted`: between double quotes."""
+        start = self._at
+        if self._text[start] == "`":
             self._at = self._find_closing("`") + 1
             return self._text[start : self._at]
+        closing = ['"'] if quoted else []  # what closes each quote and bracket that is open
+        outside = len(closing)
         while self._at < self._end:
-            depth += {"(": 1, ")": -1}.get(self._text[self._at], 0)
-            self._at += 1
-            if not depth and self._text[self._at - 1] == ")":
+            if self._pass_over(closing):
+                continue
+            char = self._text[self._at]
+            expands = self._text.startswith(_EXPANSIONS, self._at)
+            if expands:
+                closing.append(_CLOSING[self._text[self._at + 1]])
+            elif char == closing[-1]:
+                closing.pop()
+            elif char == '"' or (char == "(" and closing[-1] == ")"):
+                closing.append(_CLOSING[char])
+            self._at += 2 if expands else 1
+            if len(closing) == outside:
                 return self._text[start : self._at]
-        raise self._unclosed("$(")
+        self._at = start
+        raise self._unclosed(self._text[start : start + 2])
+
+    def _pass_over(self, closing: Sequence[str]) -> bool:
+        """Whether something begins here whose brackets and double quotes are characters."""
+        char, inner = self._text[self._at], closing[-1] if closing else ""
+        if char == "\\":
+            self._at += 2
+        elif char == "`" or (char == "'" and inner != '"'):
+            self._at = self._find_closing(char) + 1
+        elif char == "#" and inner == ")" and self._text[self._at - 1] in "( \t\n":
+            self._at = self._line_end()
+        else:
+            return False
+        return True
 
     def _array(self, start: int, name: str) -> Word:
         items: list[Word] = []
