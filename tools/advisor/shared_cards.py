@@ -97,7 +97,7 @@ def _environment(server: PlacedServer) -> Mapping[str, str]:
 def _run_together(server: PlacedServer, other: PlacedServer) -> bool:
     """Whether both run at once: services and units do; in a script the earlier stays in the background."""
     if server.launch.together and other.launch.together:
-        return True
+        return server.launch.together == other.launch.together
     if server.text is not other.text or server.launch.start == other.launch.start:
         return False
     first, last = sorted((server, other), key=lambda each: each.launch.start)

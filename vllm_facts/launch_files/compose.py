@@ -1,5 +1,6 @@
 """Docker Compose files: each service that starts vLLM."""
 
+from collections import Counter
 from dataclasses import replace
 
 from flettner.vllm_facts.launch_files.containers import command_words, read_container
@@ -12,11 +13,23 @@ from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, entries, g
 
 def read_compose(text: str, document: Node) -> list[Launch]:
     """The servers of the services. Raises FlagError."""
-    return [
-        replace(launch, name=name)
-        for name, key, service in entries(get(document, "services"))
-        for launch in _read_service(text, service, key.start_mark.index)
-    ]
+    services = list(entries(get(document, "services")))
+    taken = Counter(port for _, _, service in services for port in _host_ports(service))
+    launches = []
+    for name, key, service in services:
+        instead = any(taken[port] > 1 for port in _host_ports(service))  # of another, which has its port
+        launches += [
+            replace(launch, name=name, together="" if instead else launch.together)
+            for launch in _read_service(text, service, key.start_mark.index)
+        ]
+    return launches
+
+
+def _host_ports(service: Node) -> set[str]:
+    """The ports of the host that it publishes, as they are written."""
+    texts = [str(entry.value) if entry.id == SCALAR else "" for entry in items(get(service, "ports"))]
+    published = [text_at(entry, "published") for entry in items(get(service, "ports"))]
+    return {*(replace_defaults(text).rpartition(":")[0] for text in texts), *published} - {""}
 
 
 def _read_service(text: str, service: Node, start: int) -> list[Launch]:
@@ -37,7 +50,7 @@ def _read_service(text: str, service: Node, start: int) -> list[Launch]:
             env={**_read_environment(text, get(service, "environment")), **launch.env},
             gpus=_count_gpus(service),
             devices=_list_gpus(service),
-            together=get(service, "profiles") is None,
+            together=_accelerator(service) if get(service, "profiles") is None else "",
             granted=granted_by_service(service),
             container=describe_service(service),
             locks_memory=_locks_memory(service),
@@ -89,6 +102,21 @@ def _whole_lines(text: str, start: int, end: int) -> tuple[int, int] | None:
 def _count_gpus(service: Node) -> int | None:
     """None if all or unknown."""
     return len(_list_gpus(service)) or None
+
+
+def _accelerator(service: Node) -> str:
+    """The kind of device that the file gives a service, of which it may share one; "unsaid" without one."""
+    names = _read_environment("", get(service, "environment")).keys()
+    devices = " ".join(str(device.value) for device in items(get(service, "devices")))
+    if text_at(service, "runtime") == "habana" or "HABANA_VISIBLE_DEVICES" in names:
+        return "gaudi"
+    if "/dev/kfd" in devices:
+        return "amd"
+    if "/dev/dri" in devices:
+        return "intel"
+    reserved = get(service, "deploy", "resources", "reservations", "devices")
+    asks = reserved is not None or get(service, "gpus") is not None or text_at(service, "runtime") == "nvidia"
+    return "nvidia" if asks or "NVIDIA_VISIBLE_DEVICES" in names else "unsaid"
 
 
 def _list_gpus(service: Node) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def read_container(
         )
         launches = read_container(text, image, parts, own, start)
         launches = [replace(launch, entry_fault=fault) for launch in launches]
-    elif is_vllm_image(image):
+    elif is_vllm_image(image) and program not in _WAITS:
         problem = f"{program} starts the server, and its flags are unknown"
         launches = [Launch(name="", start=start, problem=problem)]
     else:
@@ -66,15 +66,20 @@ def read_container(
     return [replace(_complete(text, launch, image), bypassed_image=bypassed) for launch in launches]
 
 
+_WAITS = frozenset({"sleep", "tail"})
+_SERVES = re.compile(
+    r"\bvllm\W{1,9}serve\b|\bapi_server\b|\b(vllm\.entrypoints|dynamo\.vllm)\b|vllm[\w-]{0,60}\.(sh|py)\b"
+)
+"""In a script: how a server is named. `vllm bench`, an installation and a name of a metric are none."""
 _USES_ARGUMENTS = re.compile(r"\$\{?[@*#\d]")
 _JOINED = re.compile(r"(?<!\S)\S{0,300}multi-node-serving\.sh")
 _JOINS = re.compile(r"\bray\s+start\b|multi-node-serving\.sh\s+(worker|leader)\b")
 
 
 def _starts_server(words: Sequence[Word]) -> bool:
-    """Whether the script names vLLM, other than to join the cluster of another container."""
+    """Whether the script starts vLLM's server, other than to join the cluster of another container."""
     script = " ".join(word.text for word in words[1:])
-    return "vllm" in _JOINED.sub("", script) and not _JOINS.search(script)
+    return bool(_SERVES.search(_JOINED.sub("", script))) and not _JOINS.search(script)
 
 
 def _complete(text: str, launch: Launch, image: str) -> Launch:

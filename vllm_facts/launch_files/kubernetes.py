@@ -31,6 +31,8 @@ _RUNTIME_FLAGS = frozenset(
     }
 )
 """Flags of KServe's runtime for Hugging Face (python/huggingfaceserver/huggingfaceserver/__main__.py)."""
+_HOOKS = frozenset({"lifecycle", "startupProbe", "livenessProbe", "readinessProbe"})
+"""What runs commands of its own in a container."""
 _GENERATES = frozenset({"", "text_generation", "text2text_generation"})
 _SIZES = {
     "tensorParallelSize": "--tensor-parallel-size",
@@ -89,7 +91,7 @@ def _containers(node: Node, seen: set[int] | None = None) -> Iterator[Node]:
     keys = {name for name, _, _ in pairs}
     if keys & {"command", "args"} or text_at(node, "image"):
         yield node
-    for child in [value for _, _, value in pairs] or items(node):
+    for child in [value for name, _, value in pairs if name not in _HOOKS] or items(node):
         yield from _containers(child, seen)
 
 

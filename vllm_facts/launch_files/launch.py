@@ -43,7 +43,7 @@ class Launch:
     version: str = ""
     gpus: int | None = None
     devices: tuple[str, ...] = ()  # the GPUs of its container; empty: all, or not said
-    together: bool = False  # with the other such servers of the file or the host
+    together: str = ""  # with the servers of the file or the host of which the same is said: units, nvidia
     little_shared_memory: Launcher | None = None  # that leaves the container with 64 MB of /dev/shm
     granted: Granted | None = None
     container: Container | None = None

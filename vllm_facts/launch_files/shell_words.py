@@ -13,7 +13,8 @@ from flettner.vllm_facts.launch_files.launch import Word, line_of
 _BLANK = " \t\r"
 _ENDS = ";|&()"
 _HERE = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
-_REDIRECTION = re.compile(r"(\d{0,3}|&)(>>|>\||>&|<&|<>|<<<|>|<)[ \t]*")
+_PLACEHOLDER = re.compile(r"<[A-Za-z][\w.-]{0,60}>(?=[\s/]|$)")  # of an example, for its reader to fill in
+_REDIRECTION = re.compile(rf"(?!{_PLACEHOLDER.pattern})(\d{{0,3}}|&)(>>|>\||>&|<&|<>|<<<|>|<)[ \t]*")
 _EXPANSIONS = ("$(", "${")
 _CLOSING = {"(": ")", "{": "}", '"': '"'}
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=\(")
@@ -99,6 +100,10 @@ class _Lexer:
         live = False
         while self._at < self._end:
             char = self._text[self._at]
+            if placeholder := _PLACEHOLDER.match(self._text, self._at, self._end):
+                parts.append(placeholder[0])
+                self._at = placeholder.end()
+                continue
             if char in _BLANK or char == "\n" or char in _ENDS or (char in "<>" and parts):
                 break
             part, expands = self._part(char)

@@ -52,7 +52,7 @@ def read_unit(text: str) -> list[Launch]:
             launch,
             name="ExecStart",
             env={**env, **launch.env},
-            together=True,
+            together="units",
             remarks=(*remarks, *launch.remarks),
         )
         for launch in launches

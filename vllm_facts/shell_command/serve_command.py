@@ -71,7 +71,7 @@ class ServeCommand:
         try:
             host = parse_address(self._all()).host
         except FlagError:
-            if not self.live:  # --port $PORT
+            if not any("$" in word for word in self.argv):  # --port $PORT, --port $(PORT)
                 raise
             host = ""
         key = {"api_key": MASK} if find_api_key(self._all()) else {}

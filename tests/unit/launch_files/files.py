@@ -1,5 +1,7 @@
 """Files as people write them, one of each kind, for the readers and for `flettner lint -f`."""
 
+from flettner.vllm_facts.launch_files.launch import Launch
+
 COMPOSE = """\
 # two servers and a proxy
 x-gpu: &gpu
@@ -159,3 +161,7 @@ FILES = {
     "run.sh": SCRIPT,
     "flags.txt": FLAGS,
 }
+
+
+def words(launch: Launch) -> str:
+    return " ".join(word.text for word in launch.words)

@@ -15,11 +15,8 @@ from tests.unit.launch_files.files import (
     SCRIPT,
     UNIT,
     VALUES,
+    words,
 )
-
-
-def words(launch: Launch) -> str:
-    return " ".join(word.text for word in launch.words)
 
 
 def env(launch: Launch) -> dict[str, str]:

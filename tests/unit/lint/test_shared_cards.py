@@ -62,6 +62,27 @@ def test_services_of_a_project_share_a_gpu(
     assert shares("compose.yaml", text) == expected
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        "runtime: habana",
+        "environment: {HABANA_VISIBLE_DEVICES: all}",
+        "devices: ['/dev/kfd:/dev/kfd', '/dev/dri']",
+        "ports: ['8000:80']",  # of the host, which the other has, too: one is started instead of the other
+        "ports: [{published: 8000, target: 80}]",
+        "environment: {A: b}",  # without a GPU
+    ],
+)
+def test_services_of_other_devices_or_in_place_of_each_other_do_not_share(more: str) -> None:
+    first, second = COMPOSE.format(llm="", embed="", device="0").split("  embed:")
+    second = "\n".join(line for line in second.splitlines() if "deploy" not in line)
+    text = f"{first}    ports: ['${{PORT:-8000}}:80']\n  embed:{second}\n    {more}\n"
+    if "8000" in more:
+        text += "    gpus: all\n"
+
+    assert shares("compose.yaml", text) == {"llm": "", "embed": ""}
+
+
 def test_a_server_that_does_not_fit_its_part_is_sent_to_another_gpu() -> None:
     text = COMPOSE.format(llm="", embed="--gpu-memory-utilization 0.15", device="0")
 
