@@ -38,7 +38,7 @@ STEPS = ((25, 20, 3.0), (50, 100, 10.0))
 AT_MOST_S, HOLD_S, START_S = 600.0, 30.0, 60.0
 LORA = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 PATIENCE_S = 1200.0  # for the end of a rollout
-REPOSITORY = "localhost:1/release"
+REGISTRY = "localhost:1"
 OLD = Release(name="old", right="promoted")
 
 _VLLM = """#!/bin/sh
@@ -157,7 +157,7 @@ async def kubernetes_site(home: Path, releases: Sequence[Release]) -> AsyncItera
             [pod] = await here.list("pods")
             config = KubernetesSiteConfig(
                 here=here,
-                upgrades=f'images = ["{REPOSITORY}/*", "{REPOSITORY}/*@*"]',
+                upgrades=f'images = ["{REGISTRY}/*/vllm-openai:*", "{REGISTRY}/*/vllm-openai:*@*"]',
                 steps=STEPS,
                 at_most_s=AT_MOST_S,
                 hold_s=HOLD_S,
@@ -201,8 +201,8 @@ def slug(release: Release) -> str:
 
 
 def _image(release: Release) -> str:
-    """Of a registry that does not answer: the tag is not pinned, and every node has it."""
-    return f"{REPOSITORY}/{slug(release)}:v{VERSION}"
+    """Of a registry that does not answer: the tag is not pinned. All nodes have it, and vLLM by its name."""
+    return f"{REGISTRY}/{slug(release)}/vllm-openai:v{VERSION}"
 
 
 def _install(folder: Path, release: Release) -> None:
