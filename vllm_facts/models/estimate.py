@@ -2,7 +2,7 @@
 
 import re
 
-from flettner.vllm_facts.models.lookup import canonical_name, name_words
+from flettner.vllm_facts.models.lookup import canonical_name, is_open, name_words
 from flettner.vllm_facts.models.table import find_row
 from flettner.vllm_facts.serve_config import Model
 from flettner.vllm_facts.weight_formats import NONE, format_from_name
@@ -13,10 +13,10 @@ _UNITS = {"b": 1e9, "t": 1e12}
 
 
 def estimate_model(name: str) -> Model | None:
-    """The size and format that the name states; None without a size."""
+    """The size and format that the name states; None without a size, or with a placeholder in it."""
     plain = canonical_name(name)
     parameters, active = _published_size(plain) or _stated_size(plain.split("-"))
-    if parameters is None:
+    if parameters is None or is_open(plain):
         return None
     weights = format_from_name(name_words(plain)) or NONE
     return Model(

@@ -86,6 +86,11 @@ def canonical_name(name: str) -> str:
     return _DASHES.sub("-", last.split(":")[0])
 
 
+def is_open(plain: str) -> bool:
+    """Whether the name has a placeholder, which may stand for another size or format."""
+    return any(char in plain for char in "$<{")
+
+
 def name_words(plain: str) -> frozenset[str]:
     """The words of a name or of its part; a word may state a format."""
     return frozenset(_BETWEEN_WORDS.split(plain))
@@ -94,6 +99,8 @@ def name_words(plain: str) -> frozenset[str]:
 def _find_row(name: str) -> tuple[ModelRow, str] | None:
     """The row, and the part of the name that begins with its key."""
     plain = canonical_name(name)
+    if is_open(plain):
+        return None
     house, _, rest = plain.partition("-")
     for tried in (plain, rest) if house in _HOUSES else (plain,):
         row, is_other = _match_row(tried.split("-"))

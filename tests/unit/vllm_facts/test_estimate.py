@@ -27,7 +27,17 @@ def test_size_and_format_are_read_from_the_name(name: str, description: str) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["", "acme/novel", "acme/novel-128k", "acme/novel-1M", "acme/novel-4bit", "a/b-v2"]
+    "name",
+    [
+        "",
+        "acme/novel",
+        "acme/novel-128k",
+        "acme/novel-1M",
+        "acme/novel-4bit",
+        "a/b-v2",
+        "a/b-7B-$Q",
+        "a/b-7B-<q>",
+    ],
 )
 def test_a_name_without_a_size_tells_nothing(name: str) -> None:
     assert estimate_model(name) is None

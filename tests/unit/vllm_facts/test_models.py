@@ -171,6 +171,8 @@ def test_quantization_format_in_the_name_sets_the_size(name: str, quantization: 
         "fixie-ai/ultravox-v9-llama-3_1-8b",
         "acme/Qwen2.5-7B-MoE",
         "openbmb/MiniCPM-V-9-qwen2.5-7b",
+        "Qwen/Qwen3-32B-$FORMAT",
+        "meta-llama/Llama-3.1-70B-<format>",
     ],
 )
 def test_another_model_is_not_mistaken_for_a_known_one(name: str) -> None:
