@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -121,7 +122,7 @@ def _add_range(command: argparse.ArgumentParser) -> None:
 
 def _show(args: argparse.Namespace) -> int:
     shown, unreadable, more = 0, 0, 0
-    for where, line in read_lines(args.state_dir / JOURNAL, args.after):
+    for where, line in read_lines(find_journal(args.state_dir), args.after):
         try:
             record = parse_record(line)
         except BrokenLineError as error:
@@ -215,7 +216,7 @@ def _verify(args: argparse.Namespace) -> int:
     keys = checkpoints.load_public_keys(args.key) if args.key else None
     anchors = _read_anchors(args.anchor) if args.anchor else frozenset()
     result = verify_in_place(
-        args.state_dir / JOURNAL, now=utc_now(), pins=args.pin, anchors=anchors, keys=keys
+        find_journal(args.state_dir), now=utc_now(), pins=args.pin, anchors=anchors, keys=keys
     )
     if args.json:
         text = json.dumps(asdict(result), indent=2)
@@ -263,7 +264,7 @@ def _notes(result: Verification) -> Iterator[str]:
 
 def _export(args: argparse.Namespace) -> int:
     chosen = args.format != "jsonl" or args.target or args.since or args.until
-    for where, line in read_lines(args.state_dir / JOURNAL, args.after):
+    for where, line in read_lines(find_journal(args.state_dir), args.after):
         if not chosen and not args.after:
             sys.stdout.buffer.write(line + b"\n")
             continue
@@ -278,7 +279,7 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _key(args: argparse.Namespace) -> int:
-    path = args.state_dir / checkpoints.KEY_FILE
+    path = find_journal(args.state_dir).with_name(checkpoints.KEY_FILE)
     signer = checkpoints.load_signer(path) if path.exists() else checkpoints.create_signer(path)
     if args.json:
         sys.stdout.write(
@@ -288,6 +289,22 @@ def _key(args: argparse.Namespace) -> int:
     sys.stdout.write(signer.public_pem())
     sys.stderr.write(f"{path}: key {signer.id}; keep the public key above on another host\n")
     return OK
+
+
+def find_journal(state_dir: Path) -> Path:
+    """The journal in a state directory. Raises JournalError if that is not there, or closed to this user."""
+    try:
+        os.stat(state_dir / ".")  # noqa: PTH116 - pathlib drops the dot, which asks for the folder's content
+    except PermissionError as error:
+        raise JournalError(
+            f"{state_dir}: cannot be read: {error.strerror}; run this as the user of the daemon, or as root"
+        ) from error
+    except OSError as error:
+        raise JournalError(
+            f"{state_dir}: cannot be read: {error.strerror}; give --state-dir, the [agent] state_dir of the "
+            "config"
+        ) from error
+    return state_dir / JOURNAL
 
 
 def read_lines(path: Path, after: int = 0) -> Iterator[tuple[str, bytes]]:

@@ -13,7 +13,7 @@ from flettner.agent.audit.report_seal import find_problem, is_signed, seal
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.observe.spending import count_gpus
 from flettner.primitives.wall_clock import utc_now
-from flettner.tools.cli.audit import DEFAULT_STATE_DIR, JOURNAL, read_lines
+from flettner.tools.cli.audit import DEFAULT_STATE_DIR, find_journal, read_lines
 from flettner.tools.cli.change_report import Change, write_page
 from flettner.tools.cli.dispatch import Subparsers, add_command, find_version
 from flettner.tools.cli.exits import NO, OK
@@ -57,7 +57,7 @@ def _run(args: argparse.Namespace) -> int:
         raise ConfigError("give a rollout to report, or --verify FILE; `flettner rollouts` lists them")
     if args.verify is not None:
         return _verify(args.verify, args.key)
-    change = find_change(args.state_dir / JOURNAL, args.rollout)
+    change = find_change(find_journal(args.state_dir), args.rollout)
     series = args.state_dir / change.target / "series.jsonl"
     change = replace(change, costs=describe_costs(series, change.rollout, change.gpus, args.gpu_hour))
     page = write_page(change, written_at=f"{utc_now():%Y-%m-%dT%H:%M:%SZ}", version=find_version())

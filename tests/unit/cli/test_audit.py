@@ -1,6 +1,7 @@
 """`flettner audit`, `policies` and `knobs` at a terminal and in a script, without a daemon."""
 
 import json
+import os
 import shlex
 import subprocess
 from dataclasses import replace
@@ -171,6 +172,39 @@ def test_missing_journal_is_unreadable(run: Run, journal: Path, command: str) ->
 
     assert (status, out) == (2, "")
     assert "audit.jsonl: cannot be read: " in err
+
+
+@pytest.mark.parametrize("command", [["show"], ["verify"], ["export"], ["key"]])
+def test_missing_state_directory_names_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    missing = tmp_path / "missing"
+
+    status = main(["audit", *command, "--state-dir", str(missing)])
+
+    out, err = capsys.readouterr()
+    assert (status, out) == (2, "")
+    assert err == (
+        f"flettner: {missing}: cannot be read: No such file or directory; give --state-dir, the [agent] "
+        "state_dir of the config\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["show", "verify", "export", "key"])
+def test_state_directory_of_another_user_is_unreadable(run: Run, journal: Path, command: str) -> None:
+    run(command)  # imports what another user may not be allowed to
+    journal.parent.chmod(0)
+    user = os.geteuid()
+    if user == 0:  # root may look into every folder
+        os.seteuid(54321)
+    try:
+        status, out, err = run(command)
+    finally:
+        os.seteuid(user)
+        journal.parent.chmod(0o700)
+
+    assert (status, out) == (2, "")
+    assert "Permission denied; run this as the user of the daemon, or as root" in err
 
 
 def test_names_an_invalid_line_and_shows_the_rest(run: Run, journal: Path) -> None:
