@@ -72,7 +72,7 @@ def format_notes(targets: Sequence[Json]) -> str:
         if target["note"]:
             text += format_sentence(f"{name}: {escape_text(target['note'])}")
         if target["waits"]:
-            text += format_sentence(f"{name}: waits for {escape_text(target['waits'])}")
+            text += format_sentence(f"{name}: waits for: {escape_text(target['waits'])}")
         text += _format_spending(target)
         text += _format_open_suggestions(target)
         text += _format_findings(target)
@@ -216,7 +216,7 @@ def format_rollout_line(rollout: Json, *, counts: bool = False) -> str:
 
 
 def _format_waits(rollout: Json) -> str:
-    return f"waits for {rollout['waits']}" if rollout["waits"] else ""
+    return f"waits for: {rollout['waits']}" if rollout["waits"] else ""
 
 
 def _format_step(rollout: Json) -> str:
