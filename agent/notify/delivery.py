@@ -32,6 +32,7 @@ from flettner.agent.domain.errors import JournalError, NoticeError
 from flettner.agent.domain.ports import Now
 from flettner.agent.domain.state import State
 from flettner.agent.notify.mail import send_mail
+from flettner.agent.notify.reachability import describe_failure
 from flettner.agent.notify.rules import (
     RECOVERIES,
     Notice,
@@ -289,7 +290,7 @@ async def deliver(session: aiohttp.ClientSession, post: OutgoingNotice) -> None:
     except aiohttp.InvalidURL:
         raise NoticeError("the URL is invalid") from None
     except (aiohttp.ClientError, OSError) as error:
-        raise NoticeError(f"cannot be reached: {type(error).__name__}", passes=True) from None
+        raise NoticeError(f"cannot be reached: {describe_failure(error)}", passes=True) from None
     if status < 300:  # noqa: PLR2004 - HTTP status class
         return
     if status < REFUSED:

@@ -5,6 +5,7 @@ import socket
 import ssl
 
 from flettner.agent.domain.errors import NoticeError
+from flettner.agent.notify.reachability import describe_failure
 from flettner.agent.notify.rules import OutgoingMail
 
 PERMANENT = 500  # of SMTP's status codes
@@ -30,7 +31,9 @@ def send_mail(mail: OutgoingMail, timeout_s: float, accepted: set[str]) -> None:
     except ssl.SSLCertVerificationError as error:
         raise NoticeError(f"the mail server's certificate: {error.verify_message}", passes=True) from None
     except (smtplib.SMTPException, OSError) as error:
-        raise NoticeError(f"the mail server cannot be reached: {type(error).__name__}", passes=True) from None
+        raise NoticeError(
+            f"the mail server cannot be reached: {describe_failure(error)}", passes=True
+        ) from None
     if refused:
         passes = min(refused) < PERMANENT
         raise NoticeError(f"the mail server refused {len(refused)} of the messages", passes=passes)

@@ -52,7 +52,7 @@ async def test_unreachable_receiver_error_reveals_no_secret(
     write(config, "http://127.0.0.1:1/PLANTED")
 
     assert await run(config) == 1
-    assert capsys.readouterr().out == "n0: cannot be reached: ClientConnectorError\n"
+    assert capsys.readouterr().out == "n0: cannot be reached: Connection refused\n"
 
 
 async def test_unknown_name_lists_the_known_names(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
