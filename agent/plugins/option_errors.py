@@ -10,6 +10,11 @@ from flettner.redaction import MASK, secret_name
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails  # its import takes 0.1 s, which `flettner lint` saves
 
+EXAMPLES = {  # by the class of a table that is often written as one value
+    "ObjectiveTable": '{ under = "500ms", share = 0.95 }',
+    "ErrorsTable": "{ share = 0.999 }",
+    "StepTable": '{ weight = 10, requests = 200, at_least = "2m", at_most = "1h" }',
+}
 LONGEST_S = 365 * 24 * 3600.0  # some clocks and sockets overflow after a few centuries
 _MUST_BE = {
     "bool_type": "true or false",
@@ -46,6 +51,10 @@ def describe_problem(details: "ErrorDetails", key: str = "") -> str:
     value = quote(details["input"], " ".join(keys))
     if kind == "literal_error":
         return f"must be {context['expected']}, not {value}"
+    if _MUST_BE.get(kind) == "a list" and isinstance(details["input"], dict):
+        return "must be a list of tables: write two brackets, [[…]], or [{…}]"
+    if example := EXAMPLES.get(str(context.get("class_name"))):
+        return f"must be a table like {example}, not {value}"
     if kind in _MUST_BE:
         return f"must be {_MUST_BE[kind]}, not {value}"
     message = details["msg"].removeprefix("Input should be ").removeprefix("a valid ")

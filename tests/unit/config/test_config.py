@@ -329,7 +329,14 @@ def test_parses_durations(written: str, expected_s: float) -> None:
             "[targets.bounds.watermark] allowed[0]: must be a number, a string, true or false",
         ),
         ("[targets.rollout]\nsteps = []", "[targets.rollout] steps: must be 1 to 20 steps, not 0"),
-        ("[targets.rollout]\nsteps = [5]", "[targets.rollout] steps[0]: must be a table, not 5"),
+        (
+            "[targets.rollout]\nsteps = [5]",
+            "[targets.rollout] steps[0]: must be a table like { weight = 10, requests = 200, at_least = ",
+        ),
+        (
+            "[targets.slo]\nttft = '500ms'",
+            "[targets.slo] ttft: must be a table like { under = \"500ms\", share = 0.95 }, not '500ms'",
+        ),
         (
             "[targets.rollout]\nlease = '2s'",
             "[targets.rollout] lease: must be 5 to 60 s, not 2: it is renewed once",
@@ -399,6 +406,10 @@ def test_names_an_invalid_step_with_its_number(step: str, expected: str) -> None
         ("targets = []", "[[targets]]: at least one is required"),
         ("targets = 5", "[[targets]]: must be a list, not 5"),
         ("agent = 5" + SMALLEST, "[agent]: must be a table, not 5"),
+        (
+            SMALLEST.replace("[[targets]]", "[targets]"),
+            "[[targets]]: must be a list of tables: write two brackets",
+        ),
         (
             "[[targets]]\nname = 'Chat'\nengine = { kind = 'x' }",
             "[[targets]] name: must be lower-case letters",
