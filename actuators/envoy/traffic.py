@@ -328,7 +328,9 @@ class EnvoyTraffic:
         """Steps for the operator, as sentences, once no client uses the proxy."""
         pid = self._process.find()
         return (
-            [f"then end Envoy, which no target may use any more ({self.listen}): kill {pid}"] if pid else []
+            [f"once no client asks {self.listen} or another target's address any more, end Envoy: kill {pid}"]
+            if pid
+            else []
         )
 
     async def leave(self, quiet_s: float, wait_s: float) -> bool:

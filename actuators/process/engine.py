@@ -287,6 +287,11 @@ class ProcessEngine(VllmEngine):
         running = adopted.find_listener(parse_url(self._options.serving))
         origin = server_origin.adopted(running) if running else None
         origin = origin or server_origin.remembered(self._site.state_dir)
+        if origin is None and running is None:
+            raise ActError(
+                f"no command is configured, and no process is seen that listens at {self._options.serving}: "
+                "start the server, or write command"
+            )
         if origin is None:
             raise ActError(
                 f"no command is configured, and the process at {self._options.serving} cannot be read: "

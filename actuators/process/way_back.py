@@ -25,7 +25,10 @@ def describe_way_back(running: Mapping[str, MarkedProcess], origin: Origin, home
     return [
         f"start your server with the flags in force, in {origin.cwd or 'its folder'}: {command}",
         f"when it serves, point the clients at {home}",
-        *(f"then end {name}: kill {server.process.pid}" for name, server in sorted(running.items())),
+        *(
+            f"end flettner's server {name}: kill {server.process.pid}"
+            for name, server in sorted(running.items())
+        ),
     ]
 
 

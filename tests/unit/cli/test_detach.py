@@ -59,7 +59,7 @@ def test_prints_the_command_in_force_the_old_address_and_what_to_end(
     assert "vllm serve m --max-num-seqs 16 --port 8000" in first
     assert "hush" not in first
     assert second == "chat: 2. when it serves, point the clients at 127.0.0.1:8000"
-    assert third == f"chat: 3. then end chat-r1: kill {server.pid}"
+    assert third == f"chat: 3. end flettner's server chat-r1: kill {server.pid}"
 
 
 def test_says_that_nothing_is_left_where_nothing_runs(
