@@ -31,8 +31,9 @@ class GitOptions:
             return ""
         try:
             return read_file(self.token_file, LONGEST_TOKEN).decode().strip()
-        except (OSError, ValueError) as error:
-            raise ForgeError(f"{self.token_file}: cannot be read: {type(error).__name__}") from None
+        except (OSError, ValueError) as error:  # whose text may hold bytes of the token
+            why = getattr(error, "strerror", "") or type(error).__name__
+            raise ForgeError(f"{self.token_file}: cannot be read: {why}") from None
 
 
 def build_git(table: GitTable, here: Path, build: BuildPlugin, where: str) -> GitOptions:

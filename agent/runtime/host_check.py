@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flettner.agent.api.credentials import ApiCredentials
 from flettner.agent.config.loader import Config
-from flettner.agent.domain.errors import ActError, ConfigError, NoticeError
+from flettner.agent.domain.errors import ActError, ConfigError, ForgeError, NoticeError
 from flettner.agent.domain.ports import Traffic
 from flettner.agent.runtime.api_check import find_api_problems
 from flettner.agent.runtime.lock import find_lock_problems
@@ -35,6 +35,12 @@ async def find_problems(config: Config) -> list[str]:
         ("[agent] state_dir", config.state_dir),
         *(("[api] listen", listener.path.parent) for listener in sockets),
     ]
+    for target in config.targets:
+        try:
+            if target.git is not None:
+                target.git.read_token()
+        except ForgeError as error:
+            problems.append(f"[targets.git] {target.name}: token_file: {error}")
     for receiver in config.notify:
         try:
             build_delivery(config, receiver, None, {}).check()
