@@ -154,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         complain(
             f"`flettner {words[0]}` needs {error.name}, which is not installed: install flettner with the "
-            "extra `daemon`, as in pip install 'flettner[daemon]'"
+            "extra `daemon`, as in pip install '.[daemon]' in its source, or 'FILE.whl[daemon]'"
         )
         return USAGE
 

@@ -109,7 +109,7 @@ def test_lint_needs_python_and_pyyaml_only(install: Callable[[str], Path], tmp_p
 
     assert "G1 eager-mode  enforce_eager" in output
     assert refused.startswith("flettner: `flettner run` needs ")
-    assert "pip install 'flettner[daemon]'" in refused
+    assert "pip install '.[daemon]'" in refused
     assert "\n    lint " in listed
     assert "not installed (extra `daemon`): audit, bundle, check" in listed
     packages = (tmp_path / "environment").glob("lib/*/site-packages/*.dist-info")
