@@ -60,6 +60,14 @@ def misses_any(reading: Reading, slo: Slo, requests: float = LEAST_REQUESTS) -> 
     return any(misses_objective(latency, objective, requests) for latency, objective in pairs)
 
 
+def describe_no_need(reading: Reading, slo: Slo) -> str:
+    """Why an optimisation is not needed, where `has_need` is false."""
+    pairs = ((reading.ttft, slo.ttft), (reading.itl, slo.itl), (reading.e2e, slo.e2e))
+    if any(is_measured(latency, objective) for latency, objective in pairs):
+        return "no objective is missed: an optimisation has nothing to gain"
+    return f"fewer than {LEAST_REQUESTS} requests show whether an objective is missed"
+
+
 def has_need(reading: Reading, slo: Slo, requests: float = LEAST_REQUESTS) -> bool:
     """True if an objective is missed, or none is set: an optimisation has something to gain."""
     unset = all(objective is None for objective in (slo.ttft, slo.itl, slo.e2e))

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 
 from flettner.agent.domain.digest import digest
-from flettner.agent.domain.lateness import has_need
+from flettner.agent.domain.lateness import describe_no_need, has_need
 from flettner.agent.domain.model import (
     SERVERS,
     Bound,
@@ -87,7 +87,7 @@ class Guard:
             return ProposalRefusal(why=why)
         optimises = not proposal.mitigation and not saves and two is None
         if optimises and reading is not None and not has_need(reading, slo):
-            return ProposalRefusal(why="no objective is missed: an optimisation has nothing to gain")
+            return ProposalRefusal(why=describe_no_need(reading, slo))
         suggestion = self._suggestion(state, proposal, policy=policy, at=at, stepwise=True)
         if not isinstance(suggestion, Suggestion):
             return suggestion

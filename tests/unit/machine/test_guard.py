@@ -212,11 +212,15 @@ def test_an_optimisation_needs_a_missed_objective() -> None:
     met = replace(SEEN, ttft=Latency(count=100, p50=0.1, p95=0.2, p99=0.3, over_slo=0.04))
 
     refused = GUARD.admit(STATE, proposal(8), policy="graphs", at=NOON, reading=met, slo=SLO)
+    few = replace(SEEN, ttft=Latency(count=8, p50=9.0, p95=9.0, p99=9.0, over_slo=1.0))
+    untold = GUARD.admit(STATE, proposal(8), policy="graphs", at=NOON, reading=few, slo=SLO)
     unset = GUARD.admit(STATE, proposal(8), policy="graphs", at=NOON, reading=met)
     relief = replace(proposal(8), mitigation=True)
 
     assert isinstance(refused, ProposalRefusal)
     assert refused.why == "no objective is missed: an optimisation has nothing to gain"
+    assert isinstance(untold, ProposalRefusal)
+    assert untold.why == "fewer than 20 requests show whether an objective is missed"
     assert isinstance(unset, Suggestion)
     assert isinstance(GUARD.admit(STATE, relief, policy="graphs", at=NOON, reading=met, slo=SLO), Suggestion)
 
