@@ -124,6 +124,12 @@ class Judged:
         }
 
 
+def _number_order(rule: str) -> tuple[str, int]:
+    """F2 before F10."""
+    letters = rule.rstrip("0123456789")
+    return letters, int(rule[len(letters) :] or 0)
+
+
 def concerns(lint: LintRule, config: ServeConfig) -> bool:
     """False for rules about GPUs, if the server has none."""
     asks = {*lint.needs.facts, *lint.needs.for_change}
@@ -147,7 +153,7 @@ def judge_coverage(config: ServeConfig, lints: Sequence[LintRule]) -> Judged:
         for rule in lint.rules:
             counted = [fact for fact in missing if fact not in EXTRA or rule not in own]
             lacking.setdefault(rule, {}).update(dict.fromkeys(counted))
-    rules = sorted(lacking)
+    rules = sorted(lacking, key=_number_order)
     return Judged(
         checked=tuple(rule for rule in rules if not lacking[rule]),
         lacking={rule: tuple(lacking[rule]) for rule in rules if lacking[rule]},

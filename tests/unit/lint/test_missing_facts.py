@@ -49,6 +49,12 @@ def test_split_of_unknown_heads_is_not_judged() -> None:
     assert "model" in judged.lacking["D3"]
 
 
+def test_rules_without_their_facts_are_in_the_order_of_their_numbers() -> None:
+    rules = judge_coverage(case("vllm serve m"), all_lints()).by_fact()["log"]
+
+    assert rules.index("F2") < rules.index("F10") < rules.index("K1")
+
+
 def test_removed_flag_keeps_its_place_while_the_version_is_unknown() -> None:
     fixes = find_fixes(case("vllm serve m --enable-reasoning", version=""), all_lints())
 
