@@ -437,7 +437,8 @@ def _default_difference(
 ) -> Difference:
     shown = [_describe_default(name, value) for value in (before, after)]
     keep = ""
-    if isinstance(before, bool | int | float | str) and before != "":
+    is_own_code = str(before).startswith("vllm.")  # a class of the old release, which the new one may lack
+    if isinstance(before, bool | int | float | str) and before != "" and not is_own_code:
         line = f"{name}={int(before) if isinstance(before, bool) else before}"
         keep = f"write {line if name.isupper() else spell(name, before)} to keep it"
     why = f"{name} is not given: {shown[0]} by default in vLLM {old}, {shown[1]} in {config.version}"

@@ -224,6 +224,13 @@ def test_a_changed_default_of_a_flag_that_is_not_given_is_shown_with_both_values
     assert _default_rows("", "0.17.0", "0.18.0")["disable_cascade_attn"] == ("false", "true")
 
 
+def test_a_class_of_the_old_release_is_not_to_be_kept() -> None:
+    migration = migrate_flags(["vllm", "serve", "m/m"], {}, old="0.11.0", new="0.33.0", card=None)[2]
+
+    (row,) = [row for row in migration.differences if row.before.startswith("scheduler_cls ")]
+    assert (row.before, row.finding.expects) == ("scheduler_cls vllm.core.scheduler.Scheduler", "")
+
+
 def test_a_default_that_depends_on_the_gpu_is_that_of_the_gpu() -> None:
     assert _default_rows("", "0.27.0", "0.28.0", find_gpu("B200"))["max_num_batched_tokens"] == (
         "8192",
