@@ -24,7 +24,7 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _VALUE = r"(?:\"[^\"]*\"|'[^']*'|[^\s\"',;&)\]}]+)"
 _REST = r"(?![a-z])[\w.-]{0,40}"  # of the name; bounded, or a long line of "key_key_key" takes for ever
 _IS = r"[\"']?\s{0,9}[:=]\s{0,9}[\[(]?\s{0,9}"
-_NOTHING = r"None\b|(?:bearer|basic)\s"
+_NOTHING = r"None\b|missing;|(?:bearer|basic)\s"  # "secret_file: missing; it is required"
 _NUMBER = r"[\d.]+(?:\s|$|[,;)\]}%a-z])"
 _IN_TEXT = (
     re.compile(r"(?i)(\b(?:bearer|basic)\s{1,9})[\w.~+/=-]{6,}"),

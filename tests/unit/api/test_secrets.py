@@ -57,3 +57,10 @@ def test_masks_a_token_at_any_position() -> None:
     text, _ = mint_token(role="admin", principal="ann", made_at=NOON, expires=None)
 
     assert mask(f"curl failed: {text}") == "curl failed: ***"
+
+
+def test_does_not_mask_what_is_said_of_a_missing_secret() -> None:
+    said = "[notify webhook] secret_file: missing; it is required"
+
+    assert mask(said) == said
+    assert mask("api_key: missing-link") == "api_key: ***"
