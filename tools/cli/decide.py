@@ -319,7 +319,11 @@ def _last_note(suggestion: Json) -> str:
 def _abort(args: argparse.Namespace, daemon: ApiClient) -> int:
     rollout = daemon.get(path("targets", args.target))["rollout"]
     if rollout is None:
-        raise RefusedError({"status": 409, "detail": f"{args.target} has no rollout to abort"})
+        detail = (
+            f"{args.target} has no rollout to abort; to take back a promoted one, `flettner propose` the "
+            "values before it"
+        )
+        raise RefusedError({"status": 409, "detail": detail})
     answer = daemon.post(path("rollouts", rollout, "abort"), {"reason": args.reason})
     if args.wait:
         return wait_for_rollout(args, daemon, rollout, "rolled_back")

@@ -63,6 +63,22 @@ COMMANDS: Mapping[str, str] = {
     "trace": "model",
     "tune": "tune",
 }
+OTHER_NAMES = {  # what other tools call a command; the nearest spelling is another one
+    "apply": "approve",
+    "diagnose": "check",
+    "doctor": "check",
+    "history": "rollouts",
+    "logs": "audit show",
+    "promote": "approve",
+    "retry": "propose",
+    "rollback": "abort",
+    "serve": "run",
+    "set": "propose",
+    "start": "run",
+    "undo": "abort",
+    "uninstall": "detach",
+    "validate": "check",
+}
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 MAX_LISTED_CHOICES = 12  # more do not fit into a one-line error
 
@@ -88,7 +104,9 @@ class _Parser(argparse.ArgumentParser):
         if not choices or value in choices:
             return
         near = get_close_matches(str(value), choices, 1)
-        if near:
+        if self.prog == "flettner" and str(value) in OTHER_NAMES:
+            hint = f"see `flettner {OTHER_NAMES[str(value)]}`"
+        elif near:
             hint = f"did you mean {near[0]}?"
         elif len(choices) <= MAX_LISTED_CHOICES:
             hint = f"choose from {', '.join(choices)}"

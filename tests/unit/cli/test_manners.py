@@ -38,6 +38,8 @@ def test_missing_command_lists_the_commands(run: Run) -> None:
     ("words", "expected"),
     [
         (["stauts"], "unknown 'stauts'; did you mean status?"),
+        (["rollback"], "unknown 'rollback'; see `flettner abort`"),
+        (["promote", "chat"], "unknown 'promote'; see `flettner approve`"),
         (["frobnicate"], "unknown 'frobnicate'; `flettner --help` lists the choices"),
         (["audit", "verfy"], "unknown 'verfy'; did you mean verify?"),
         (["rollouts", "--outcome", "?"], "unknown '?'; choose from running, promoted, rolled_back"),
