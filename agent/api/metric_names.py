@@ -204,12 +204,13 @@ This page is generated from the code: `python -m flettner.agent.api.metric_names
 scrape_configs:
   - job_name: flettner
     static_configs: [{targets: ["127.0.0.1:8090"]}]
-    authorization: {credentials_file: /etc/prometheus/flettner.token}   # flettner token new --role viewer
+    authorization: {credentials_file: /etc/prometheus/flettner.token}   # the token of a viewer
 ```
 
-A token for some targets receives their metrics and those of the daemon. Histograms have `_bucket`,
-`_sum` and `_count`. Alert rules are in `deploy/prometheus/flettner.rules.yml` (runbook.md), a dashboard for
-Grafana is in `deploy/grafana/flettner.json`.
+[Use Prometheus](how-to/prometheus.md) says how to create the token. One for some targets receives their
+metrics and those of the daemon. Histograms have `_bucket`, `_sum` and `_count`. Alert rules are in
+`deploy/prometheus/flettner.rules.yml` (runbook.md), a dashboard for Grafana is in
+`deploy/grafana/flettner.json`.
 
 | metric | type | labels | |
 |---|---|---|---|
