@@ -65,7 +65,7 @@ class Preflight:
         if wanted != "swap":
             if self.running and (why := await find_shortage(self.running, self.origin.env, setting)):
                 return PreflightResult(problem=why)
-            why = f"{servers[0].name} runs meanwhile"
+            why = f"the new server starts beside {servers[0].name}, which serves meanwhile"
             return PreflightResult(strategy="surge", why=why, start_s=start_s, shares_card=True, notes=notes)
         return await self._predict_swap(servers, start_s, notes)
 

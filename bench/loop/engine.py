@@ -82,7 +82,7 @@ class VirtualEngine(FakeEngine):
         if self._world.gpus is not None and changes_layout(servers[-1].setting, setting):
             return self._place(servers[-1], setting, self._world.gpus)
         return PreflightResult(
-            why=f"{servers[0].name} runs meanwhile",
+            why=f"the new server starts beside {servers[0].name}, which serves meanwhile",
             start_s=self._start_s,
             shares_card=self.card is not None,
         )
