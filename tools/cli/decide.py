@@ -54,7 +54,8 @@ def add_suggestions(subparsers: Subparsers) -> None:
         "--command",
         dest="copy",
         action="store_true",
-        help="print the server's command line with its change, to copy",
+        help="print the server's command line with its change, to copy; its address, secrets and environment "
+        "are left out",
     )
     suggestions.add_argument("--status", choices=STATUSES, help="list only suggestions with this status")
     suggestions.add_argument("--target", metavar="TARGET", help="list only suggestions for this target")
@@ -197,6 +198,9 @@ def _print_command(suggestion: Json) -> int:
         complain(f"{suggestion['id']} has no command line to copy: it is {suggestion['status']}")
         return NO
     print_text(f"{escape_text(suggestion['command'])}\n")
+    sys.stderr.write(
+        "Take --host, --port, secrets and the environment from your own command: they are left out.\n"
+    )
     return OK
 
 

@@ -138,7 +138,7 @@ def test_in_advise_mode_the_status_names_the_command_to_copy(run: Run, daemon: F
     daemon.suggest({"max_num_seqs": 128})
 
     shown = run("status")[1]
-    status, command, _ = run("suggestions", "chat-s1", "--command")
+    status, command, hint = run("suggestions", "chat-s1", "--command")
 
     assert (
         "chat: chat-s1 is to apply by hand: `flettner suggestions chat-s1 --command` prints the new command"
@@ -148,6 +148,7 @@ def test_in_advise_mode_the_status_names_the_command_to_copy(run: Run, daemon: F
     assert status == 0
     assert command.startswith("vllm serve")
     assert "--max-num-seqs 128" in command
+    assert "--port" in hint
     assert run("suggestions", "--command")[0] == 2
 
 
