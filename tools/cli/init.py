@@ -24,7 +24,7 @@ SERVICE = Path("/etc/flettner")
 NO_SERVER_FOUND = 1
 _NONE_FOUND = (
     "on this host: start one, run this command as its user or as root, or write a config by hand from "
-    "examples/flettner.toml"
+    "examples/flettner.toml of the source (of the package: /usr/share/doc/flettner/flettner.toml)"
 )
 _SERVICE_HEAD = """\
 [agent]
@@ -63,7 +63,8 @@ kind = "{kind}"
 listen = "{listen}"       # Envoy will listen here once the mode is not "advise"; then point clients here
 """
 _FOOT = """
-# Steps of a rollout, bounds of each knob, policies: examples/flettner.toml has every key and its default.
+# Steps of a rollout, bounds of each knob, policies: examples/flettner.toml of the source (of the package:
+# /usr/share/doc/flettner/flettner.toml) has every key and its default.
 """
 
 
