@@ -1,6 +1,7 @@
 """Upgrades of a real site in real time: one release after the other, under load, with an adapter in use."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
@@ -18,6 +19,7 @@ from tests.support.rig import SHAPE, Document, until
 
 RATE, ADAPTER_RATE = 15.0, 1.0  # requests per second
 ADAPTER = "sql"
+MOST_FAILURES = 5  # kinds that are shown
 
 
 async def upgrade_in_turn(engine: str, releases: Sequence[Release], rounds: int) -> AsyncIterator[Upgrade]:
@@ -66,7 +68,8 @@ async def upgrade(
     exposed = rollout["exposed"]
     waits = [sent_between(each.tally, begun_s, clock(), each.tally.sent) for each in traffic]
     requests = [record for records in await asyncio.gather(*waits) for record in records]
-    failed = sum(record.outcome != "ok" for record in requests)
+    failures = Counter(f"{each.outcome}: {each.why}" for each in requests if each.outcome != "ok")
+    failed = failures.total()
     return Upgrade(
         release=release.name,
         engine=engine,
@@ -81,6 +84,7 @@ async def upgrade(
         lost=max(0, failed - rollout["bad_exposed"]) if release.answers_badly else failed,
         sent=len(requests),
         minutes=round(_minutes(rollout), 2),
+        failures=dict(failures.most_common(MOST_FAILURES)),
     )
 
 

@@ -1,8 +1,8 @@
 """The result of each upgrade, and the table by release."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
 from bench.upgrades.releases import Release
@@ -12,7 +12,10 @@ HEAD = ("release", "engine", "upgrades", "right", "ended as", "exposed", "bad", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upgrade:
-    """`engine`: "virtual", or that of a site. `outcome`: as recorded, or "refused" before the approval."""
+    """`engine`: "virtual", or that of a site. `outcome`: as recorded, or "refused" before the approval.
+
+    `failures`: what clients saw, with its number; empty in virtual time.
+    """
 
     release: str
     engine: str
@@ -27,14 +30,16 @@ class Upgrade:
     lost: int
     sent: int
     minutes: float
+    failures: Mapping[str, int] = field(default_factory=dict)
 
 
 def line(upgrade: Upgrade) -> str:
     is_right = "right" if upgrade.right else "WRONG"
+    seen = "".join(f"\n    {count} times {failure}" for failure, count in upgrade.failures.items())
     return (
         f"{upgrade.release:<20} {upgrade.engine:<8} {upgrade.rate:>4g}/s {upgrade.seed:>4} {is_right} "
         f"{upgrade.outcome:<12} {upgrade.weight:>3}% exposed {upgrade.exposed:>5}, bad {upgrade.bad:>4}, "
-        f"lost {upgrade.lost} of {upgrade.sent}, {upgrade.minutes:.1f} min  {upgrade.why[:160]}"
+        f"lost {upgrade.lost} of {upgrade.sent}, {upgrade.minutes:.1f} min  {upgrade.why[:160]}{seen}"
     )
 
 
