@@ -494,5 +494,5 @@ class TargetLoop:
                 )
                 if running is not None and await self.engine.busy(running) is None:
                     running = None  # still loading its model
-            server = replace(server, setting=running.setting, replicas=running.replicas)
+            server = replace(server, setting=running.setting, start=running.start, replicas=running.replicas)
             self.emit(await self._wait_for_site(epoch))

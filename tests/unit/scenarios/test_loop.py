@@ -434,3 +434,35 @@ async def test_a_launch_waits_for_a_running_retirement(tmp_path: Path) -> None:
 
     assert [type(event) for event in on_state] == [e.Retired, e.Launched]
     assert list(engine.servers) == [BLUE.name]
+
+
+class OwnedEngine(FakeEngine):
+    """Its watch ends once the owner of the server gives it another setting or start, as on Kubernetes."""
+
+    async def watch(self, server: Server, emit: Callable[[e.ServerLost], None], now: Now) -> None:
+        del emit, now
+
+        def differs() -> bool:
+            running = self.servers[server.name]
+            return (running.setting, running.start) != (server.setting, server.start)
+
+        while not differs():
+            await self._changed.wait()
+
+    def change(self, server: Server) -> None:
+        self.servers[server.name] = server
+        self._tell()
+
+
+@in_virtual_time
+async def test_a_server_that_its_owner_has_changed_is_looked_at_once(tmp_path: Path) -> None:
+    engine, traffic = OwnedEngine(replace(BLUE, start={"image": "a:v1"})), FakeTraffic()
+
+    async with running(tmp_path, engine, traffic) as loop:
+        await asyncio.sleep(5)
+        engine.change(replace(BLUE, start={"image": "a:v1@sha256:12"}))
+        await asyncio.sleep(60)
+        assert loop.state.fleet.servers[0].start == {"image": "a:v1@sha256:12"}
+
+    records = Journal.open(tmp_path / "audit.jsonl", now=lambda: NOON).after(0, 999)
+    assert [record["action"] for record in records].count("target.looked_at_again") == 1
