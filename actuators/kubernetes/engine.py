@@ -7,7 +7,14 @@ from dataclasses import replace
 from typing import Literal
 
 import structlog
-from tenacity import AsyncRetrying, retry_if_exception_type, wait_fixed
+from tenacity import (
+    AsyncRetrying,
+    RetryError,
+    retry_if_exception_type,
+    retry_if_result,
+    stop_after_delay,
+    wait_fixed,
+)
 
 from flettner.actuators.kubernetes.autoscaler import find_conflict
 from flettner.actuators.kubernetes.detach import Detachment
@@ -56,7 +63,8 @@ from flettner.vllm_facts.values import Setting
 
 logger = structlog.get_logger(__name__)
 
-_RETRY_S = 2.0  # while the API server is away
+_RETRY_S = 2.0  # while the API server is away, or a pod does not answer
+_LIST_S = 60.0  # for the list of the adapters that green serves
 _START_S = 1800.0  # deadline of the operator's workload after a promotion, if no start was measured
 _WARM_UP_REQUESTS = 8
 _WARM_UP_S = 600.0
@@ -372,8 +380,20 @@ class KubernetesEngine(VllmEngine):
         return _probes_of(*await self._pods_of(server, reader))
 
     async def _adapters_of(self, entry: ServerEntry) -> Sequence[Adapter]:
-        """What the pods of green serve; none if one does not answer: the daemon loads them later then."""
-        return await list_adapters(_probes_of(entry, await _find_running(self._client, entry))) or ()
+        """What the pods of green serve. Raises ActError if one of them does not answer in a minute."""
+        asking = AsyncRetrying(
+            retry=retry_if_result(lambda listed: listed is None),
+            wait=wait_fixed(_RETRY_S),
+            stop=stop_after_delay(_LIST_S),
+        )
+
+        async def ask() -> tuple[Adapter, ...] | None:
+            return await list_adapters(_probes_of(entry, await _find_running(self._client, entry)))
+
+        try:
+            return await retry(asking, ask) or ()
+        except RetryError:
+            raise ActError(f"a pod of {entry.server} does not list its adapters") from None
 
     async def _hand_over(self, old: ServerEntry, new: ServerEntry) -> bool:
         """Return whether the new server has moved."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from flettner.agent.domain.effects import KeepAdapters
-from flettner.agent.domain.events import AdaptersRead, Event, Launched, Observed
+from flettner.agent.domain.events import AdaptersRead, Event, Launched, Observed, ServerLost
 from flettner.agent.domain.model import Adapter, Server
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
@@ -18,21 +18,25 @@ from flettner.agent.machine.transitions import Transition
 def record_adapters(state: State, event: Event) -> State:
     """Record what a server serves, and what the fleet's clients get.
 
-    In a rollout a difference to the server's last list is a load or an unload, meant for all. Else the
-    fleet's are those of any of its servers: one that its owner has started again has lost its own.
+    In a rollout a difference to the server's last list is a load or an unload, meant for all; but one that
+    exited, or has no clients any more, has lost its own. Else the fleet's are those of any of its servers:
+    one that its owner has started again has lost its own.
     """
+    if isinstance(event, ServerLost) and is_rolling(state):
+        return _with_list(state, event.server, ())
     before = {server.name: server for server in state.reachable}
-    if not isinstance(event, AdaptersRead) or event.server not in before:
+    if (
+        not isinstance(event, AdaptersRead)
+        or event.server not in before
+        or event.server == state.effects.ending  # the operator's workload begins anew under its name
+    ):
         return state
-    canary, fleet = state.rollout, state.fleet
-    servers = _with_adapters(fleet.servers, event)
-    adapters = _changed(fleet.adapters, before[event.server].adapters, event.adapters)
+    listed = _with_list(state, event.server, event.adapters)
+    adapters = _changed(state.fleet.adapters, before[event.server].adapters, event.adapters)
     if not is_rolling(state):
-        others = [adapter for server in servers for adapter in server.adapters]
+        others = [adapter for server in listed.fleet.servers for adapter in server.adapters]
         adapters = _by_name((*others, *event.adapters))
-    if isinstance(canary, Canary):
-        canary = replace(canary, greens=_with_adapters(canary.greens, event))
-    return replace(state, fleet=replace(fleet, servers=servers, adapters=adapters), rollout=canary)
+    return replace(listed, fleet=replace(listed.fleet, adapters=adapters))
 
 
 def is_rolling(state: State) -> bool:
@@ -58,11 +62,16 @@ def _by_name(adapters: Iterable[Adapter]) -> tuple[Adapter, ...]:
     return tuple(named[name] for name in sorted(named))
 
 
-def _with_adapters(servers: tuple[Server, ...], event: AdaptersRead) -> tuple[Server, ...]:
-    return tuple(
-        replace(server, adapters=event.adapters) if server.name == event.server else server
-        for server in servers
-    )
+def _with_list(state: State, name: str, adapters: tuple[Adapter, ...]) -> State:
+    """The state with what the server of this name serves."""
+
+    def update(servers: tuple[Server, ...]) -> tuple[Server, ...]:
+        return tuple(replace(each, adapters=adapters) if each.name == name else each for each in servers)
+
+    canary = state.rollout
+    if isinstance(canary, Canary):
+        canary = replace(canary, greens=update(canary.greens))
+    return replace(state, fleet=replace(state.fleet, servers=update(state.fleet.servers)), rollout=canary)
 
 
 def missing_adapters(state: State, server: Server) -> tuple[Adapter, ...]:

@@ -109,3 +109,24 @@ def test_what_a_server_that_is_not_known_serves_changes_nothing() -> None:
     read(world, "chat-r9", LEGAL)
 
     assert world.state.fleet.adapters == (SQL,)
+
+
+def test_the_operators_workload_that_begins_anew_unloads_nothing() -> None:
+    """On Kubernetes the promoted server moves into the old one's workload, under whose name it starts."""
+    world = world_with(SQL).until("proposed").approve()
+    world.until("promoting", 600)
+    while not isinstance(world.state.effects.awaited, fx.Retire):
+        world.tick()
+    read(world, BLUE).until("observing", 60)
+
+    assert world.state.fleet.adapters == (SQL,)
+    assert [server.adapters for server in world.state.fleet.servers] == [(SQL,)]
+
+
+def test_a_blue_that_its_owner_starts_again_in_the_canary_gets_its_adapters_back() -> None:
+    world = world_with(SQL).until("proposed").approve().until("canary")
+    world.feed(e.ServerLost(at=world.at, server=BLUE, why="was restarted by the kubelet", gone=False))
+    read(world, BLUE).tick(2)
+
+    assert world.state.fleet.adapters == (SQL,)
+    assert [effect.load for effect in loads(world, BLUE)][:1] == [(SQL,)]
