@@ -10,7 +10,15 @@ from functools import cache
 from flettner.lint.asked_changes import read_asked_changes
 from flettner.lint.missing_paths import describe_missing_path
 from flettner.lint.recogniser import LOG, Recogniser
-from flettner.lint.rules import known_errors, log, out_of_memory, served_names, start_errors, unified_memory
+from flettner.lint.rules import (
+    architectures,
+    known_errors,
+    log,
+    out_of_memory,
+    served_names,
+    start_errors,
+    unified_memory,
+)
 from flettner.vllm_facts.code_areas import CodeLimit, find_limit, name_switch, name_users
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.raised_errors import RaisedError, find_raised, format_release, next_release
@@ -185,7 +193,15 @@ def _is_known(lines: Sequence[str], config: ServeConfig) -> bool:
 
 @cache
 def _log_checks() -> tuple[Recogniser, ...]:
-    modules = (log, out_of_memory, unified_memory, start_errors, known_errors, served_names)
+    modules = (
+        log,
+        out_of_memory,
+        unified_memory,
+        start_errors,
+        known_errors,
+        served_names,
+        architectures,
+    )
     parts = (part for module in modules for check in module.LINTS for part in check.parts())
     return tuple(part for part in parts if isinstance(part, Recogniser))
 
