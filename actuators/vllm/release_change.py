@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.values import Knob, Setting, Value
 
@@ -34,7 +35,8 @@ def find_release_change(setting: Setting, env: Mapping[str, str], old: str, new:
         return ReleaseChange()
     of_vllm = {name: value for name, value in env.items() if name.startswith("VLLM_")}
     try:
-        migration = migrate(ServeConfig(setting=setting, env=of_vllm), old, new)
+        model = find_model(str(setting.get("model") or ""))
+        migration = migrate(ServeConfig(setting=setting, env=of_vllm, model=model), old, new)
     except FlagError as error:
         return ReleaseChange(notes=(f"the flags were not compared with those of the release: {error}",))
     refused = [f"{row.finding.why}: {row.finding.expects}".rstrip(": ") for row in migration.refused]

@@ -42,3 +42,10 @@ def test_the_same_release_and_one_that_is_not_known_change_no_flag() -> None:
 
     assert (unknown.resolved, unknown.problem) == ({}, "")
     assert "were not compared" in unknown.notes[0]
+
+
+def test_a_release_that_cannot_run_the_model_is_a_problem() -> None:
+    change = find_release_change({"model": "Qwen/Qwen3.5-35B-A3B"}, {}, "0.20.0", "0.14.0")
+
+    assert "vLLM 0.14.0 does not implement Qwen3_5MoeForConditionalGeneration" in change.problem
+    assert "vLLM 0.17.0 or newer" in change.problem
