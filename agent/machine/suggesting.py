@@ -214,14 +214,16 @@ def _is_new(rules: Rules, state: State, made: Suggestion, reading: Reading, at: 
 def _noted(state: State, at: datetime, held_back: str, yielding: tuple[str, ...]) -> str:
     """The new note. Each change is journalled, so the named rule changes once a minute at most.
 
-    While a suggestion is open the note begins with its reason.
+    While a suggestion is open the note begins with its reason. A rule that is held back no longer leaves it.
     """
     note, first = state.note, next(iter(state.suggestions.open), None)
     lead = f"{first.proposal.why}; " if first else ""
     rest = f"{note}; ".removeprefix(lead).removesuffix("; ") if lead else note
-    if not held_back or rest.startswith(held_back):
-        return note
     names_rule = " is held back: " in rest or " (advice): " in rest
+    if not held_back:
+        return lead.removesuffix("; ") if names_rule and not at.second else note
+    if rest.startswith(held_back):
+        return note
     if names_rule and at.second and rest.partition(" ")[0] != held_back.partition(" ")[0]:
         return note
     return lead + "; ".join((held_back, *yielding[: NOTED_AT_MOST - 1]))

@@ -149,6 +149,21 @@ def test_the_rule_named_by_a_note_changes_at_most_once_a_minute() -> None:
     assert len(changes) <= 3
 
 
+def test_a_rule_that_is_held_back_no_longer_leaves_the_note() -> None:
+    @dataclass(slots=True)
+    class Once:
+        seconds: int = 5
+
+        def propose(self, reading: Reading, context: Context) -> tuple[Proposal, ...]:
+            self.seconds -= 1
+            return Says("C2", {}).propose(reading, context) if self.seconds > 0 else ()
+
+    once = World(machine=Machine(rules(policies=(("once", Once()),)))).start().tick(4)
+    assert "(advice)" in once.state.note
+
+    assert once.tick(61).state.note == ""
+
+
 def test_policies_receive_the_served_model() -> None:
     seen: list[str] = []
 
