@@ -34,14 +34,16 @@ SHORTEST_KEY: Final = 32  # characters
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,255}")
 Verb = Literal["approve", "deny", "show"]
 _VERBS: Final[dict[str, Verb]] = {"approve": "approve", "deny": "deny", "show": "show"}
+_BUTTONS: Final[tuple[Verb, Verb]] = ("approve", "deny")
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Link:
-    """Signed for this person and this version of a suggestion; the time is that of the mail.
+    """Signed for one receiver, this person and this version of a suggestion; the time is that of the mail.
 
-    A mail has one to `show` it; the page's buttons have the others.
+    A mail has one to `show` it; the page's buttons have the others. `decisions`: the receiver's address, to
+    which the link leads. It is signed and not repeated.
     """
 
     verb: Verb
@@ -50,16 +52,16 @@ class _Link:
     digest: str
     sent_s: int  # Unix time
 
-    def sign(self, key: bytes) -> str:
+    def sign(self, key: bytes, decisions: str) -> str:
         signed = f"{self.verb} {self.address} {self.suggestion} {self.digest} {self.sent_s}"
-        return f"{signed} {_mac(key, signed)}"
+        return f"{signed} {_mac(key, decisions, signed)}"
 
     @classmethod
-    def read(cls, text: str, key: bytes) -> "_Link":
+    def read(cls, text: str, key: bytes, decisions: str) -> "_Link":
         """Raises ForgedDecisionError."""
         signed, _, mac = text.rpartition(" ")
-        if not hmac.compare_digest(_mac(key, signed).encode(), mac.encode()):
-            raise ForgedDecisionError("the link is not one of flettner's")
+        if not hmac.compare_digest(_mac(key, decisions, signed).encode(), mac.encode()):
+            raise ForgedDecisionError("the link is not one that flettner signed for this receiver")
         verb, address, suggestion, digest, sent_s = signed.split(" ")
         return cls(
             verb=_VERBS[verb], address=address, suggestion=suggestion, digest=digest, sent_s=int(sent_s)
@@ -107,7 +109,7 @@ class Mail:
 
     def post(self, notice: Notice, at: datetime) -> OutgoingMail:
         key = self._key() if self.people else b""
-        asks = notice.digest and notice.decisions
+        asks = notice.digest and notice.link
         messages = [self._write(notice, address, at) for address in self.to]
         for address, (name, role) in self.people.items():
             link = ""
@@ -119,7 +121,7 @@ class Mail:
                     digest=notice.digest,
                     sent_s=int(at.timestamp()),
                 )
-                link = f"{notice.decisions}?{urlencode({'link': to.sign(key)})}"
+                link = f"{notice.decisions}?{urlencode({'link': to.sign(key, notice.decisions)})}"
             messages.append(self._write(notice, address, at, name, link))
         return OutgoingMail(
             host=self.server,
@@ -129,15 +131,15 @@ class Mail:
             messages=tuple(messages),
         )
 
-    def read_link(self, link: str, at: datetime) -> ReceivedDecision:
-        return self._read(link, at, is_press=False)
+    def read_link(self, link: str, at: datetime, decisions: str) -> ReceivedDecision:
+        return self._read(link, at, decisions, is_press=False)
 
     def read_decision(self, request: SignedRequest) -> ReceivedDecision:
         try:
             (link,) = parse_qs(request.body.decode(), strict_parsing=True)["link"]
         except (ValueError, KeyError) as error:
             raise ForgedDecisionError("it is not the form of flettner's page") from error
-        return self._read(link, request.at, is_press=True)
+        return self._read(link, request.at, request.decisions, is_press=True)
 
     def answer(self, decision: ReceivedDecision, reply: DecisionReply) -> DecisionAnswer:
         """A page: the suggestion as it is now with the form for it, or how it ended."""
@@ -145,28 +147,29 @@ class Mail:
         if notice is None or not notice.digest:
             return DecisionAnswer(body=render_page(reply.text).encode(), media="text/html")
         key = self._key()
-        seen = _Link.read(decision.link, key)
+        seen = _Link.read(decision.link, key, notice.decisions)
         changed = notice.digest != seen.digest
         now = replace(seen, suggestion=notice.suggestion, digest=notice.digest)
+        buttons = (replace(now, verb=verb).sign(key, notice.decisions) for verb in _BUTTONS)
         page = render_page(
             notice.title,
             "It has changed since the mail was sent; this is the present version." if changed else "",
             notice.text,
             f"Digest: {notice.digest}",
             f"You decide as {decision.person.principal if decision.person else 'nobody'}.",
-            form=_form(replace(now, verb="approve").sign(key), replace(now, verb="deny").sign(key)),
+            form=_form(*buttons),
         )
         return DecisionAnswer(body=page.encode(), media="text/html", headers=FORM_HEADERS)
 
-    def _read(self, text: str, at: datetime, *, is_press: bool) -> ReceivedDecision:
+    def _read(self, text: str, at: datetime, decisions: str, *, is_press: bool) -> ReceivedDecision:
         key = self._key()
-        link = _Link.read(text, key)
+        link = _Link.read(text, key, decisions)
         if (link.verb == "show") == is_press:
             raise ForgedDecisionError("the link of a mail decides nothing, and a button's shows nothing")
         if not -EARLY <= at - datetime.fromtimestamp(link.sent_s, UTC) <= LINK_LASTS:
             raise ForgedDecisionError("the link is older than 24 hours, or the clock is wrong")
         return ReceivedDecision(
-            id=f"link {replace(link, verb='show').sign(key)}" if is_press else "",
+            id=f"link {replace(link, verb='show').sign(key, decisions)}" if is_press else "",
             verb=link.verb,
             suggestion=link.suggestion,
             digest=link.digest,
@@ -211,8 +214,9 @@ class Mail:
         return key.encode()
 
 
-def _mac(key: bytes, signed: str) -> str:
-    return hmac.new(key, f"flettner mail link:{signed}".encode(), hashlib.sha256).hexdigest()
+def _mac(key: bytes, decisions: str, signed: str) -> str:
+    named = f"flettner mail link to {decisions}: {signed}"
+    return hmac.new(key, named.encode(), hashlib.sha256).hexdigest()
 
 
 def _form(approve: str, deny: str) -> str:

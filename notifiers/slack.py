@@ -15,12 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from flettner.agent.api.decision_sources import (
     DecisionAnswer,
     DecisionReply,
     ForgedDecisionError,
+    MisdirectedDecisionError,
     ReceivedDecision,
     SignedRequest,
 )
@@ -39,8 +40,8 @@ _ESCAPES = {
 }  # a server's text must not mention @all
 _VERBS: Mapping[str, Literal["approve", "deny"]] = {"flettner_approve": "approve", "flettner_deny": "deny"}
 _USER = re.compile(r"[A-Z0-9]{1,30}")
-_VALUE = re.compile(r"(\S+) (sha256:[0-9a-f]{64}) ([0-9a-f]{64})")
-"""Of a button: suggestion, digest, and our own signature over both, which another sender cannot make."""
+_VALUE = re.compile(r"(\S+) (\S+) (sha256:[0-9a-f]{64}) ([0-9a-f]{64})")
+"""Of a button: receiver, suggestion, digest, and our own signature, which another sender cannot make."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +84,19 @@ class Slack(UrlReceiver):
             reply_to = str(press["response_url"])
         except (ValueError, KeyError, TypeError) as error:
             raise ForgedDecisionError("it is not the press of one of flettner's buttons") from error
-        if value is None or not hmac.compare_digest(value[3], _sign_button(key, value[1], value[2])):
+        if value is None:
             raise ForgedDecisionError("the button is not one of flettner's")
+        receiver, suggestion, digest, mac = value.groups()
+        here, _, own = request.decisions.rpartition("/")
+        if not hmac.compare_digest(mac, _sign_button(key, f"{here}/{receiver}", suggestion, digest)):
+            raise ForgedDecisionError("the button is not one that this flettner signed")
+        if receiver != own:
+            raise MisdirectedDecisionError(unquote(receiver))
         return ReceivedDecision(
             id=signature,
             verb=verb,
-            suggestion=value[1],
-            digest=value[2],
+            suggestion=suggestion,
+            digest=digest,
             sender=f"Slack user {user if _USER.fullmatch(user) else 'without an id'}",
             person=find_person(self.people, user),
             reply_to=reply_to,
@@ -110,8 +117,9 @@ class Slack(UrlReceiver):
 
     def _ask(self, notice: Notice) -> dict[str, Any]:
         """The message with its buttons. Texts are plain: a server's text makes neither link nor mention."""
-        value = f"{notice.suggestion} {notice.digest}"
-        value = f"{value} {_sign_button(self._key(), notice.suggestion, notice.digest)}"
+        mac = _sign_button(self._key(), notice.decisions, notice.suggestion, notice.digest)
+        receiver = notice.decisions.rpartition("/")[2]
+        value = f"{receiver} {notice.suggestion} {notice.digest} {mac}"
         footer = f"{notice.digest[:23]} · {socket.gethostname()}"
         link = [{"type": "mrkdwn", "text": f"<{notice.link}|Open in flettner>"}] if notice.link else []
         return {
@@ -168,8 +176,9 @@ def _sign(key: bytes, message: bytes) -> str:
     return hmac.new(key, message, hashlib.sha256).hexdigest()
 
 
-def _sign_button(key: bytes, suggestion: str, digest: str) -> str:
-    return _sign(key, f"flettner button:{suggestion}:{digest}".encode())
+def _sign_button(key: bytes, decisions: str, suggestion: str, digest: str) -> str:
+    """`decisions`: where the decisions of the receiver arrive that sends the button."""
+    return _sign(key, f"flettner button to {decisions}: {suggestion} {digest}".encode())
 
 
 def escape(text: str) -> str:

@@ -17,6 +17,17 @@ class ForgedDecisionError(FlettnerError):
     """The request is not the service's, or comes too late. The message never repeats its content."""
 
 
+class MisdirectedDecisionError(FlettnerError):
+    """The request is genuine, and of a message of another receiver: an app has one address for all of its.
+
+    `receiver`: the one that reads it, by its own key and its own people.
+    """
+
+    def __init__(self, receiver: str) -> None:
+        super().__init__(f"it is of a message of {receiver}")
+        self.receiver = receiver
+
+
 WINDOW_S = 300.0
 """An older request may be a replay; the value is Slack's recommendation."""
 
@@ -26,6 +37,7 @@ class SignedRequest:
     headers: Mapping[str, str]  # by any spelling of their names
     body: bytes
     at: datetime  # of its arrival, by the wall clock
+    decisions: str  # the receiver's address, as in its notices
 
     def check_age(self, sent_s: float, what: str) -> None:
         """`sent_s`: Unix time at which `what` was signed. Raises ForgedDecisionError."""
@@ -72,7 +84,7 @@ class DecisionSource(Protocol):
         ...
 
     def read_decision(self, request: SignedRequest) -> ReceivedDecision:
-        """Raises ForgedDecisionError, and NoticeError if a secret cannot be read."""
+        """Raises ForgedDecisionError, MisdirectedDecisionError, and NoticeError for an unreadable secret."""
         ...
 
     def answer(self, decision: ReceivedDecision, reply: DecisionReply) -> DecisionAnswer: ...
@@ -82,6 +94,6 @@ class DecisionSource(Protocol):
 class LinkedDecisionSource(DecisionSource, Protocol):
     """One whose people decide on a page of the API, to which a signed link leads."""
 
-    def read_link(self, link: str, at: datetime) -> ReceivedDecision:
-        """What the link is for, as `show`. Raises as `read_decision`."""
+    def read_link(self, link: str, at: datetime, decisions: str) -> ReceivedDecision:
+        """What the link to the receiver's address is for, as `show`. Raises as `read_decision`."""
         ...

@@ -185,8 +185,13 @@ class NoticeDelivery:
             title=mask(" ".join(notice.title.split()))[:LONGEST_TITLE],
             text=mask(notice.text)[:LONGEST_TEXT],
             link=f"{self.console}/#{notice.place}" if self.console else "",
-            decisions=f"{self.console}/v1/decisions/{quote(self.name)}" if self.console else "",
+            decisions=self.decisions,
         )
+
+    @property
+    def decisions(self) -> str:
+        """Where what people decide by this receiver arrives; its links and buttons count nowhere else."""
+        return f"{self.console}/v1/decisions/{quote(self.name)}"
 
     async def _send_with_retries(self, session: aiohttp.ClientSession, notice: Notice) -> None:
         left_s = self.retry.keep_s - (self.now() - notice.at).total_seconds()

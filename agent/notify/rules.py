@@ -88,7 +88,7 @@ class Notice:
     ends: bool = False  # the incident is resolved
     suggestion: str = ""  # its id, where a person can decide about it now
     digest: str = ""  # of that suggestion as it is shown
-    decisions: str = ""  # the URL of the receiver's decisions, if the console's is known
+    decisions: str = ""  # where the receiver's decisions arrive: a path if the console's URL is not known
 
     @property
     def severity(self) -> NoticeSeverity:

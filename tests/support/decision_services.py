@@ -47,7 +47,10 @@ def deliver_by(notifier: Notifier, home: Path, name: str = "ops") -> NoticeDeliv
 
 
 class DecisionService(Protocol):
-    """`user`: an id of PEOPLE, or another one; `key`: with which the request is signed."""
+    """`user`: an id of PEOPLE, or another one; `key`: with which the request is signed.
+
+    `notice`: as the receiver's delivery finalizes it.
+    """
 
     def notifier(self, here: Path) -> Notifier: ...
 
@@ -70,9 +73,11 @@ class SlackService:
     def call(
         self, verb: str, notice: Notice, *, user: str = "U0ALICE", at: datetime = NOON, key: str = KEY
     ) -> SignedCall:
-        named = f"flettner button:{notice.suggestion}:{notice.digest}".encode()
+        named = f"flettner button to {notice.decisions}: {notice.suggestion} {notice.digest}".encode()
         signed = hmac.new(self.button_key.encode(), named, hashlib.sha256).hexdigest()
-        return self.press(verb, f"{notice.suggestion} {notice.digest} {signed}", user, at, key)
+        receiver = notice.decisions.rpartition("/")[2]
+        value = f"{receiver} {notice.suggestion} {notice.digest} {signed}"
+        return self.press(verb, value, user, at, key)
 
     def press(
         self, verb: str, value: str, user: str = "U0ALICE", at: datetime = NOON, key: str = KEY
@@ -184,5 +189,5 @@ class MailService:
     ) -> str:
         sent_s = str(int(at.timestamp()))
         signed = f"{verb} {self.address(user)} {notice.suggestion} {notice.digest} {sent_s}"
-        named = f"flettner mail link:{signed}".encode()
+        named = f"flettner mail link to {notice.decisions}: {signed}".encode()
         return f"{signed} {hmac.new(key.encode(), named, hashlib.sha256).hexdigest()}"

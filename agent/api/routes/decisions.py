@@ -16,6 +16,7 @@ from flettner.agent.api.decision_sources import (
     DecisionSource,
     ForgedDecisionError,
     LinkedDecisionSource,
+    MisdirectedDecisionError,
     ReceivedDecision,
     SignedRequest,
 )
@@ -89,26 +90,35 @@ class LinkQuery(BaseModel):
 
 async def _show(call: Call) -> web.Response:
     """The page of a link, which decides nothing and uses up nothing: programs that scan mails open links."""
-    delivery, source = _find_source(call)
+    delivery, source = _find_source(call, call.part("receiver"))
     if not isinstance(source, LinkedDecisionSource):
         raise _forged(call, "a link of a receiver that sends none")
     link = call.parsed_as(LinkQuery).link
-    return await _answer(call, delivery, source, lambda at: source.read_link(link, at))
+    return await _answer(call, delivery, source, lambda at: source.read_link(link, at, delivery.decisions))
 
 
 async def _receive(call: Call) -> web.Response:
-    headers, body = call.request.headers, await read_body(call.request)
-    delivery, source = _find_source(call)
-    return await _answer(
-        call,
-        delivery,
-        source,
-        lambda at: source.read_decision(SignedRequest(headers=headers, body=body, at=at)),
-    )
+    body = await read_body(call.request)
+    try:
+        return await _receive_by(call, call.part("receiver"), body)
+    except MisdirectedDecisionError as genuine:
+        return await _receive_by(call, genuine.receiver, body)
 
 
-def _find_source(call: Call) -> tuple[NoticeDelivery, DecisionSource]:
-    delivery = call.daemon.receivers().get(call.part("receiver"))
+async def _receive_by(call: Call, receiver: str, body: bytes) -> web.Response:
+    """Raises MisdirectedDecisionError."""
+    delivery, source = _find_source(call, receiver)
+
+    def read(at: datetime) -> ReceivedDecision:
+        headers = call.request.headers
+        request = SignedRequest(headers=headers, body=body, at=at, decisions=delivery.decisions)
+        return source.read_decision(request)
+
+    return await _answer(call, delivery, source, read)
+
+
+def _find_source(call: Call, receiver: str) -> tuple[NoticeDelivery, DecisionSource]:
+    delivery = call.daemon.receivers().get(receiver)
     source: object = delivery.notifier if delivery is not None else None
     if delivery is None or not isinstance(source, DecisionSource) or not source.takes_decisions:
         raise _forged(call, "a decision for a receiver that takes none")

@@ -50,7 +50,8 @@ class Site:
             return response.status, await response.text()
 
     def notice(self, suggestion: Suggestion) -> Notice:
-        return waiting_notice(self.daemon.targets()["chat"].state, suggestion, self.at)
+        notice = waiting_notice(self.daemon.targets()["chat"].state, suggestion, self.at)
+        return self.daemon.receivers()["ops"].finalize(notice)
 
     def suggestion(self, name: str = "chat-s1") -> Suggestion:
         return next(each for each in self.daemon.suggestions() if each.id == name)

@@ -23,6 +23,7 @@ WAITING = replace(SUGGESTION, digest="sha256:" + "a" * 64, notes=("surge: two GP
 NOTICE = replace(
     waiting_notice(SERVING, WAITING, NOON),
     link="https://flettner.example.org/#/suggestions/chat-s1",
+    decisions="https://flettner.example.org/v1/decisions/slack",
 )
 SERVICE = SlackService()
 
@@ -38,7 +39,7 @@ def message_of(slack: Slack) -> dict[str, Any]:
 
 
 def request(headers: Mapping[str, str], body: bytes, at: datetime = NOON) -> SignedRequest:
-    return SignedRequest(headers=headers, body=body, at=at)
+    return SignedRequest(headers=headers, body=body, at=at, decisions=NOTICE.decisions)
 
 
 def test_a_suggestion_is_shown_with_its_digest_and_two_buttons(slack: Slack) -> None:
@@ -114,7 +115,7 @@ def test_a_request_counts_for_five_minutes(slack: Slack, seconds: int) -> None:
 def test_a_button_that_flettner_did_not_make_is_refused(slack: Slack) -> None:
     headers, body = SlackService(button_key="another").call("approve", NOTICE)
 
-    with pytest.raises(ForgedDecisionError, match="button is not one of"):
+    with pytest.raises(ForgedDecisionError, match="button is not one that this flettner"):
         slack.read_decision(request(headers, body))
 
 

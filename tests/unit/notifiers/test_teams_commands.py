@@ -1,6 +1,7 @@
 """Commands that people write to flettner in Teams."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +34,10 @@ def test_the_card_says_what_to_write(teams: Teams) -> None:
     )
 
 
+def request(headers: Mapping[str, str], body: bytes, at: datetime = NOON) -> SignedRequest:
+    return SignedRequest(headers=headers, body=body, at=at, decisions="/v1/decisions/teams")
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -52,7 +57,7 @@ def test_the_card_says_what_to_write(teams: Teams) -> None:
 def test_reads_a_command(teams: Teams, text: str, expected: tuple[str, str]) -> None:
     headers, body = SERVICE.say(text)
 
-    decision = teams.read_decision(SignedRequest(headers=headers, body=body, at=NOON))
+    decision = teams.read_decision(request(headers, body))
 
     assert (decision.verb, decision.digest) == expected
     assert decision.suggestion == "chat-s1"
@@ -60,9 +65,7 @@ def test_reads_a_command(teams: Teams, text: str, expected: tuple[str, str]) -> 
 
 
 def test_the_answer_shows_a_changed_suggestion_with_what_to_write(teams: Teams) -> None:
-    decision = teams.read_decision(
-        SignedRequest(headers=SERVICE.say("show x")[0], body=SERVICE.say("show x")[1], at=NOON)
-    )
+    decision = teams.read_decision(request(*SERVICE.say("show x")))
 
     answer = teams.answer(decision, DecisionReply(text="It has changed.", notice=NOTICE))
 
@@ -85,9 +88,7 @@ def test_the_signature_is_over_the_body_with_the_decoded_token(tmp_path: Path) -
     headers = {"Authorization": "HMAC gVsneXAuxoocGeqmOTrGowj7G/H1POo1PS9G2G1VgdE="}
 
     with pytest.raises(ForgedDecisionError, match="not a message of a person"):
-        teams.read_decision(
-            SignedRequest(headers=headers, body=b'{"type":"message"}', at=datetime(2030, 1, 1, tzinfo=UTC))
-        )
+        teams.read_decision(request(headers, b'{"type":"message"}', datetime(2030, 1, 1, tzinfo=UTC)))
 
 
 def test_a_token_that_is_no_base64_is_named(teams: Teams) -> None:
