@@ -11,6 +11,7 @@ from http import HTTPStatus
 from aiohttp import HttpVersion11, web
 from pydantic import TypeAdapter
 
+from flettner.agent.api.client_address import ClientAddresses, Network
 from flettner.agent.api.daemon_view import DaemonView
 from flettner.agent.api.external_tokens import Authenticator, ExternalTokens
 from flettner.agent.api.failed_auth import FailedAuthLog
@@ -81,6 +82,7 @@ def build_app(
     peers: PeerIdentities | None = None,
     authenticators: Mapping[str, Authenticator] | None = None,
     public_url: str = "",
+    trusted_proxies: Collection[Network] = (),
     limits: RateLimits | None = None,
     heartbeat_s: float = events.HEARTBEAT_S,
 ) -> web.Application:
@@ -88,7 +90,7 @@ def build_app(
 
     `hosts`: names that the Host header may have besides those of loopback (no ports; IPv6 in brackets).
     `pages`: GET routes of the console's files, which need no token and hold no data. `public_url`: of the
-    console, to which a provider sends people back.
+    console, to which a provider sends people back. `trusted_proxies`: whose X-Forwarded-For counts.
     """
     limits = limits or RateLimits(now=time.monotonic)
     failed_auth = FailedAuthLog(daemon_view.report_failed_auth)
@@ -101,6 +103,7 @@ def build_app(
         failed_auth,
         external=ExternalTokens(authenticators, time.monotonic),
         sign_in=signing_in,
+        clients=ClientAddresses(trusted_proxies),
         hosts=hosts,
         pages=[page.path for page in pages],
     )

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import structlog
 from aiohttp import web
 
+from flettner.agent.api.client_address import UNIX, ClientAddresses, group_of
 from flettner.agent.api.external_tokens import ExternalTokens, ReviewError
 from flettner.agent.api.failed_auth import FailedAuthLog
 from flettner.agent.api.peer_identity import PeerIdentities
@@ -17,7 +18,6 @@ from flettner.agent.api.rate_limits import RateLimits
 from flettner.agent.api.sign_in import CALLBACK, CONSOLE, OFFER, PATHS, SignIn
 from flettner.agent.api.tokens import Holder, Tokens
 from flettner.agent.domain.errors import JournalError
-from flettner.primitives.address import parse_ip
 
 HOLDER: web.RequestKey[Holder] = web.RequestKey("holder", Holder)
 STARTED: web.RequestKey[bool] = web.RequestKey("started", bool)  # the response headers are sent
@@ -40,6 +40,7 @@ HEALTH = "/healthz"
 DECISIONS = "/v1/decisions/"
 """Requests below it are signed by the service that sends them, which their handler verifies."""
 SEND_TIMEOUT_S = 30.0
+HINT = "if it is a proxy of yours, list it in [api] trusted_proxies: all its clients count as one now"
 
 HttpHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log = structlog.get_logger(__name__)
@@ -57,6 +58,7 @@ class AccessControl:
         *,
         external: ExternalTokens,
         sign_in: SignIn | None,
+        clients: ClientAddresses,
         hosts: Collection[str],
         pages: Collection[str],
     ) -> None:
@@ -64,6 +66,8 @@ class AccessControl:
         self._peers = peers
         self._external = external
         self._sign_in = sign_in
+        self._clients = clients
+        self._told_of_proxy = False
         self._limits = limits
         self._failed_auth = failed_auth
         self._hosts = LOOPBACK_NAMES | {host.lower() for host in hosts}
@@ -114,8 +118,12 @@ class AccessControl:
 
         Raises RequestRefusedError (429) if too many have failed from there.
         """
-        self._failed_auth.record(_address(request), why)
-        self._limits.spend(_address(request))
+        client = self._clients.find(request)
+        if self._clients.misses_proxy(request) and not self._told_of_proxy:
+            self._told_of_proxy = True
+            log.warning("api.proxy_not_trusted", peer=request.remote, hint=HINT)
+        self._failed_auth.record(f"from {client or UNIX}", why)
+        self._limits.spend(group_of(client))
 
     def spend(self, holder: Holder) -> None:
         """Count a request of a caller whom its handler has identified. Raises RequestRefusedError (429)."""
@@ -131,6 +139,11 @@ class AccessControl:
             if isinstance(response, web.Response) and isinstance(response.body, bytes):
                 self._limits.charge(holder.id, len(response.body))
             return await _send(request, response)
+
+    def _is_local(self, request: web.Request) -> bool:
+        """The client is on this machine: over a unix socket, or from a loopback address."""
+        client = self._clients.find(request)
+        return client.is_loopback if client is not None else is_unix(request)
 
     def _refuse_unknown_host(self, request: web.Request) -> None:
         """Reject DNS rebinding: a page whose own host name points to this address sends that name."""
@@ -157,7 +170,7 @@ class AccessControl:
         if request.path.startswith(DECISIONS):
             return  # only failures count: others may come from the address of the same TLS proxy
         if self._sign_in and request.path in PATHS:
-            self._limits.spend(_address(request))
+            self._limits.spend(group_of(self._clients.find(request)))
             return
         try:
             holder = await self.holder(request)
@@ -172,7 +185,7 @@ class AccessControl:
         if holder is not None:
             request[HOLDER] = holder
             return
-        if request.path in self._pages or (request.path == HEALTH and is_local(request)):
+        if request.path in self._pages or (request.path == HEALTH and self._is_local(request)):
             return
         sent = "Authorization" in request.headers
         if not sent and self._sign_in and self._sign_in.left_s(request) and CONSOLE not in request.headers:
@@ -197,10 +210,6 @@ class AccessControl:
 
 
 ACCESS_CONTROL: web.AppKey[AccessControl] = web.AppKey("access_control", AccessControl)
-
-
-def _address(request: web.Request) -> str:
-    return f"from {request.remote or 'the unix socket'}"
 
 
 def _bearer(request: web.Request) -> str:
@@ -257,11 +266,3 @@ async def stamp(request: web.Request, response: web.StreamResponse) -> None:
 def is_unix(request: web.Request) -> bool:
     connection = request.get_extra_info("socket")
     return connection is not None and connection.family == socket.AF_UNIX
-
-
-def is_local(request: web.Request) -> bool:
-    """The peer is on this machine: over a unix socket, or from a loopback address."""
-    if is_unix(request):
-        return True
-    peer = parse_ip(request.remote or "")
-    return peer is not None and peer.is_loopback

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +37,7 @@ class ListenOptions:
 
     listen: tuple[Listener, ...]
     hosts: tuple[str, ...]  # accepted Host names besides those of loopback
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()  # that say from where a request comes
     health: Address | None = None  # for probes: plain HTTP without tokens
     tokens_file: Path | None
     certificate: Certificate | None

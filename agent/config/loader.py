@@ -196,6 +196,7 @@ def _listen_options(table: ApiTable, here: Path) -> ListenOptions:
     return ListenOptions(
         listen=table.listen,
         hosts=table.hosts,
+        trusted_proxies=table.trusted_proxies,
         health=table.health,
         tokens_file=_resolve_path(here, table.tokens_file) if table.tokens_file else None,
         certificate=certificate,

@@ -17,6 +17,7 @@ from flettner.agent.config.types import (
     Listeners,
     PathText,
     PositiveSeconds,
+    ProxyNetwork,
     PublicUrl,
     Seconds,
     Switch,
@@ -86,6 +87,7 @@ class AgentTable(ConfigTable):
 class ApiTable(ConfigTable):
     listen: Listeners = (SOCKET,)
     hosts: tuple[HostName, ...] = ()
+    trusted_proxies: tuple[ProxyNetwork, ...] = ()
     health: ListenAddress | None = None
     tokens_file: PathText | None = None
     tls_cert: PathText | None = None

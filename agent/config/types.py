@@ -2,6 +2,7 @@
 
 import re
 from contextlib import suppress
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -84,6 +85,20 @@ def host_name(value: object) -> str:
     return value.lower()
 
 
+def network(value: object) -> IPv4Network | IPv6Network:
+    """Parse an IP address, or a network of them with its prefix. Not that of every address: anybody's."""
+    why = 'must be an address or a network like "127.0.0.1" or "10.0.0.0/8"'
+    try:
+        if not isinstance(value, str) or not value.isprintable():
+            raise ValueError("no text")  # noqa: TRY301 - one message for both
+        parsed = ip_network(value)
+    except ValueError:
+        raise ValueError(f"{why}, without bits behind its prefix, not {quote(value)}") from None
+    if parsed.prefixlen == 0:
+        raise ValueError(f"{why}, not {value}: that is every client, and each could name any address")
+    return parsed
+
+
 def account(value: object) -> str:
     """Check a user or group of this host, by name or number."""
     if not isinstance(value, str) or not _ACCOUNT.fullmatch(value):
@@ -142,6 +157,7 @@ PositiveSeconds = Annotated[float, BeforeValidator(positive_seconds)]
 ListenAddress = Annotated[Address, BeforeValidator(address)]
 Listeners = Annotated[tuple[Listener, ...], BeforeValidator(listeners)]
 HostName = Annotated[str, BeforeValidator(host_name)]
+ProxyNetwork = Annotated[IPv4Network | IPv6Network, BeforeValidator(network)]
 Account = Annotated[str, BeforeValidator(account)]
 CertificateName = Annotated[str, BeforeValidator(certificate_name)]
 PathText = Annotated[str, BeforeValidator(path_text)]

@@ -418,6 +418,7 @@ async def _serve(daemon: Daemon, epoch: int, config: Config, entry: ApiCredentia
         peers=entry.peers,
         authenticators={each.name: each.plugin for each in config.authenticators},
         public_url=config.public_url,
+        trusted_proxies=config.api.trusted_proxies,
     )
     daemon.reload_credentials = entry.reload
     runner = await serve(app, *config.api.listen, tls=entry.tls, socket_mode=entry.socket_mode)

@@ -34,6 +34,7 @@ SHAPES = {
     "address": "`IP:port`",
     "listeners": "`unix:/path`, `IP:port`, or up to 8 of them",
     "host_name": "host name",
+    "network": "IP address or network",
     "account": "account",
     "certificate_name": "name in a certificate",
     "path_text": "path",

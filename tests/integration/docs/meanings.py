@@ -17,6 +17,8 @@ MEANINGS = {
     "agent.audit.anchor.to": "`log` (the daemon's log), `syslog` (of this host), names of `[[notify]]`",
     "api.listen": "address of the API and the console, or a list; beyond loopback only with TLS",
     "api.hosts": "host names of the API, in addition to loopback",
+    "api.trusted_proxies": "reverse proxies whose `X-Forwarded-For` says [from where a request"
+    " comes](../security.md#behind-a-reverse-proxy)",
     "api.tokens_file": "hashes of tokens, made by `flettner token new`; reloaded with the config",
     "api.health": "address of `/healthz` and `/readyz` for probes: plain HTTP without tokens; default: none",
     "api.tls_cert": "certificate chain in PEM; with `tls_key`",

@@ -22,7 +22,11 @@ VERSIONS = ("1.28", "1.29", "1.30", "1.31", "1.32", "1.33", "1.34", "1.35", "1.3
 EVERYTHING: Mapping[str, Any] = {
     "mode": "auto",
     "imagePullSecrets": [{"name": "registry"}],
-    "api": {"tls": {"secretName": "flettner-tls"}, "hosts": ["flettner.example.org"]},
+    "api": {
+        "tls": {"secretName": "flettner-tls"},
+        "hosts": ["flettner.example.org"],
+        "trustedProxies": ["10.42.0.0/16"],
+    },
     "persistence": {"storageClass": "fast"},
     "networkPolicy": {
         "enabled": True,
@@ -124,6 +128,8 @@ def test_the_config_is_valid(values: Mapping[str, Any]) -> None:
     ports = {port["name"]: port["containerPort"] for port in daemon["ports"]}
     assert str(config.api.health) == f"0.0.0.0:{ports['health']}"
     assert ("api" in ports) == (config.api.certificate is not None)
+    proxies = values.get("api", {}).get("trustedProxies", [])
+    assert [str(network) for network in config.api.trusted_proxies] == proxies
 
 
 @pytest.mark.parametrize(("mode", "writes"), [("advise", False), ("approve", True), ("auto", True)], ids=str)

@@ -471,6 +471,10 @@ def test_the_api_listens_on_one_address_or_several(written: str, addresses: tupl
         ("users = { ann = 'root' }", "[api] users.ann: must be 'viewer', 'operator' or 'admin'"),
         ("users = { 'a b' = 'viewer' }", "[api] users.a b"),
         ("hosts = ['a.example:80']", "[api] hosts[0]: must be a name"),
+        ("trusted_proxies = ['10.0.0.1/8']", "[api] trusted_proxies[0]: must be an address or a network"),
+        ("trusted_proxies = ['proxy']", "[api] trusted_proxies[0]: must be an address or a network"),
+        ("trusted_proxies = [8]", "[api] trusted_proxies[0]: must be an address or a network"),
+        ("trusted_proxies = ['::/0']", "[api] trusted_proxies[0]: must be an address or a network"),
     ],
 )  # fmt: skip
 def test_names_an_invalid_value_in_the_api_table(table: str, expected: str) -> None:
@@ -629,6 +633,7 @@ KEYS = [
     "api.listen",
     "api.tokens_file",
     "api.hosts",
+    "api.trusted_proxies",
     "api.users",
     "api.tls_cert",
     "targets",
