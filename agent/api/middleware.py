@@ -125,6 +125,10 @@ class AccessControl:
         self._failed_auth.record(f"from {client or UNIX}", why)
         self._limits.spend(group_of(client))
 
+    def client_of(self, request: web.Request) -> str:
+        """What counts as one client where nobody is known."""
+        return group_of(self._clients.find(request))
+
     def spend(self, holder: Holder) -> None:
         """Count a request of a caller whom its handler has identified. Raises RequestRefusedError (429)."""
         self._limits.spend(holder.id)
@@ -170,8 +174,7 @@ class AccessControl:
         if request.path.startswith(DECISIONS):
             return  # only failures count: others may come from the address of the same TLS proxy
         if self._sign_in and request.path in PATHS:
-            self._limits.spend(group_of(self._clients.find(request)))
-            return
+            return  # as above; what asks the provider has limits of its own
         try:
             holder = await self.holder(request)
         except ReviewError as error:

@@ -1,7 +1,8 @@
 """Sign-in of people in a browser by an identity provider, and the sessions that their cookies name.
 
 The authorization code flow of OpenID Connect Core 1.0 (3.1), with PKCE (RFC 7636) and the issuer of RFC 9207.
-Attempts and sessions are kept in memory: a restart ends them, and cookies carry random names only.
+An attempt is kept by its browser alone, so that a flood of them displaces nobody's. Sessions are kept in
+memory, by random names in cookies. A restart ends both, as it ends the key of attempts.
 """
 
 import base64
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from flettner.agent.api.external_tokens import Authenticator, IdentifiedCaller, holder_of
-from flettner.agent.api.rate_limits import RateLimits
+from flettner.agent.api.rate_limits import PIECE, RateLimits
 from flettner.agent.api.tokens import Holder
 from flettner.agent.domain.errors import FlettnerError
 
@@ -27,8 +28,10 @@ OFFER = "Flettner-Sign-In"
 CONSOLE = "Flettner-Console"
 """Header with which a cookie counts: only a page of this origin can set it, without a preflight (CORS)."""
 ATTEMPT_S = 600.0  # in which a person signs in at the provider
-MOST_ATTEMPTS, MOST_SESSIONS = 10_000, 1000  # the oldest is dropped
-EXCHANGES_PER_S, MOST_EXCHANGES_AT_ONCE = 2.0, 40.0  # of all browsers: each is a request to the provider
+MOST_USED, MOST_SESSIONS = 10_000, 1000  # the oldest is dropped
+MOST_SESSIONS_EACH = 20  # of one person, whose oldest is dropped: nobody can end the sessions of others
+EXCHANGES_PER_S, MOST_EXCHANGES_AT_ONCE = 5.0, 100.0  # of all browsers: each is a request to the provider
+REFUSED_PER_S, MOST_REFUSED_AT_ONCE = 0.5, 20.0  # exchanges of one client that give no session
 
 Value = TypeVar("Value")
 
@@ -46,8 +49,7 @@ class SignInAttempt:
 
     @property
     def challenge(self) -> str:
-        digest = hashlib.sha256(self.verifier.encode()).digest()
-        return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        return _encode(hashlib.sha256(self.verifier.encode()).digest())
 
 
 @runtime_checkable
@@ -109,14 +111,18 @@ class SignIn:
     provider: SignInProvider
     public_url: str
     clock: Callable[[], float]
-    _attempts: dict[str, tuple[SignInAttempt, str, str, float]] = field(default_factory=dict)
-    """By state: with the hash of its cookie, the place to return to, and the time; oldest first."""
+    _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    _offset_s: int = field(default_factory=lambda: secrets.randbelow(2**40))
+    """Of the times in cookies, which tell nobody when the daemon started."""
+    _used: dict[str, None] = field(default_factory=dict)  # states of attempts, oldest first
     _sessions: dict[str, tuple[Holder, float]] = field(default_factory=dict)
     """By the hash of the cookie: with the time of the end; oldest first."""
     _exchanges: RateLimits = field(init=False)
+    _refused: RateLimits = field(init=False)
 
     def __post_init__(self) -> None:
         self._exchanges = RateLimits(self.clock, per_s=EXCHANGES_PER_S, burst=MOST_EXCHANGES_AT_ONCE)
+        self._refused = RateLimits(self.clock, per_s=REFUSED_PER_S, burst=MOST_REFUSED_AT_ONCE)
 
     @property
     def cookies(self) -> Cookies:
@@ -128,42 +134,64 @@ class SignIn:
 
     async def begin(self, place: str) -> tuple[str, str]:
         """The cookie of a new attempt and the provider's page. Raises ReviewError."""
-        state, nonce, verifier, cookie = (secrets.token_urlsafe(32) for _ in range(4))
-        attempt = SignInAttempt(
-            state=state, nonce=nonce, verifier=verifier, redirect_uri=self.public_url + CALLBACK
-        )
-        address = await self.provider.start_url(attempt)
-        self._attempts[state] = attempt, _hash(cookie), place, self.clock()
-        _drop_oldest(self._attempts, MOST_ATTEMPTS)
-        return cookie, address
+        at_s = self._offset_s + int(self.clock())
+        cookie = f"{secrets.token_urlsafe(32)}.{at_s}.{_encode(place.encode())}"
+        return cookie, await self.provider.start_url(self._attempt_of(cookie))
 
     async def finish(
-        self, *, state: str, code: str, error: str, issuer: str | None, cookie: str
+        self, *, state: str, code: str, error: str, issuer: str | None, cookie: str, client: str
     ) -> tuple[str, str]:
-        """The cookie of the new session and the place to return to.
+        """The cookie of the new session and the place to return to. `client`: where the request comes from.
 
         Raises SignInError, ReviewError, and RequestRefusedError (429) at too many exchanges of codes.
         """
-        attempt, browser, place, at = self._attempts.pop(state, (None, "", "", 0.0))
-        if attempt is None:
-            raise SignInError("this sign-in is unknown, or was used before")
-        if not hmac.compare_digest(_hash(cookie), browser):
-            raise SignInError("this sign-in was started in another browser")
-        if self.clock() - at > ATTEMPT_S:
+        attempt = self._attempt_of(cookie)
+        if not hmac.compare_digest(attempt.state.encode(), state.encode(errors="replace")):
+            raise SignInError("this sign-in is unknown, or was started in another browser")
+        _, at_s, place = cookie.split(".")  # as signed by the state
+        if self._offset_s + self.clock() - int(at_s) > ATTEMPT_S:
             raise SignInError("this sign-in took longer than 10 minutes")
         if issuer not in {None, self.provider.issuer}:
             raise SignInError("the answer is of another provider")
         if error or not code:
             raise SignInError(f"the provider refused it{f' ({error})' if error else ''}")
+        if state in self._used:
+            raise SignInError("this sign-in was used before")
+        holder = await self._exchange(code, attempt, client)
+        return self._open(holder), base64.urlsafe_b64decode(place + "==").decode()
+
+    def _attempt_of(self, cookie: str) -> SignInAttempt:
+        """What belongs to the cookie: nobody without the key finds another cookie for a state."""
+        state, nonce, verifier = (self._derive(name, cookie) for name in ("state", "nonce", "verifier"))
+        return SignInAttempt(
+            state=state, nonce=nonce, verifier=verifier, redirect_uri=self.public_url + CALLBACK
+        )
+
+    def _derive(self, name: str, cookie: str) -> str:
+        return _encode(hmac.digest(self._secret, f"{name} {cookie}".encode(errors="replace"), "sha256"))
+
+    async def _exchange(self, code: str, attempt: SignInAttempt, client: str) -> Holder:
+        """The person. Only what gives no session counts against a client: many may share an address."""
+        self._refused.spend(client)
         self._exchanges.spend("every browser")
+        self._used[attempt.state] = None
+        _drop_oldest(self._used, MOST_USED)
         caller = await self.provider.redeem(code, attempt)
         holder = holder_of(self.source, caller) if caller is not None else None
         if holder is None:
             raise SignInError("the account has no role here, by name or by group")
+        self._refused.charge(client, -PIECE)
+        return holder
+
+    def _open(self, holder: Holder) -> str:
+        """A new session; returns its cookie."""
         session = secrets.token_urlsafe(32)
         self._sessions[_hash(session)] = holder, self.clock() + self.provider.session_h * 3600
+        own = [key for key, (other, _) in self._sessions.items() if other.id == holder.id]
+        for key in own[:-MOST_SESSIONS_EACH]:
+            del self._sessions[key]
         _drop_oldest(self._sessions, MOST_SESSIONS)
-        return session, place
+        return session
 
     def holder(self, request: web.Request) -> Holder | None:
         """The person of the request's cookie, which counts only with the header of the console."""
@@ -204,6 +232,11 @@ def find_sign_in(
 
 
 SIGNING_IN: web.AppKey[SignIn | None] = web.AppKey("sign_in")
+
+
+def _encode(value: bytes) -> str:
+    """In base64 for URLs and cookies, without padding."""
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
 def _hash(cookie: str) -> str:

@@ -90,6 +90,7 @@ async def _finish(call: Call) -> web.Response:
             error=error,
             issuer=query.iss,
             cookie=call.request.cookies.get(cookies.attempt, ""),
+            client=call.request.app[ACCESS_CONTROL].client_of(call.request),
         )
     except SignInError as refusal:
         call.request.app[ACCESS_CONTROL].report_failure(call.request, f"a sign-in: {refusal}")

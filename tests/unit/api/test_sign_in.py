@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -11,13 +12,16 @@ from aiohttp import ClientResponse, ClientSession, CookieJar, TCPConnector
 from aiohttp.test_utils import TestServer
 
 from flettner.agent.api.app import build_app
+from flettner.agent.api.client_address import FORWARDED
 from flettner.agent.api.idempotency import HEADER
-from flettner.agent.api.rate_limits import RateLimits
+from flettner.agent.api.rate_limits import BURST, RateLimits
 from flettner.agent.api.sign_in import (
     ATTEMPT_S,
     CALLBACK,
     CONSOLE,
     MOST_EXCHANGES_AT_ONCE,
+    MOST_REFUSED_AT_ONCE,
+    MOST_SESSIONS_EACH,
     OFFER,
     SIGN_IN,
     SIGNING_IN,
@@ -30,6 +34,7 @@ from tests.support.identity_provider import DAY_S, FOREIGN, NOW, SECRET, Identit
 
 FROM_CONSOLE = {CONSOLE: "1", "Sec-Fetch-Site": "same-origin"}
 LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+FLOOD = {FORWARDED: "203.0.113.66"}
 HOUR_S = 3600.0
 
 
@@ -95,6 +100,7 @@ async def site(daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path) -> AsyncI
             tokens,
             authenticators={"oidc": oidc},
             public_url="http://127.0.0.1",
+            trusted_proxies=[ip_network("127.0.0.1")],
             limits=RateLimits(lambda: 0.0),
             heartbeat_s=0.05,
         )
@@ -104,7 +110,7 @@ async def site(daemon: FakeDaemonView, tokens: Tokens, tmp_path: Path) -> AsyncI
             url = str(server.make_url("")).rstrip("/")
             sign_in.public_url = url
             site = Site(url=url, daemon=daemon, provider=provider, sign_in=sign_in)
-            sign_in.clock = sign_in._exchanges.now = lambda: site.now_s
+            sign_in.clock = sign_in._exchanges.now = sign_in._refused.now = lambda: site.now_s
             yield site
 
 
@@ -185,13 +191,15 @@ async def test_a_forged_state_is_refused(site: Site, browser: Browser) -> None:
 
     answer = await browser.get(f"{CALLBACK}?{urlencode(query)}", LINK)
 
-    await refused(site, answer, "unknown, or was used before", browser)
+    await refused(site, answer, "this sign-in is unknown", browser)
 
 
 async def test_a_replayed_code_is_refused(browser: Browser, other: Browser) -> None:
     """For the attempt that had it, and by the provider for another one."""
     address = await browser.leave()
+    kept = {cookie.key: cookie.value for cookie in browser.session.cookie_jar}
     first = await browser.get(address, LINK)
+    browser.session.cookie_jar.update_cookies(kept)
     code = parse_qs(urlsplit(address).query)["code"][0]
     own = {name: value for name, (value,) in parse_qs(urlsplit(await other.leave()).query).items()}
 
@@ -420,18 +428,55 @@ async def test_a_wrong_secret_is_named(site: Site, browser: Browser, tmp_path: P
     await refused(site, await browser.sign_in(), "the provider refused the code (invalid_client)", browser)
 
 
-async def test_attempts_and_sessions_take_bounded_memory(
+async def test_sessions_and_used_attempts_take_bounded_memory(
     site: Site, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flettner.agent.api.sign_in.MOST_ATTEMPTS", 2)
+    monkeypatch.setattr("flettner.agent.api.sign_in.MOST_USED", 2)
     monkeypatch.setattr("flettner.agent.api.sign_in.MOST_SESSIONS", 2)
     for _ in range(3):
         assert (await browser.sign_in()).status == 303
         browser.session.cookie_jar.clear()
-    for _ in range(3):
-        await site.sign_in.begin("/")
 
-    assert (len(site.sign_in._attempts), len(site.sign_in._sessions)) == (2, 2)
+    assert (len(site.sign_in._used), len(site.sign_in._sessions)) == (2, 2)
+
+
+async def test_attempts_of_others_take_no_memory_and_displace_nobodys(site: Site, browser: Browser) -> None:
+    address = await browser.leave()
+    before = sizes(site.sign_in)
+    for _ in range(500):
+        await site.sign_in.begin("/" + "x" * 299)
+
+    assert sizes(site.sign_in) == before
+    assert (await browser.get(address, LINK)).status == 303
+
+
+async def test_the_cookie_of_an_attempt_tells_no_secret_and_counts_unaltered_only(
+    site: Site, browser: Browser
+) -> None:
+    address = await browser.leave("/targets/chat")
+    (cookie,) = [each for each in browser.session.cookie_jar if each.key == site.sign_in.cookies.attempt]
+    attempt = site.sign_in._attempt_of(cookie.value)
+    seed, at_s, place = cookie.value.split(".")
+    assert not {attempt.state, attempt.nonce, attempt.verifier} & {seed, place, cookie.value}
+
+    for altered in (f"{seed}.{int(at_s) + 60}.{place}", f"{seed}.{at_s}.", seed, "", "..", "ü"):
+        headers = {**LINK, "Cookie": f"{cookie.key}={altered}"}
+        async with ClientSession() as bare, bare.get(address, headers=headers) as answer:
+            assert (answer.status, "another browser" in await answer.text()) == (403, True)
+    assert (await browser.get(address, LINK)).headers["Location"] == "/#/targets/chat"
+
+
+async def test_a_person_ends_no_session_of_another_by_signing_in_often(
+    site: Site, browser: Browser, other: Browser
+) -> None:
+    await other.sign_in()
+    site.provider.person = {"sub": "mallory"}
+    for _ in range(MOST_SESSIONS_EACH + 1):
+        browser.session.cookie_jar.clear()
+        assert (await browser.sign_in()).status == 303
+
+    assert len(site.sign_in._sessions) == MOST_SESSIONS_EACH + 1
+    assert ((await other.me()).status, (await browser.me()).status) == (200, 200)
 
 
 async def test_the_provider_is_asked_for_a_bounded_number_of_codes(site: Site, browser: Browser) -> None:
@@ -443,6 +488,47 @@ async def test_the_provider_is_asked_for_a_bounded_number_of_codes(site: Site, b
     site.shift_clock(1.0)
 
     assert (refused.status, (await browser.sign_in()).status) == (429, 303)
+
+
+async def test_made_up_codes_of_one_client_refuse_the_sign_in_to_no_other(
+    browser: Browser, other: Browser
+) -> None:
+    statuses = []
+    for _ in range(int(MOST_REFUSED_AT_ONCE) + 5):
+        begun = urlsplit((await other.get(SIGN_IN, FLOOD)).headers["Location"])
+        query = {"state": parse_qs(begun.query)["state"][0], "code": "made up"}
+        statuses.append((await other.get(f"{CALLBACK}?{urlencode(query)}", FLOOD | LINK)).status)
+
+    assert (statuses[0], statuses[-1]) == (403, 429)
+    assert (await browser.sign_in()).status == 303
+
+
+async def test_people_who_share_an_address_sign_in_as_often_as_they_like(
+    browser: Browser,
+) -> None:
+    for _ in range(int(MOST_REFUSED_AT_ONCE) + 1):
+        browser.session.cookie_jar.clear()
+        assert (await browser.sign_in()).status == 303
+
+
+async def test_a_flood_without_a_session_refuses_no_sign_in_and_ends_no_session(
+    browser: Browser, other: Browser
+) -> None:
+    """Also where all of them have the address of a proxy that is not trusted."""
+    await browser.sign_in()
+
+    statuses = {(await other.get("/v1/targets")).status for _ in range(int(BURST) + 10)}
+    statuses |= {(await other.get(f"{CALLBACK}?state=x&code=y")).status for _ in range(10)}
+
+    assert statuses == {401, 429}
+    assert (await browser.me()).status == 200
+    assert (await other.sign_in()).status == 303
+
+
+def sizes(signing_in: SignIn) -> dict[str, int]:
+    """Of everything that it keeps."""
+    kept = {name: getattr(signing_in, name) for name in SignIn.__slots__}
+    return {name: len(value) for name, value in kept.items() if isinstance(value, dict)}
 
 
 async def test_no_secret_is_in_the_answers(site: Site, browser: Browser) -> None:
