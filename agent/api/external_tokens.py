@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from flettner.agent.api.tokens import RANKS, SHAPE, Holder
 from flettner.agent.config.listen import LONGEST_NAME, Role
@@ -20,6 +20,7 @@ AWAY_S: Final = 300.0  # how long an accepted token lasts while reviews are not 
 MOST_KEPT: Final = 1000
 MOST_REVIEWS: Final = 4  # at once
 LONGEST_TOKEN: Final = 16 * 2**10  # bytes
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,31 +55,53 @@ class ExternalTokens:
 
     authenticators: Mapping[str, Authenticator]
     clock: Callable[[], float]
-    _kept: dict[str, tuple[Holder | None, float]] = field(default_factory=dict)  # and when, by digest
+    _accepted: dict[str, tuple[Holder, float]] = field(default_factory=dict)  # and when, by digest
+    _refused: dict[str, float] = field(default_factory=dict)  # when, apart: a flood displaces no good one
     _reviews: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_REVIEWS))
+    _reviews_of_known: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_REVIEWS))
+    """Apart: strangers that wait for a slow service delay nobody whom it has accepted."""
 
     async def holder(self, text: str) -> Holder | None:
         """The holder of this token; None if no authenticator knows it. Raises ReviewError."""
         if not self.authenticators or not _may_be_external(text):
             return None
-        key = hashlib.sha256(text.encode()).hexdigest()
-        if (cached := self._kept.get(key)) and self._age_s(cached) < (FRESH_S if cached[0] else REFUSED_S):
-            return cached[0]
-        async with self._reviews:
+        key = _digest_of(text)
+        known = self._find_accepted(key, AWAY_S)
+        if self._is_refused(key) or (known and self._find_accepted(key, FRESH_S)):
+            return known
+        async with self._reviews_of_known if known else self._reviews:
             try:
                 holder = await self._identify(text)
             except ReviewError:
-                if cached and cached[0] and self._age_s(cached) < AWAY_S:
-                    return cached[0]
+                if known:
+                    return known
                 raise
-        self._kept.pop(key, None)
-        self._kept[key] = holder, self.clock()
-        while len(self._kept) > MOST_KEPT:
-            del self._kept[next(iter(self._kept))]
+        self._keep(key, holder)
         return holder
 
-    def _age_s(self, cached: tuple[Holder | None, float]) -> float:
-        return self.clock() - cached[1]
+    def asks(self, text: str) -> bool:
+        """Whether a stranger's token makes requests to another service: it was not accepted lately."""
+        if not self.authenticators or not _may_be_external(text):
+            return False
+        key = _digest_of(text)
+        return not self._is_refused(key) and self._find_accepted(key, AWAY_S) is None
+
+    def _find_accepted(self, key: str, within_s: float) -> Holder | None:
+        holder, at = self._accepted.get(key, (None, 0.0))
+        return holder if self.clock() - at < within_s else None
+
+    def _is_refused(self, key: str) -> bool:
+        return key in self._refused and self.clock() - self._refused[key] < REFUSED_S
+
+    def _keep(self, key: str, holder: Holder | None) -> None:
+        self._accepted.pop(key, None)
+        self._refused.pop(key, None)
+        if holder is None:
+            self._refused[key] = self.clock()
+        else:
+            self._accepted[key] = holder, self.clock()
+        drop_oldest(self._accepted, MOST_KEPT)
+        drop_oldest(self._refused, MOST_KEPT)
 
     async def _identify(self, text: str) -> Holder | None:
         for source, authenticator in self.authenticators.items():
@@ -92,6 +115,15 @@ def holder_of(source: str, caller: IdentifiedCaller) -> Holder | None:
     """The same for a token and a session of a person; None if the name cannot be shown."""
     name = _principal(f"{source} {caller.name}")
     return Holder(id=f"{source}-{_digest(caller.name)}", role=caller.role, principal=name) if name else None
+
+
+def _digest_of(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def drop_oldest(values: dict[str, Value], most: int) -> None:
+    while len(values) > most:
+        del values[next(iter(values))]
 
 
 def _may_be_external(text: str) -> bool:

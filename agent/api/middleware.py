@@ -3,8 +3,8 @@
 import asyncio
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import structlog
 from aiohttp import web
@@ -14,7 +14,8 @@ from flettner.agent.api.external_tokens import ExternalTokens, ReviewError
 from flettner.agent.api.failed_auth import FailedAuthLog
 from flettner.agent.api.peer_identity import PeerIdentities
 from flettner.agent.api.problems import RequestRefusedError, of_exception
-from flettner.agent.api.rate_limits import RateLimits
+from flettner.agent.api.rate_limits import STRANGERS_AT_ONCE, RateLimits
+from flettner.agent.api.seldom_log import SeldomLog
 from flettner.agent.api.sign_in import CALLBACK, CONSOLE, OFFER, PATHS, SignIn
 from flettner.agent.api.tokens import Holder, Tokens
 from flettner.agent.domain.errors import JournalError
@@ -68,6 +69,8 @@ class AccessControl:
         self._sign_in = sign_in
         self._clients = clients
         self._told_of_proxy = False
+        self._away = SeldomLog("api.token_not_reviewed")
+        self._strangers = RateLimits(limits.now, at_once=STRANGERS_AT_ONCE)
         self._limits = limits
         self._failed_auth = failed_auth
         self._hosts = LOOPBACK_NAMES | {host.lower() for host in hosts}
@@ -133,8 +136,32 @@ class AccessControl:
         """Count a request of a caller whom its handler has identified. Raises RequestRefusedError (429)."""
         self._limits.spend(holder.id)
 
+    async def _identify(self, request: web.Request) -> Holder | None:
+        """As `holder`; limits the requests to other services for tokens that none of them has accepted.
+
+        Raises RequestRefusedError (429) also before one, if too many tokens of the client have failed.
+        """
+        text = _bearer(request) if "Authorization" in request.headers else ""
+        if self._tokens.holder(text) or not self._external.asks(text):
+            return await self.holder(request)
+        self._limits.check(self.client_of(request))
+        with self._turn_of_stranger(request):
+            return await self.holder(request)
+
+    @contextmanager
+    def _turn_of_stranger(self, request: web.Request) -> Iterator[None]:
+        """While a request of nobody known waits, for its body or for another service.
+
+        Raises RequestRefusedError (429): they leave connections to callers who are known.
+        """
+        with self._strangers.turn("everybody"), self._limits.turn(self.client_of(request)):
+            yield
+
     async def _served(self, request: web.Request, handler: HttpHandler) -> web.StreamResponse:
         holder = request.get(HOLDER)
+        if holder is None and (request.path in PATHS or request.path.startswith(DECISIONS)):
+            with self._turn_of_stranger(request):
+                return await _send(request, await handler(request))
         if holder is None:
             return await _send(request, await handler(request))
         self._limits.spend(holder.id)
@@ -176,9 +203,10 @@ class AccessControl:
         if self._sign_in and request.path in PATHS:
             return  # as above; what asks the provider has limits of its own
         try:
-            holder = await self.holder(request)
+            holder = await self._identify(request)
         except ReviewError as error:
-            log.warning("api.token_not_reviewed", why=str(error))
+            self._away.warn(why=str(error))
+            self._limits.spend(self.client_of(request))
             raise RequestRefusedError(
                 503,
                 "This token cannot be checked now; tokens of the tokens file work meanwhile.",

@@ -10,6 +10,7 @@ PER_S = 50.0
 BURST = 250.0
 PIECE = 64 * 1024  # bytes of a response that count as another request
 AT_ONCE = 16  # including streams, so that one token cannot take all of them
+STRANGERS_AT_ONCE = 128  # requests that wait, of all who are not known: half of the connections
 CALLERS = 1024  # remembered; after BURST / PER_S idle seconds a caller has its full burst again
 
 
@@ -33,7 +34,15 @@ class RateLimits:
         if len(self._left) > CALLERS:
             del self._left[next(iter(self._left))]  # the longest idle caller
         if wait_s:
-            raise _too_many(f"More than {self.per_s:g} requests a second; try again later.", wait_s)
+            raise self._too_fast(wait_s)
+
+    def check(self, caller: str) -> None:
+        """Raise as `spend` would, and take nothing."""
+        if caller in self._left:
+            at = self.now()
+            self._left[caller] = left, _ = self._refilled(caller, at), at
+            if left < 1.0:
+                raise self._too_fast((1.0 - left) / self.per_s)
 
     def charge(self, caller: str, size: int) -> float:
         """Charge the caller for `size` bytes, or pay them back; returns the delay for its next request, s."""
@@ -44,6 +53,9 @@ class RateLimits:
         self._left[caller] = (left, at)
         return max(0.0, -left) / self.per_s
 
+    def _too_fast(self, wait_s: float) -> RequestRefusedError:
+        return _too_many(f"More than {self.per_s:g} requests a second; try again later.", wait_s)
+
     def _refilled(self, caller: str, at: float) -> float:
         left, since = self._left.pop(caller, (self.burst, at))
         return min(self.burst, left + (at - since) * self.per_s)
@@ -52,7 +64,7 @@ class RateLimits:
     def turn(self, caller: str) -> Iterator[None]:
         """While one of its requests is open. Raises RequestRefusedError (429)."""
         if self._open.get(caller, 0) >= self.at_once:
-            raise _too_many(f"{self.at_once} requests of this token are open; close one first.", 1.0)
+            raise _too_many(f"{self.at_once} requests of this caller are open; close one first.", 1.0)
         self._open[caller] = self._open.get(caller, 0) + 1
         try:
             yield

@@ -4,19 +4,17 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from math import inf
 from pathlib import Path
-from time import monotonic
 
-import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from flettner.agent.api.client_address import UNIX
 from flettner.agent.api.middleware import SAFE_HEADERS, SERVER
 from flettner.agent.api.problems import RequestRefusedError, of_exception
+from flettner.agent.api.seldom_log import SeldomLog
 from flettner.agent.domain.errors import ConfigError
 from flettner.primitives.address import Address, Listener, UnixSocket
 from flettner.primitives.sockets import is_listening
@@ -29,10 +27,7 @@ IDLE_S = 30.0  # for a complete request head, after connecting and between reque
 HANDSHAKE_S = 10.0
 LINGERING_S = 2.0  # time to read a refused body, so that the refusal arrives
 MOST_HEADERS = 64  # of 8 KiB each at most, as aiohttp has it
-LOG_EVERY_S = 10.0
 MALFORMED = "The request is not valid HTTP/1.1, or a line or the number of its headers is over the limit."
-
-log = structlog.get_logger(__name__)
 
 SiteServer = asyncio.AbstractServer
 Bind = Callable[[Callable[[], asyncio.Protocol]], Awaitable[SiteServer]]
@@ -105,7 +100,7 @@ class _Site(web.BaseSite):
         self._name = name
         self._bind = bind
         self._path = path
-        self._malformed = MalformedRequests()
+        self._malformed = SeldomLog("api.malformed_request")
 
     @property
     def name(self) -> str:
@@ -136,25 +131,6 @@ class _Site(web.BaseSite):
         return connection
 
 
-@dataclass(slots=True)
-class MalformedRequests:
-    """Logs the first malformed request at once, later ones at most once in LOG_EVERY_S, with their number.
-
-    Anybody who reaches the port can send hundreds a second.
-    """
-
-    clock: Callable[[], float] = monotonic
-    _since: int = 0  # the last line
-    _logged_s: float = -inf
-
-    def note(self, peer: str, problem: str) -> None:
-        self._since += 1
-        if self.clock() - self._logged_s < LOG_EVERY_S:
-            return
-        log.warning("api.malformed_request", peer=peer, problem=problem, requests=self._since)
-        self._since, self._logged_s = 0, self.clock()
-
-
 class HttpConnection(web.RequestHandler):
     """As aiohttp's own connection, but errors of the HTTP layer are problem documents.
 
@@ -162,7 +138,7 @@ class HttpConnection(web.RequestHandler):
     """
 
     __slots__ = ("malformed",)
-    malformed: MalformedRequests
+    malformed: SeldomLog
 
     def handle_error(
         self,
@@ -174,7 +150,7 @@ class HttpConnection(web.RequestHandler):
         """Answer a malformed request; the log has neither a traceback nor its content."""
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
-        self.malformed.note(request.remote or "the unix socket", type(exc).__name__)
+        self.malformed.warn(peer=request.remote or UNIX, problem=type(exc).__name__)
         if request.writer.output_size > 0:
             raise ConnectionError("a response was already sent on this connection")
         response = RequestRefusedError(HTTPStatus.BAD_REQUEST, MALFORMED).response()

@@ -11,13 +11,14 @@ import hmac
 import secrets
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from flettner.agent.api.external_tokens import Authenticator, IdentifiedCaller, holder_of
+from flettner.agent.api.external_tokens import Authenticator, IdentifiedCaller, drop_oldest, holder_of
 from flettner.agent.api.rate_limits import PIECE, RateLimits
+from flettner.agent.api.seldom_log import SeldomLog
 from flettner.agent.api.tokens import Holder
 from flettner.agent.domain.errors import FlettnerError
 
@@ -32,8 +33,6 @@ MOST_USED, MOST_SESSIONS = 10_000, 1000  # the oldest is dropped
 MOST_SESSIONS_EACH = 20  # of one person, whose oldest is dropped: nobody can end the sessions of others
 EXCHANGES_PER_S, MOST_EXCHANGES_AT_ONCE = 5.0, 100.0  # of all browsers: each is a request to the provider
 REFUSED_PER_S, MOST_REFUSED_AT_ONCE = 0.5, 20.0  # exchanges of one client that give no session
-
-Value = TypeVar("Value")
 
 
 class SignInError(FlettnerError):
@@ -111,6 +110,7 @@ class SignIn:
     provider: SignInProvider
     public_url: str
     clock: Callable[[], float]
+    away: SeldomLog = field(default_factory=lambda: SeldomLog("api.sign_in_not_possible"))
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
     _offset_s: int = field(default_factory=lambda: secrets.randbelow(2**40))
     """Of the times in cookies, which tell nobody when the daemon started."""
@@ -175,7 +175,7 @@ class SignIn:
         self._refused.spend(client)
         self._exchanges.spend("every browser")
         self._used[attempt.state] = None
-        _drop_oldest(self._used, MOST_USED)
+        drop_oldest(self._used, MOST_USED)
         caller = await self.provider.redeem(code, attempt)
         holder = holder_of(self.source, caller) if caller is not None else None
         if holder is None:
@@ -190,7 +190,7 @@ class SignIn:
         own = [key for key, (other, _) in self._sessions.items() if other.id == holder.id]
         for key in own[:-MOST_SESSIONS_EACH]:
             del self._sessions[key]
-        _drop_oldest(self._sessions, MOST_SESSIONS)
+        drop_oldest(self._sessions, MOST_SESSIONS)
         return session
 
     def holder(self, request: web.Request) -> Holder | None:
@@ -241,8 +241,3 @@ def _encode(value: bytes) -> str:
 
 def _hash(cookie: str) -> str:
     return hashlib.sha256(cookie.encode(errors="replace")).hexdigest()
-
-
-def _drop_oldest(values: dict[str, Value], most: int) -> None:
-    while len(values) > most:
-        del values[next(iter(values))]

@@ -3,7 +3,6 @@
 from typing import Final
 from urllib.parse import quote
 
-import structlog
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -30,7 +29,6 @@ _ERRORS: Final = frozenset(
     ]
 )
 """Of RFC 6749 (4.1.2.1) and OpenID Connect Core (3.1.2.6). Anybody can send another one, for the audit."""
-log = structlog.get_logger(__name__)
 
 
 class SignInQuery(BaseModel):
@@ -72,7 +70,7 @@ async def _begin(call: Call) -> web.Response:
     try:
         cookie, address = await signing_in.begin(call.parsed_as(SignInQuery).to)
     except ReviewError as error:
-        return _provider_is_away(error)
+        return _provider_is_away(signing_in, error)
     signing_in.end(call.request)  # an earlier session: its cookie does not come with the provider's link back
     response = web.Response(status=303, headers={"Location": address})
     cookies.set(response, cookies.attempt, cookie, ATTEMPT_S)
@@ -98,15 +96,15 @@ async def _finish(call: Call) -> web.Response:
     except RequestRefusedError as refusal:
         return answer_page("Not signed in", refusal.problem.detail, status=refusal.problem.status)
     except ReviewError as away:
-        return _provider_is_away(away)
+        return _provider_is_away(signing_in, away)
     response = web.Response(status=303, headers={"Location": f"/#{quote(place, safe='/?=&%:')}"})
     cookies.set(response, cookies.session, session, signing_in.provider.session_h * 3600)
     cookies.clear(response, cookies.attempt)
     return response
 
 
-def _provider_is_away(error: ReviewError) -> web.Response:
-    log.warning("api.sign_in_not_possible", why=str(error))
+def _provider_is_away(signing_in: SignIn, error: ReviewError) -> web.Response:
+    signing_in.away.warn(why=str(error))
     return answer_page("Not signed in", "The identity provider does not answer as it should.", status=503)
 
 

@@ -10,7 +10,8 @@ from aiohttp import web
 
 from flettner.agent.api.app import build_app
 from flettner.agent.api.problems import MEDIA, Problem
-from flettner.agent.api.server import MalformedRequests, serve
+from flettner.agent.api.seldom_log import SeldomLog
+from flettner.agent.api.server import serve
 from flettner.agent.api.tokens import Tokens
 from flettner.agent.config.listen import Role
 from flettner.primitives.address import Address
@@ -84,10 +85,10 @@ async def test_a_flood_of_malformed_requests_is_one_line_in_the_log(
 
 def test_later_malformed_requests_are_logged_with_their_number(written: io.StringIO) -> None:
     now_s = iter([0.0, 0.0, 1.0, 9.0, 10.0, 10.0, 11.0])
-    malformed = MalformedRequests(clock=lambda: next(now_s))
+    malformed = SeldomLog("api.malformed_request", clock=lambda: next(now_s))
 
     for _ in range(5):
-        malformed.note("127.0.0.1", "BadStatusLine")
+        malformed.warn(peer="127.0.0.1", problem="BadStatusLine")
 
     assert written.getvalue().count("\n") == 2
     assert '"requests": 3' in written.getvalue()

@@ -1,6 +1,9 @@
 """Rate limits per caller, independent of other callers."""
 
+import asyncio
+from contextlib import ExitStack
 from dataclasses import dataclass
+from ipaddress import ip_network
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
@@ -8,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flettner.agent.api.app import build_app
+from flettner.agent.api.client_address import FORWARDED
+from flettner.agent.api.middleware import ACCESS_CONTROL
 from flettner.agent.api.problems import RequestRefusedError
 from flettner.agent.api.rate_limits import AT_ONCE, CALLERS, PIECE, RateLimits
 from flettner.agent.api.tokens import Tokens
@@ -126,3 +131,62 @@ async def test_rate_limits_token_guessing_without_locking_out_valid_tokens(
             statuses.append(response.status)
 
     assert statuses == [401, 401, 429, 429, 200, 200]
+
+
+def test_a_look_at_the_limit_takes_nothing() -> None:
+    watch = Watch()
+    limits = RateLimits(watch, per_s=2.0, burst=2.0)
+    limits.check("ann")
+    assert [passes(limits) for _ in range(3)] == [True, True, False]
+    with pytest.raises(RequestRefusedError):
+        limits.check("ann")
+    limits.check("bob")
+    watch.at += 0.5
+    limits.check("ann")
+
+    assert [passes(limits) for _ in range(2)] == [True, False]
+
+
+async def test_requests_of_strangers_that_wait_leave_room_for_others(
+    daemon: FakeDaemonView,
+    tokens: Tokens,
+    bearers: dict[Role, dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bodies that never arrive, of decisions that nobody has signed."""
+    monkeypatch.setattr("flettner.agent.api.middleware.STRANGERS_AT_ONCE", 3)
+    limits = RateLimits(Watch(), at_once=2)
+    app = build_app(daemon, tokens, limits=limits, trusted_proxies=[ip_network("127.0.0.1")])
+    open_ones = ExitStack()
+    async with TestClient(TestServer(app)) as client:
+
+        async def status(of: str) -> int:
+            headers = {FORWARDED: f"203.0.113.{of}"}
+            async with client.post("/v1/decisions/ops", data=b"x", headers=headers) as answer:
+                return answer.status
+
+        async def begin(of: str) -> None:
+            _, writer = await asyncio.open_connection("127.0.0.1", client.port)
+            open_ones.callback(writer.close)
+            head = f"POST /v1/decisions/ops HTTP/1.1\r\nHost: localhost\r\n{FORWARDED}: 203.0.113.{of}\r\n"
+            writer.write(f"{head}Content-Length: 9\r\n\r\n".encode())
+
+        strangers = app[ACCESS_CONTROL]._strangers._open
+
+        async def waiting(number: int) -> None:
+            async with asyncio.timeout(60):
+                while strangers.get("everybody", 0) != number:
+                    await asyncio.sleep(0.01)
+
+        await begin("1")
+        await begin("1")
+        await waiting(2)
+        assert [await status(of) for of in ("1", "3")] == [429, 401]
+        await begin("2")
+        await waiting(3)
+        assert await status("3") == 429
+        async with client.get("/v1/targets", headers=bearers["viewer"]) as known:
+            assert known.status == 200
+        open_ones.close()
+        await waiting(0)
+        assert await status("3") == 401
