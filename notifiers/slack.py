@@ -69,9 +69,7 @@ class Slack(UrlReceiver):
 
     def read_decision(self, request: SignedRequest) -> ReceivedDecision:
         key = self._key()
-        stamp, signature = (
-            request.headers.get(f"X-Slack-{name}", "") for name in ("Request-Timestamp", "Signature")
-        )
+        stamp, signature = (request.header(f"X-Slack-{name}") for name in ("Request-Timestamp", "Signature"))
         expected = f"v0={_sign(key, b'v0:' + stamp.encode() + b':' + request.body)}"
         if not hmac.compare_digest(expected.encode(), signature.encode()):
             raise ForgedDecisionError("the signature is not Slack's")

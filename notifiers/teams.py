@@ -83,7 +83,7 @@ class Teams(UrlReceiver):
         return OutgoingNotice(url=self.read_url(), body=json.dumps(body).encode())
 
     def read_decision(self, request: SignedRequest) -> ReceivedDecision:
-        signature = request.headers.get("Authorization", "")
+        signature = request.header("Authorization")
         mac = hmac.new(self._key(), request.body, hashlib.sha256).digest()
         if not hmac.compare_digest(f"HMAC {base64.b64encode(mac).decode()}".encode(), signature.encode()):
             raise ForgedDecisionError("the signature is not that of the outgoing webhook in Teams")

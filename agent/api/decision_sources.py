@@ -39,6 +39,11 @@ class SignedRequest:
     at: datetime  # of its arrival, by the wall clock
     decisions: str  # the receiver's address, as in its notices
 
+    def header(self, name: str) -> str:
+        """Empty if it is missing, or has bytes that no service sends in a signature."""
+        value = self.headers.get(name, "")
+        return value if value.isascii() else ""
+
     def check_age(self, sent_s: float, what: str) -> None:
         """`sent_s`: Unix time at which `what` was signed. Raises ForgedDecisionError."""
         if abs(self.at.timestamp() - sent_s) > WINDOW_S:

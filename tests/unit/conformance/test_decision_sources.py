@@ -1,5 +1,6 @@
 """Every service that sends decisions: genuine ones count, forged, late and repeated ones do not."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
@@ -245,3 +246,16 @@ async def test_garbage_is_refused(site: Site, body: bytes) -> None:
     headers, _ = site.service.call("approve", site.notice(site.daemon.suggest({"max_num_seqs": 128})))
 
     assert (await site.receive((headers, body)))[0] == 401
+
+
+@pytest.mark.parametrize("name", ["X-Slack-Request-Timestamp", "X-Slack-Signature", "Authorization"])
+async def test_a_header_of_bytes_that_are_no_text_is_refused(site: Site, name: str) -> None:
+    """aiohttp passes them on as lone surrogates, which cannot be encoded."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", site.client.port)
+    writer.write(b"POST /v1/decisions/ops HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n")
+    writer.write(f"Content-Length: 0\r\n{name}: v0=".encode() + b"\xff\r\n\r\n")
+
+    answer = await reader.read()
+    writer.close()
+
+    assert answer.startswith(b"HTTP/1.1 401 "), answer
