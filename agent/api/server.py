@@ -22,7 +22,7 @@ from flettner.primitives.sockets import is_listening
 GRACE_S = 2.0  # for requests still open when the daemon stops; streams end at once
 SOCKET_MODE = 0o660  # access to the socket; SO_PEERCRED and tokens decide about requests
 DIRECTORY_MODE = 0o755
-CONNECTIONS = 256  # at once; more are closed
+CONNECTIONS = 256  # at once at each address; more are closed
 IDLE_S = 30.0  # for a complete request head, after connecting and between requests
 HANDSHAKE_S = 10.0
 LINGERING_S = 2.0  # time to read a refused body, so that the refusal arrives
@@ -117,7 +117,7 @@ class _Site(web.BaseSite):
 
     def _connection(self) -> asyncio.Protocol:
         server = self._runner.server
-        if server is None or len(server.connections) >= CONNECTIONS:
+        if server is None or self._count_open(server) >= CONNECTIONS:
             return _Full()
         connection = HttpConnection(
             server,
@@ -128,7 +128,12 @@ class _Site(web.BaseSite):
             max_headers=MOST_HEADERS,
         )
         connection.malformed = self._malformed
+        connection.site = self
         return connection
+
+    def _count_open(self, server: web.Server) -> int:
+        """Only of this address: whoever holds all of a port leaves the unix socket to admins."""
+        return sum(getattr(connection, "site", None) is self for connection in server.connections)
 
 
 class HttpConnection(web.RequestHandler):
@@ -137,8 +142,9 @@ class HttpConnection(web.RequestHandler):
     The library's own error pages repeat the input, which may hold a token, and name its version.
     """
 
-    __slots__ = ("malformed",)
+    __slots__ = ("malformed", "site")
     malformed: SeldomLog
+    site: web.BaseSite
 
     def handle_error(
         self,

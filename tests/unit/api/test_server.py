@@ -178,6 +178,29 @@ async def test_closes_connections_beyond_the_limit(
     await runner.cleanup()
 
 
+async def test_who_holds_all_connections_of_a_port_leaves_the_unix_socket_to_others(
+    daemon: FakeDaemonView, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(listening, "CONNECTIONS", 1)
+    path, sent = tmp_path / "api.sock", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    runner = await serve(build_app(daemon, tokens), UnixSocket(path), Address("127.0.0.1", 0))
+    port = next(address[1] for address in runner.addresses if isinstance(address, tuple))
+    held = await asyncio.open_connection("127.0.0.1", port)
+    held[1].write(sent)
+    assert (await held[0].readline()).startswith(b"HTTP/1.1 200")
+
+    refused = await asyncio.open_connection("127.0.0.1", port)
+    local = await asyncio.open_unix_connection(path)
+    local[1].write(sent)
+    async with asyncio.timeout(20):
+        assert await refused[0].read() == b""
+        assert (await local[0].readline()).startswith(b"HTTP/1.1 200")
+
+    for _, writer in (held, refused, local):
+        writer.close()
+    await runner.cleanup()
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: loc", b"\r\n\r\n"], ids=repr)
 async def test_disconnects_a_client_that_never_finishes_its_request(
     daemon: FakeDaemonView, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, sent: bytes
