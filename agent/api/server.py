@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
@@ -24,7 +25,7 @@ SOCKET_MODE = 0o660  # access to the socket; SO_PEERCRED and tokens decide about
 DIRECTORY_MODE = 0o755
 CONNECTIONS = 256  # at once at each address; more are closed
 IDLE_S = 30.0  # for a complete request head, after connecting and between requests
-HANDSHAKE_S = 10.0
+HANDSHAKE_S = 10
 LINGERING_S = 2.0  # time to read a refused body, so that the refusal arrives
 MOST_HEADERS = 64  # of 8 KiB each at most, as aiohttp has it
 MALFORMED = "The request is not valid HTTP/1.1, or a line or the number of its headers is over the limit."
@@ -75,10 +76,9 @@ async def _listen(
 ) -> None:
     try:
         if isinstance(listener, UnixSocket):
-            bind, path = _unix(listener, socket_mode), listener.path
+            await _Site(runner, str(listener), _unix(listener, socket_mode), listener.path).start()
         else:
-            bind, path = _tcp(listener, tls), None
-        await _Site(runner, str(listener), bind, path).start()
+            await _Site(runner, str(listener), _tcp(listener, tls), None, tls).start()
     except OSError as error:
         raise _cannot_listen("listen", listener, error) from error
 
@@ -93,13 +93,22 @@ def _cannot_listen(key: str, listener: Listener, error: OSError) -> ConfigError:
 class _Site(web.BaseSite):
     """As aiohttp's own site, but closes surplus connections and removes its unix socket."""
 
-    __slots__ = ("_bind", "_malformed", "_name", "_path")
+    __slots__ = ("_bind", "_handshakes", "_malformed", "_name", "_path", "_tls")
 
-    def __init__(self, runner: web.AppRunner, name: str, bind: Bind, path: Path | None) -> None:
+    def __init__(
+        self,
+        runner: web.AppRunner,
+        name: str,
+        bind: Bind,
+        path: Path | None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         super().__init__(runner)
         self._name = name
         self._bind = bind
         self._path = path
+        self._tls = tls
+        self._handshakes: list[_Handshake] = []
         self._malformed = SeldomLog("api.malformed_request")
 
     @property
@@ -129,11 +138,16 @@ class _Site(web.BaseSite):
         )
         connection.malformed = self._malformed
         connection.site = self
-        return connection
+        if self._tls is None:
+            return connection
+        self._handshakes.append(_Handshake(connection, self._tls))
+        return self._handshakes[-1]
 
     def _count_open(self, server: web.Server) -> int:
         """Only of this address: whoever holds all of a port leaves the unix socket to admins."""
-        return sum(getattr(connection, "site", None) is self for connection in server.connections)
+        self._handshakes = [each for each in self._handshakes if each.goes_on]
+        ready = sum(getattr(connection, "site", None) is self for connection in server.connections)
+        return ready + len(self._handshakes)
 
 
 class HttpConnection(web.RequestHandler):
@@ -173,6 +187,37 @@ class HttpConnection(web.RequestHandler):
         return await super().finish_response(request, resp, start_time)
 
 
+class _Handshake(asyncio.Protocol):
+    """TLS before HTTP, on a connection that counts once it is accepted.
+
+    With the `ssl` of asyncio's server a connection is nobody's before its handshake: thousands of silent ones
+    could take all files of the process.
+    """
+
+    def __init__(self, connection: HttpConnection, tls: ssl.SSLContext) -> None:
+        self._connection, self._tls = connection, tls
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        secured = SSLProtocol(
+            asyncio.get_running_loop(),
+            self._connection,
+            self._tls,
+            None,  # type: ignore[arg-type]  # nobody waits for it
+            server_side=True,
+            ssl_handshake_timeout=HANDSHAKE_S,
+        )
+        transport.set_protocol(secured)
+        secured.connection_made(transport)
+
+    @property
+    def goes_on(self) -> bool:
+        """Afterwards aiohttp's server knows the connection, or it is closed."""
+        is_closing = self._transport is not None and self._transport.is_closing()
+        return not is_closing and self._connection.transport is None
+
+
 class _Full(asyncio.Protocol):
     """Closes the connection."""
 
@@ -185,14 +230,7 @@ def _tcp(address: Address, tls: ssl.SSLContext | None) -> Bind:
         raise ConfigError(
             f"[api] listen = '{address}': beyond loopback the API speaks TLS only; give tls_cert and tls_key"
         )
-    handshake_s = HANDSHAKE_S if tls else None
-    return partial(
-        asyncio.get_running_loop().create_server,
-        host=address.host,
-        port=address.port,
-        ssl=tls,
-        ssl_handshake_timeout=handshake_s,
-    )
+    return partial(asyncio.get_running_loop().create_server, host=address.host, port=address.port)
 
 
 def _unix(listener: UnixSocket, mode: int) -> Bind:

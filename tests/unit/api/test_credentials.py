@@ -1,12 +1,14 @@
 """TLS beyond loopback, and the credentials that SIGHUP reloads."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from aiohttp import ClientConnectorError, ClientError, ClientSession
@@ -91,6 +93,40 @@ def trusting(server: Certificate, own: Certificate | None = None) -> ssl.SSLCont
 async def status_of(url: str, context: ssl.SSLContext) -> int:
     async with ClientSession() as session, session.get(url, ssl=context) as response:
         return response.status
+
+
+async def test_a_connection_without_a_handshake_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flettner.agent.api.server.CONNECTIONS", 2)
+    server = certify(tmp_path, "server")
+    async with listening(ApiCredentials.of(options_with(server), FakeDaemonView().now)) as url:
+        port = urlsplit(url).port
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        refused, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(20):
+            assert await refused.read() == b""
+        writer.close()
+
+        silent[0][1].close()
+        async with asyncio.timeout(60):
+            while True:
+                with suppress(ClientError):
+                    assert await status_of(url, trusting(server)) == 200
+                    break
+        silent[1][1].close()
+
+
+async def test_a_silent_handshake_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flettner.agent.api.server.HANDSHAKE_S", 0.2)
+    async with listening(
+        ApiCredentials.of(options_with(certify(tmp_path, "server")), FakeDaemonView().now)
+    ) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+        writer.write(b"\x16\x03")
+        async with asyncio.timeout(20):
+            assert await reader.read() == b""
+        writer.close()
 
 
 async def test_serves_tls_and_refuses_plain_http(tmp_path: Path) -> None:
