@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -135,6 +136,7 @@ class _Site(web.BaseSite):
             keepalive_timeout=IDLE_S,
             lingering_time=LINGERING_S,
             max_headers=MOST_HEADERS,
+            auto_decompress=False,  # read_body refuses compressed bodies; unread ones are not unpacked either
         )
         connection.malformed = self._malformed
         connection.site = self
@@ -177,6 +179,14 @@ class HttpConnection(web.RequestHandler):
         response.headers.update(SAFE_HEADERS | {"Server": SERVER})
         response.force_close()
         return response
+
+    def log_exception(self, *args: object, exc_info: object = None, **more: Any) -> None:  # noqa: ANN401
+        """A badly framed body that nobody reads is a malformed request: no traceback for each."""
+        if isinstance(exc_info, web.RequestPayloadError):
+            peer = self.transport.get_extra_info("peername") if self.transport is not None else None
+            self.malformed.warn(peer=peer[0] if peer else UNIX, problem=type(exc_info).__name__)
+        else:
+            super().log_exception(*args, exc_info=exc_info, **more)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None

@@ -74,6 +74,29 @@ async def test_a_malformed_request_is_answered_and_logged_without_its_content(
         assert aiohttp.__version__ not in text
 
 
+@pytest.mark.parametrize(
+    ("header", "body", "lines"),
+    [
+        ("Content-Encoding: gzip\r\nContent-Length: 9", "PLANTED!!", 0),
+        ("Content-Encoding: deflate\r\nContent-Length: 9", "PLANTED!!", 0),
+        ("Transfer-Encoding: chunked", "9\r\nPLANTED!!\r\nPLANTED\r\n", 1),
+    ],
+)
+async def test_a_malformed_body_that_nobody_reads_leaves_no_traceback(
+    runner: web.AppRunner, written: io.StringIO, header: str, body: str, lines: int
+) -> None:
+    for _ in range(3):
+        head, _ = await answered(
+            runner,
+            f"POST /v1/targets HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}\r\n\r\n{body}",
+        )
+        assert head.split()[1] in {"400", "401"}
+
+    log = written.getvalue()
+    assert ("Traceback" in log, "PLANTED" in log) == (False, False)
+    assert log.count("api.malformed_request") == lines
+
+
 async def test_a_flood_of_malformed_requests_is_one_line_in_the_log(
     runner: web.AppRunner, written: io.StringIO
 ) -> None:
