@@ -169,8 +169,11 @@ class HttpConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer a malformed request; the log has neither a traceback nor its content."""
-        if not isinstance(exc, HttpProcessingError):
+        """Answer a malformed request; the log has neither a traceback nor its content.
+
+        Bytes of a header that are no text fail where the library repeats them (Expect).
+        """
+        if not isinstance(exc, HttpProcessingError | UnicodeEncodeError):
             return super().handle_error(request, status, exc, message)
         self.malformed.warn(peer=request.remote or UNIX, problem=type(exc).__name__)
         if request.writer.output_size > 0:

@@ -47,7 +47,7 @@ def written() -> Iterator[io.StringIO]:
 async def answered(runner: web.AppRunner, text: str) -> tuple[str, bytes]:
     """Return head and body of the answer to a raw request, read until the daemon closes the connection."""
     reader, writer = await asyncio.open_connection(*runner.addresses[0][:2])
-    writer.write(text.encode())
+    writer.write(text.encode(errors="surrogateescape"))
     async with asyncio.timeout(20):
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
@@ -115,6 +115,17 @@ def test_later_malformed_requests_are_logged_with_their_number(written: io.Strin
 
     assert written.getvalue().count("\n") == 2
     assert '"requests": 3' in written.getvalue()
+
+
+async def test_an_expectation_of_bytes_that_are_no_text_leaves_no_traceback(
+    runner: web.AppRunner, written: io.StringIO
+) -> None:
+    head, body = await answered(
+        runner, "GET /nothing HTTP/1.1\r\nHost: localhost\r\nExpect: PLANTED\udcff\r\n\r\n"
+    )
+
+    assert (head.split()[1], Problem.model_validate_json(body).status) == ("400", 400)
+    assert ("Traceback" in written.getvalue(), "PLANTED" in written.getvalue()) == (False, False)
 
 
 async def test_an_unknown_expectation_at_an_unknown_address_is_not_repeated(runner: web.AppRunner) -> None:
