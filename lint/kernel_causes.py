@@ -2,9 +2,11 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from flettner.lint.rules.environment import RDNA4
+from flettner.vllm_facts.code_areas import name_part
+from flettner.vllm_facts.releases.history import values_in
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     is_at_least,
@@ -18,7 +20,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     remove_json_entry,
     text_of,
 )
-from flettner.vllm_facts.start_facts import LONGEST_LINE
+from flettner.vllm_facts.start_facts import LONGEST_LINE, find_last
 from flettner.vllm_facts.values import Knob, Value
 
 _COMPILATION, _PASSES, _FUSION = "compilation_config", "pass_config", "fuse_allreduce_rms"
@@ -34,6 +36,46 @@ _SPARSE_ATTENTION = re.compile(r"deepseek-v(?:3\.2|4)|glm-5")
 _STRIX_HALO, _TRITON_ENCODES = re.compile(r"8060S|gfx1151"), (0, 17)
 _BLOCKS = {"minimax-m3": 128, "deepseek-v4": 256}  # vllm-project/recipes
 _WORKSPACE = re.compile(r"b12x_moe\.py|allocate_sm120_moe_workspace")
+
+_BACKEND = "attention_backend"
+_ATTENDS = re.compile(
+    r'File "[^"]*(?:attention/backends|flashinfer/(?:prefill|decode|mla|cascade|xqa)|flash_attn)'
+)
+_FITTING = re.compile(r"Using (?P<name>\w+) attention backend out of potential backends: (?P<all>.{1,400})")
+
+
+def leaves_backend_open(config: ServeConfig) -> bool:
+    """Whether vLLM chooses the attention back end."""
+    given = text_of(config, _BACKEND) or text_of(config, "attention_config.backend")
+    by_variable = config.env.get("VLLM_ATTENTION_BACKEND")
+    return not (given or by_variable or json_entry(config, "attention_config", "backend"))
+
+
+def name_next_backend(config: ServeConfig, trace: Sequence[str]) -> str:
+    """The other back end, if a traceback passes through the code of the one that vLLM chose."""
+    other = _find_next_backend(config) if any(map(_ATTENDS.search, trace)) else ""
+    return f"--attention-backend {other}, which the log lists as fitting, too" if other else ""
+
+
+def next_backend(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    other = _find_next_backend(config)
+    return {_BACKEND: other} if other else {}
+
+
+def _find_next_backend(config: ServeConfig) -> str:
+    """The next of the attention back ends that the log lists as fitting, if vLLM chose the first; else ""."""
+    told = find_last(_FITTING, config.log)
+    known = values_in(_BACKEND, config.version)
+    if told is None or not known or not leaves_backend_open(config):
+        return ""
+    others = (name for name in re.findall(r"'(\w+)'", told["all"]) if name != told["name"] and name in known)
+    return next(others, "")
+
+
+def leave_part_out(match: re.Match[str], _: ServeConfig) -> Mapping[str, str | None]:
+    """The variable of the part of AITER that the kernel's name tells, off."""
+    variable = name_part((match[0],))
+    return {variable: "0"} if variable else {}
 
 
 def sparse_block_size(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
@@ -183,6 +225,9 @@ def keeps_inductor_caches(config: ServeConfig) -> bool:
 
 
 FUNCTIONS = (
+    leaves_backend_open,
+    next_backend,
+    leave_part_out,
     sparse_block_size,
     does_without_deep_gemm,
     needs_deep_gemm,

@@ -34,6 +34,14 @@ class CodeArea:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodePart:
+    """A part of AITER's kernels, by the names of its files and functions in lower case."""
+
+    pattern: str
+    variable: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CodeSwitch:
     """What leaves a part of the code out that runs by default: a flag, or a variable of the environment."""
 
@@ -93,6 +101,19 @@ def name_users(config: ServeConfig, lines: Sequence[str]) -> str:
         if (users := area.find_users(config)) and re.search(area.pattern, text):
             return f"{area.name} ({', '.join(users)})"
     return ""
+
+
+def name_part(lines: Sequence[str]) -> str:
+    """The variable of the part of AITER that the lines name; "" for none."""
+    text = "\n".join(line.lower() for line in lines)
+    parts = read_rows(FOLDER / "code_areas.toml", "part", CodePart)
+    return next((part.variable for part in parts if re.search(part.pattern, text)), "")
+
+
+def name_part_switch(config: ServeConfig, lines: Sequence[str]) -> str:
+    """`VLLM_ROCM_USE_AITER_MLA=0, which leaves that part out`, if a traceback passes through AITER."""
+    variable = name_part([line for line in _code_of(lines).splitlines() if "aiter" in line])
+    return f"{variable}=0, which leaves that part out" if variable and variable not in config.env else ""
 
 
 def name_switch(config: ServeConfig, lines: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 
 from flettner.lint.asked_changes import read_asked_changes
+from flettner.lint.kernel_causes import name_next_backend
 from flettner.lint.missing_paths import describe_missing_path
 from flettner.lint.recogniser import LOG, Recogniser
 from flettner.lint.rules import (
@@ -19,7 +20,7 @@ from flettner.lint.rules import (
     start_errors,
     unified_memory,
 )
-from flettner.vllm_facts.code_areas import CodeLimit, find_limit, name_switch, name_users
+from flettner.vllm_facts.code_areas import CodeLimit, find_limit, name_part_switch, name_switch, name_users
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.raised_errors import RaisedError, find_raised, format_release, next_release
 from flettner.vllm_facts.releases import NAME, TABLE
@@ -118,12 +119,19 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
         error += _find_function(trace) if after else ""
         missing = describe_missing_path(error, config)
         users = "" if missing else name_users(config, trace)
-        switch = "" if users or missing else name_switch(config, trace)
+        switch = "" if missing else _name_switch(config, trace, users)
         yield (
             _explain(own, raised, config, severity, users)
             if raised
             else _quote(error, severity, users, switch, missing)
         )
+
+
+def _name_switch(config: ServeConfig, trace: Sequence[str], users: str) -> str:
+    """What leaves the code of a traceback out, or the part of it that has a variable of its own."""
+    if users:
+        return name_part_switch(config, trace)
+    return name_switch(config, trace) or name_next_backend(config, trace)
 
 
 def _lengthen(limit: CodeLimit, config: ServeConfig, error: str) -> Finding:
@@ -220,7 +228,8 @@ def _quote(error: str, severity: FindingSeverity, users: str, switch: str, missi
             evidence={"line": error[:240]},
         )
     if users:
-        first = "start once without it, to see whether that is the cause"
+        less = f" (or with {switch})" if switch else ""
+        first = f"start once without it{less}, to see whether that is the cause"
     elif switch:
         first = f"start once with another setting, to see whether that is the cause: {switch}"
     else:
