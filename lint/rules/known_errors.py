@@ -42,7 +42,10 @@ from flettner.vllm_facts.sizing.effective_flags import (
 from flettner.vllm_facts.start_facts import LONGEST_LINE
 from flettner.vllm_facts.values import Knob, Value
 
-FILES = ("requests", "routes", "models", "weights", "layouts", "caches", "host", "kernels", "warnings")
+FILES = (
+    *("requests", "routes", "models", "packages", "weights", "layouts", "caches", "host", "kernels"),
+    "warnings",
+)
 AT_START = ("start",)  # errors of other rules, which report the same before a start: see start_errors.py
 PINNED = "kv_cache_memory_bytes"
 ALLOCATORS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")

@@ -20,6 +20,7 @@ from flettner.lint.rules import (
     start_errors,
     unified_memory,
 )
+from flettner.lint.unfit_packages import describe_unfit_package, find_unfit_package
 from flettner.vllm_facts.code_areas import CodeLimit, find_limit, name_part_switch, name_switch, name_users
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.raised_errors import RaisedError, find_raised, format_release, next_release
@@ -117,6 +118,9 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
             return
         error += _find_condition(trace) if root and root.re is _ERROR and root["bare"] else ""
         error += _find_function(trace) if after else ""
+        if root and (package := find_unfit_package(error, trace)):
+            yield _blame_package(package, error, severity, config)
+            return
         missing = describe_missing_path(error, config)
         users = "" if missing else name_users(config, trace)
         switch = "" if missing else _name_switch(config, trace, users)
@@ -125,6 +129,16 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
             if raised
             else _quote(error, severity, users, switch, missing)
         )
+
+
+def _blame_package(package: str, error: str, severity: FindingSeverity, config: ServeConfig) -> Finding:
+    return Finding(
+        rule="F10",
+        severity=severity,
+        why=f"the log's last error: {package} ended while Python imported it: {error[:240]}",
+        expects=describe_unfit_package(config.version),
+        evidence={"line": error[:240]},
+    )
 
 
 def _name_switch(config: ServeConfig, trace: Sequence[str], users: str) -> str:
