@@ -12,6 +12,7 @@ from flettner.lint.recogniser import LOG, recogniser
 from flettner.lint.rules.full_cache import advise_full_cache
 from flettner.lint.rules.graph_memory import takes_cache_for_graphs
 from flettner.lint.rules.known_errors import PINNED
+from flettner.lint.step_cache import SmallerStep, find_smaller_step
 from flettner.vllm_facts.log_counts import FULL, LEAST, Count, read_counts
 from flettner.vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS_FOR, SCALING
 from flettner.vllm_facts.serve_config import Finding, ServeConfig, SharedCard
@@ -32,6 +33,7 @@ _UTMOST = 0.95  # vllm-project/vllm#1298: safe up to there
 _LITTLE = 0.03  # of the GPU: more than that is rarely free beside a server
 _V1, _OWN_MEMORY = (0, 8, 0), (0, 9, 2)  # from V1 as the default until its servers know their own memory
 LEAST_CACHE_GIB = 0.5
+_WINDOW_SPEC = "vllm/v1/kv_cache_interface.py: SlidingWindowSpec"
 HYBRID_OFF = "Turning off hybrid kv cache manager because `--kv-transfer-config`"
 
 
@@ -184,6 +186,8 @@ def _context_too_long(match: re.Match[str], config: ServeConfig) -> Finding | No
             risks="less memory for other processes on this GPU, which may run out of memory",
             evidence={_LEN: wanted, "estimated_max_model_len": fits},
         )
+    if (smaller := find_smaller_step(config, wanted, fits)) is not None:
+        return _shrink_step(smaller, wanted, fits)
     return Finding(
         rule="F4",
         klass="gated",
@@ -193,6 +197,24 @@ def _context_too_long(match: re.Match[str], config: ServeConfig) -> Finding | No
         expects=f"it starts{_describe_host_cache(config)}",
         risks="longer requests are refused; more KV cache or a smaller model would keep them",
         evidence={_LEN: wanted, "estimated_max_model_len": fits},
+    )
+
+
+def _shrink_step(step: SmallerStep, wanted: int, fits: int) -> Finding:
+    return Finding(
+        rule="F4",
+        klass="gated",
+        severity="error",
+        why=(
+            f"it did not start: a request of {wanted} tokens does not fit the KV cache of {fits} tokens; by "
+            f"the log's figures about {step.held_gib:.1f} GiB of it do not grow with its length: layers with "
+            f"a window hold all tokens of a step (max_num_batched_tokens {step.present})"
+        ),
+        to={"max_num_batched_tokens": step.tokens},
+        expects=f"it starts with the full length; or with {_LEN} {round_length(fits)} as it is",
+        risks="long prompts take more steps",
+        source=f"vllm-project/vllm#51041; vllm-project/recipes#617; {_WINDOW_SPEC}",
+        evidence={_LEN: wanted, "estimated_max_model_len": fits, "max_num_batched_tokens": step.present},
     )
 
 

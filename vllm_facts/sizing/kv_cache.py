@@ -335,10 +335,21 @@ def _kv_element_bytes(config: ServeConfig) -> float | None:
     return _WIDTHS.get(kind)
 
 
+def keeps_windows(config: ServeConfig) -> bool:
+    """Whether the model is known to have layers that keep only a window."""
+    name = str(config.setting.get("model", "")).lower().replace("-", "").replace("_", "")
+    by_name = any(each.lower() in name for each in _SLIDING)
+    return _has_windows(config.model) if config.model else by_name
+
+
+def _has_windows(model: Model) -> bool:
+    return model.architecture.startswith(_SLIDING)
+
+
 def _bound(config: ServeConfig, model: Model) -> Literal["about", "at least", "at most"]:
     if model.hybrid:  # the recurrent states take a part of the cache
         return "at most"
-    windows = model.architecture.startswith(_SLIDING)
+    windows = _has_windows(model)
     return "at least" if windows and not config.setting.get("disable_hybrid_kv_cache_manager") else "about"
 
 
