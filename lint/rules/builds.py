@@ -21,7 +21,10 @@ from flettner.vllm_facts.start_facts import LONGEST_LINE
 OLD = (0, 14)
 IMAGE = "vllm/vllm-openai:v0.14.1"
 TURING = (7, 5)
-_FAULT = re.compile(r"\b(?:ERROR|CRITICAL)\b|\bTraceback\b|\w(?:Error|Exception):")
+_FAULT = re.compile(
+    r"\b(?:ERROR|CRITICAL)\b|\bTraceback\b|\w(?:Error|Exception):|CUDA error|\bKilled\b|core dumped"
+    r"|[Ss]egmentation fault|exit(?:ed with)? code:? ?1(?:3\d)?\b"
+)
 FOUR_BITS = 0.9  # bytes of a parameter, below which most of the weights have 4 bits
 _MARLIN_FORMATS = frozenset({"awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors", "auto-round"})
 CUDA_13_SINCE, OLDEST_BUILT = (0, 20), (7, 5)
