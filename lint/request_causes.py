@@ -1,12 +1,13 @@
 """What rows of known errors ask or change where single requests fail, and the server runs. Pure."""
 
+import json
 import re
 from collections.abc import Mapping
 from math import ceil
 
 from flettner.lint.rules.serving import generates_text
 from flettner.vllm_facts.serve_config import ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import is_at_least, is_older_than
+from flettner.vllm_facts.sizing.effective_flags import is_at_least, is_older_than, json_entries
 from flettner.vllm_facts.sizing.limits import round_length
 from flettner.vllm_facts.start_facts import find_last
 from flettner.vllm_facts.values import Knob, Value
@@ -20,6 +21,8 @@ _ANSWERS = re.compile(
 _READS = re.compile(r'"POST (?:/v\d)?/(?:embeddings|score|rerank|classify|pooling|embed)\b')
 _KEEP_ALIVE, _IDLE_S = "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", 120
 _SOUND, _SOUND_MB = "VLLM_MAX_AUDIO_CLIP_FILESIZE_MB", 25
+_STRUCTURED, _STRUCTURED_SINCE = "structured_outputs_config", (0, 11)
+_COMPACT_BACKENDS = ("xgrammar", "guidance")
 _KEEP_SINCE = (0, 9)  # 0.9.1 reads the variable
 _ENDED = re.compile(r"died unexpectedly|EngineDeadError|Engine core proc\w* .*died|Shutting down|\bKilled\b")
 
@@ -35,6 +38,17 @@ def lengthen_context(match: re.Match[str], config: ServeConfig) -> Mapping[Knob,
     longest = min(most, int(held * _FILLS), 2 * given)
     asked = max((int(match[name]) for name in ("total", "asked") if match.groupdict().get(name)), default=0)
     return {_LEN: round_length(longest)} if longest >= _WORTHWHILE * max(given, asked) else {}
+
+
+def compact_json(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """JSON without blanks, with a back end that knows the choice."""
+    given = json_entries(config, _STRUCTURED)
+    dotted = any(knob.startswith(f"{_STRUCTURED}.") for knob in config.setting)
+    if dotted or not is_at_least(config, _STRUCTURED_SINCE):
+        return {}
+    backend = given.get("backend")
+    chosen = backend if backend in _COMPACT_BACKENDS else _COMPACT_BACKENDS[0]
+    return {_STRUCTURED: json.dumps({**given, "backend": chosen, "disable_any_whitespace": True})}
 
 
 def answers_in_text(config: ServeConfig) -> bool:
@@ -93,6 +107,7 @@ def speculates_past_reasoning(config: ServeConfig) -> bool:
 
 
 FUNCTIONS = (
+    compact_json,
     lengthen_context,
     answers_in_text,
     may_only_read,
