@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flettner.lint.recogniser import LOG
+from flettner.lint.rules.multimodal import WITH_VIDEO
 from flettner.vllm_facts.drafts import find_flags, find_own_drafts
 from flettner.vllm_facts.log_counts import INTERVAL_S, read_counts
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
@@ -11,13 +12,14 @@ from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     effective_batched_tokens,
     is_at_least,
+    is_older_than,
     is_pooling,
     is_sparse,
     layout,
     text_of,
 )
 from flettner.vllm_facts.sizing.gpus import find_bandwidth
-from flettner.vllm_facts.sizing.kv_cache import weights_gib
+from flettner.vllm_facts.sizing.kv_cache import longest_request, weights_gib
 from flettner.vllm_facts.sizing.parallel_layouts import is_pcie_only
 
 THRESHOLD = "long_prefill_token_threshold"
@@ -28,6 +30,8 @@ TINY_STEP, LARGE_STEP = 2048, 16384  # tokens: below, B3 asks for more anyway; a
 FEW_AT_ONCE, LEAST_SIZE = 16, 4e9  # requests, and parameters: a model of 0.8B became slower
 MANY_PROMPTS = 10.0  # tokens of prompts for one of an answer: with more, prompts take most of the time
 ONE_TO_A_HOST = frozenset({"GB10"})
+STILL = 4  # counts in a row: a long prompt is counted when it ends, and most end earlier
+WAITS_SINCE, REFUSES_SINCE = (0, 8), (0, 17)  # an item larger than the encoder's cache
 HELD, STEPS = 0.1, 4  # of the best pace; steps that the prompt behind a pause takes at least
 GIB = 2.0**30
 
@@ -180,6 +184,35 @@ def _check_long_prefill(config: ServeConfig) -> Iterable[Finding]:
         paused = 0
 
 
+def _check_stall(config: ServeConfig) -> Iterable[Finding]:
+    """Requests that run without a token, by the latest counts, while none waits."""
+    last = read_counts(config.log)[-STILL:]
+    if len(last) < STILL or any(each.works or not each.running or each.waiting for each in last):
+        return
+    yield Finding(
+        rule="F8",
+        why=f"in the log's last {STILL} counts requests run ({last[-1].running}) and none gets a token",
+        expects=f"{_explain_stall(config)}a long prompt is counted only when it ends, which is no fault; "
+        "else the lines before them show what hangs",
+        evidence={"running": last[-1].running, "counts": STILL},
+    )
+
+
+def _explain_stall(config: ServeConfig) -> str:
+    """For a model that takes videos, in a release that waits for room in the encoder's cache."""
+    budget, longest, model = effective_batched_tokens(config), longest_request(config), config.model
+    takes_videos = model is not None and model.architecture in WITH_VIDEO
+    if not (
+        takes_videos and budget and longest and budget < longest and is_older_than(config, REFUSES_SINCE)
+    ):
+        return ""
+    return (
+        f"an image or a video of more tokens than a step holds ({budget:,}) may wait for ever in this "
+        f"release: --max-num-batched-tokens {longest} holds all that --max-model-len allows, smaller ones "
+        "(--mm-processor-kwargs) need less; "
+    )
+
+
 def _held_back(config: ServeConfig, paused: int, best: float, budget: int) -> Finding:
     given = config.setting.get("max_num_batched_tokens") is not None
     half = budget // 2
@@ -200,6 +233,13 @@ def _held_back(config: ServeConfig, paused: int, best: float, budget: int) -> Fi
 
 
 LINTS = (
+    DeploymentCheck(
+        rules=("F8",),
+        find=_check_stall,
+        reports="requests that run without a token, by the latest counts in the log",
+        source="vllm/v1/metrics/loggers.py: LoggingStatLogger; vllm-project/vllm#18329",
+        needs=LOG,
+    ),
     DeploymentCheck(
         rules=("F11",),
         find=_check_own_drafts,
