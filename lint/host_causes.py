@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 
+from flettner.vllm_facts.log_counts import LEAST, read_counts
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import json_entries, layout, text_of
 from flettner.vllm_facts.start_facts import LONGEST_LINE
@@ -18,6 +19,8 @@ _OF_FOLDER = {
 _REMOTE = re.compile(r"'remote_url': '[^']|Centralized cache sharing detected")
 _FOUND = re.compile(r"LMCache hit tokens: [1-9]")
 _TRANSFER, _LEASE = "kv_transfer_config", "kv_lease_duration"
+_TRANSFERS = frozenset({"NixlConnector", "MooncakeConnector"})
+_FEW_ANSWERS = 50  # tokens of prompts for one of an answer: above, the server may only compute prompts
 _LEASE_S, _LONG_LEASE_S = 30, 300  # vLLM's default, and what was chosen where it was too short
 
 
@@ -41,6 +44,16 @@ def extend_lease(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
         return {}
     longer = {**given, "kv_connector_extra_config": {**extra, _LEASE: _LONG_LEASE_S}}
     return {_TRANSFER: json.dumps(longer, separators=(",", ":"))}
+
+
+def gets_no_blocks(config: ServeConfig) -> bool:
+    """Whether a server that answers computes its prompts, although another may send their blocks."""
+    given = json_entries(config, _TRANSFER)
+    busy = [count for count in read_counts(config.log) if count.prompts]
+    prompts, answers = sum(count.prompts for count in busy), sum(count.answers for count in busy)
+    answered = given.get("kv_role") == "kv_consumer" or _FEW_ANSWERS * answers > prompts
+    receives = given.get("kv_connector") in _TRANSFERS and given.get("kv_role") != "kv_producer"
+    return receives and answered and len(busy) > LEAST and not any(count.host_hits for count in busy)
 
 
 def spread_by_ray(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
@@ -117,6 +130,7 @@ def _has_ray_workers(config: ServeConfig) -> bool:
 
 
 FUNCTIONS = (
+    gets_no_blocks,
     move_from_root,
     extend_lease,
     spread_by_ray,
