@@ -34,6 +34,7 @@ class Regression:
     experts: bool = False  # it affects mixtures of experts only
     unquantized: bool = False  # it affects weights in 16 bit only
     fixed: str = ""  # in which release; empty: no fix is on record
+    since: str = ""  # the first patch release with it, where the one of `first` does not have it
     until: str = ""  # the first patch release without it, if known
     line: str = ""  # a pattern: what the log shows of it
     at_start: bool = False  # it keeps a server from starting: a log that got further refutes it
@@ -41,8 +42,9 @@ class Regression:
 
     def seen_in(self, release: tuple[int, int], patch: tuple[int, int, int] | None) -> bool:
         fixed = bool(self.until) and patch is not None and patch >= tuple(map(int, self.until.split(".")))
+        before = bool(self.since) and patch is not None and patch < tuple(map(int, self.since.split(".")))
         first, last = release_of(self.first), release_of(self.last)
-        return first is not None and last is not None and first <= release <= last and not fixed
+        return first is not None and last is not None and first <= release <= last and not (fixed or before)
 
     def shows(self, value: Value) -> bool:
         """True if the regression occurs with this value of its knob or variable."""
