@@ -25,6 +25,12 @@ _ASKED = re.compile(
     r"\)?(?:(?P<by>=| to (?:at (?:least|most) )?| )['\"]?(?P<value>[\w./-]{0,60}\w))?",
     re.IGNORECASE,
 )
+_MUST = re.compile(
+    r"[`'\"]?\b(?P<name>[a-z]{1,20}(?:_[a-z\d]{1,20}){1,6})[`'\"]? must be (?:set to )?"
+    r"[`'\"](?P<value>[\w.-]{1,60})[`'\"]"
+)
+"""A choice that the message names as the only one, or as the first."""
+
 _SENTENCE = re.compile(r"(?<=[.!?;]) +")
 _OPENS = re.compile(r"allow|insecure|trust_|skip_|_embeds$", re.IGNORECASE)
 """Flags that lift a guard or let clients send more: no message changes them."""
@@ -61,6 +67,12 @@ def _read_sentence(sentence: str, config: ServeConfig) -> Iterator[tuple[Knob, V
         for knob, value in _parse(match).items():
             if _is_sound(knob, value, config) and _leads_on(match["verb"], knob, value, config):
                 yield knob, value
+    for match in _MUST.finditer(sentence):
+        knob, choice = match["name"], match["value"]
+        known, present = values_in(knob, config.version), config.setting.get(knob)
+        taken = not known or choice in known
+        if taken and present not in (None, choice) and _is_sound(knob, choice, config):
+            yield knob, choice
 
 
 def _parse(match: re.Match[str]) -> dict[Knob, Value]:

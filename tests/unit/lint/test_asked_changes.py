@@ -24,6 +24,20 @@ from flettner.vllm_facts.values import Setting
         ),
         ("Set --mm-encoder-attn-backend FLASH_ATTN.", {}, {"mm_encoder_attn_backend": "FLASH_ATTN"}),
         ("Add --max-num-seqs=3 and set --block-size 32.", {}, {"max_num_seqs": 3, "block_size": 32}),
+        (
+            "For a bucket, 'load_format' must be 'runai_streamer' or 'sharded', but got 'dummy'.",
+            {"load_format": "dummy"},
+            {},
+        ),
+        (
+            "To read it, 'load_format' must be 'runai_streamer' or 'sharded', but got 'dummy'.",
+            {"load_format": "dummy"},
+            {"load_format": "runai_streamer"},
+        ),
+        ("kv_cache_dtype must be 'fp8' here.", {"kv_cache_dtype": "nvfp4"}, {"kv_cache_dtype": "fp8"}),
+        ("`kv_cache_dtype` must be `odd`.", {"kv_cache_dtype": "fp8"}, {}),
+        ("kv_cache_dtype must be 'fp8' here.", {}, {}),
+        ("model must be 'other'.", {"model": "m"}, {}),
     ],
 )
 def test_an_instruction_with_its_value_is_a_change(message: str, setting: Setting, changes: Setting) -> None:
