@@ -17,6 +17,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     format_billions,
     is_sparse,
     is_split,
+    json_entry,
     layout,
 )
 from flettner.vllm_facts.sizing.kv_cache import GIB, KvCacheFit, estimate_fit, fit_in_16_bit, longest_request
@@ -104,12 +105,17 @@ def _smaller_layout(config: ServeConfig) -> Layout | None:
     now, took = layout(config), estimate_fit(config)
     if why_indivisible(config.model, now.tp) or exceeds_host(config) or (took and took.fits is False):
         return None  # D3 and D2 report it
-    if _ran_out(config):
-        return None  # on fewer GPUs an engine has less memory
+    if _ran_out(config) or _sends_cache(config):
+        return None  # on fewer GPUs an engine has less memory; the other server of a pair has its layout, too
     plan = plan_layout(config)
     if plan is None or plan.experts or plan.layout.tp * plan.layout.pp >= now.tp * now.pp:
         return None
     return plan.layout
+
+
+def _sends_cache(config: ServeConfig) -> bool:
+    """Whether the server is one of a pair, of which each does a part of every request."""
+    return json_entry(config, "kv_transfer_config", "kv_role") in {"kv_producer", "kv_consumer"}
 
 
 def _ran_out(config: ServeConfig) -> bool:
