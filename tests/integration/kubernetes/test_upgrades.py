@@ -4,19 +4,21 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import pytest
 import yaml
 
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
+from flettner.simulator.traffic import Load, TrafficGenerator
 from flettner.vllm_facts.values import Setting
 from tests.support.api_tokens import store_roles
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.engines import BLUE, FLAGS, GREEN, bind, names, serve, watched
-from tests.support.kubernetes.manifests import IMAGE, container, deployment
+from tests.support.kubernetes.manifests import IMAGE, PORT, container, deployment
 from tests.support.kubernetes.namespace import Namespace
-from tests.support.kubernetes.site import STREAMS, KubernetesSite, host_site
-from tests.support.rig import lost
+from tests.support.kubernetes.site import STREAMS, KubernetesSite, host_site, site_of
+from tests.support.rig import SHAPE, Document, lost, until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -163,3 +165,43 @@ async def test_an_upgrade_goes_through_the_canary_and_a_failed_pull_costs_nothin
     assert (after["image"], after["env"]) == (PINNED, [{"name": "A", "value": "2"}])
     assert "16" in after["args"]
     assert lost(traffic) == []
+
+
+@pytest.mark.slow
+async def test_an_adapter_outlasts_the_promotion_of_a_tag(here: Namespace, tmp_path: Path) -> None:
+    """The operator's workload begins without it, and is then watched for the digest that was pinned."""
+    env = [{"name": "VLLM_ALLOW_RUNTIME_LORA_UPDATING", "value": "True"}]
+    await here.run(deployment("vllm", container(*FLAGS, env=env, gpus=1)))
+    async with site_of(here, tmp_path / "s", upgrades='images = ["vllm/vllm-openai:*"]').running() as site:
+        await as_admin(site)
+        [pod] = await here.list("pods")
+        await load_adapter(site, f"{pod['status']['podIP']}:{PORT}", tmp_path / "sql")
+        clients = TrafficGenerator(site.url, "sql", Load(rate=3.0), shape=SHAPE, seed=2, timeout_s=90.0)
+        await clients.start()
+        try:
+            async with site.clients(load=STREAMS, timeout_s=90.0):
+                promoted = await site.switch(image="vllm/vllm-openai:v0.33.0", max_num_seqs=16)
+                await asyncio.sleep(15)
+        finally:
+            await clients.stop()
+        looks = [entry["action"] for entry in site.audit()].count("target.looked_at_again")
+        [served] = (await site.target())["servers"]
+
+    assert (promoted["outcome"], promoted["lost"]) == ("promoted", 0), promoted["why"]
+    assert lost(clients) == []
+    assert served["adapters"] == ["sql"]
+    assert looks <= 2
+
+
+async def load_adapter(site: KubernetesSite, address: str, folder: Path) -> None:
+    """Load it as an operator does, at the server itself; wait until the daemon knows it."""
+    folder.mkdir()
+    body = {"lora_name": "sql", "lora_path": str(folder)}
+    url = f"http://{address}/v1/load_lora_adapter"
+    async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
+        assert answer.status == 200, await answer.text()
+
+    def has_it(target: Document) -> bool:
+        return bool(target) and all("sql" in each["adapters"] for each in target["servers"])
+
+    await until(site.target, has_it, "the adapter")
