@@ -1,11 +1,12 @@
 """Docker Compose files: each service that starts vLLM."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from flettner.vllm_facts.launch_files.containers import command_words, read_container
 from flettner.vllm_facts.launch_files.granted import granted_by_service
-from flettner.vllm_facts.launch_files.launch import Launch, Variable, line_of
+from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word, line_of
 from flettner.vllm_facts.launch_files.shell_variables import explain_defaults, replace_defaults
 from flettner.vllm_facts.launch_files.surroundings import describe_service
 from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, entries, get, items, text_at, word_of
@@ -37,6 +38,8 @@ def _read_service(text: str, service: Node, start: int) -> list[Launch]:
     image = replace_defaults(text_at(service, "image"))
     entry = command_words(text, get(service, "entrypoint"), splits=True)
     own = command_words(text, get(service, "command"), splits=True)
+    environment = _read_environment(text, get(service, "environment"))
+    left = _left_to_shell(environment, (*entry, *own))
     remarks = []
     for name, what in (("env_file", "variables"), ("extends", "settings")):
         if (hidden := get(service, name)) is not None:
@@ -47,7 +50,7 @@ def _read_service(text: str, service: Node, start: int) -> list[Launch]:
     return [
         replace(
             launch,
-            env={**_read_environment(text, get(service, "environment")), **launch.env},
+            env={**environment, **launch.env},
             gpus=_count_gpus(service),
             devices=_list_gpus(service),
             together=_accelerator(service) if get(service, "profiles") is None else "",
@@ -58,8 +61,18 @@ def _read_service(text: str, service: Node, start: int) -> list[Launch]:
             words=tuple(replace(word, text=replace_defaults(word.text)) for word in launch.words),
             remarks=(*remarks, *launch.remarks, *explain_defaults(text, launch.words)),
         )
-        for launch in read_container(text, image, entry, own, start)
+        for launch in read_container(text, image, entry, own, start, left)
     ]
+
+
+def _left_to_shell(environment: Mapping[str, Variable], words: Sequence[Word]) -> dict[str, Variable]:
+    """The variables that the container's shell replaces: compose itself replaces all without a second `$`."""
+    used = " ".join(word.text for word in words)
+    return {
+        name: variable
+        for name, variable in environment.items()
+        if f"$${name}" in used or f"$${{{name}" in used
+    }
 
 
 def _mounts_shared_memory(service: Node) -> bool:

@@ -1,14 +1,15 @@
 """The server that a container starts, from its image, entrypoint and arguments."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import SHELLS, WORKER_MODULE, starts_engine
-from flettner.vllm_facts.launch_files.launch import Launch, Word
+from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word
 from flettner.vllm_facts.launch_files.shell_script import read_script, without_places
-from flettner.vllm_facts.launch_files.shell_variables import drop_unknown_flags
+from flettner.vllm_facts.launch_files.shell_variables import drop_unknown_flags, replace_defaults
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, inner_place, list_words, word_of
 from flettner.vllm_facts.serve_config import EntryFault
@@ -23,20 +24,32 @@ from flettner.vllm_facts.shell_command.docker_run import (
 
 
 def read_container(
-    text: str, image: str, entry: Sequence[Word], own: Sequence[Word], start: int
+    text: str,
+    image: str,
+    entry: Sequence[Word],
+    own: Sequence[Word],
+    start: int,
+    env: Mapping[str, Variable] = {},
 ) -> list[Launch]:
-    """The servers of a container; empty if it does not start vLLM. Raises FlagError."""
+    """The servers of a container; empty if it does not start vLLM. Raises FlagError.
+
+    `env`: the variables that its shells get.
+    """
     words = (*entry, *own)
     program = words[0].text.rpartition("/")[2] if words else ""
     if program in SHELLS:
         fault = None if entry else explain_entry(image, program)
         launches = _read_cut_script(text, image, words, start)
-        launches = launches or [replace(launch, entry_fault=fault) for launch in _read_shell(text, words)]
+        values = _plain_values(env)
+        launches = launches or [
+            replace(launch, entry_fault=fault) for launch in _read_shell(text, words, values)
+        ]
         if not launches and _starts_server(words):
             problem = f"{program} starts the server: its flags cannot be told from the script's"
             launches = [Launch(name="", start=start, problem=problem)]
     elif not entry and len(own) == 1 and f"-m {WORKER_MODULE} " in own[0].text:
-        launches = _read_inline(text, own[0])  # Dynamo's operator starts the one word by a shell
+        # Dynamo's operator starts the one word by a shell
+        launches = read_inline(text, own[0], _plain_values(env))
     elif not entry and is_vllm_image(image):
         implied = tuple(Word(text=word) for word in implied_words(image))
         launches = [Launch(name="", start=start, words=(*implied, *own))]
@@ -55,7 +68,7 @@ def read_container(
         fault = EntryFault(
             f"`{parts[0].text} …` is one word with spaces: no program of the container has that name"
         )
-        launches = read_container(text, image, parts, own, start)
+        launches = read_container(text, image, parts, own, start, env)
         launches = [replace(launch, entry_fault=fault) for launch in launches]
     elif is_vllm_image(image) and program not in _WAITS:
         problem = f"{program} starts the server, and its flags are unknown"
@@ -64,6 +77,12 @@ def read_container(
         launches = []
     bypassed = image if entry else ""
     return [replace(_complete(text, launch, image), bypassed_image=bypassed) for launch in launches]
+
+
+def _plain_values(env: Mapping[str, Variable]) -> dict[str, str]:
+    """The variables whose values stand in the file."""
+    values = {name: replace_defaults(variable.value) for name, variable in env.items()}
+    return {name: value for name, value in values.items() if "$" not in value}
 
 
 _WAITS = frozenset({"sleep", "tail"})
@@ -88,16 +107,14 @@ def _complete(text: str, launch: Launch, image: str) -> Launch:
     return replace(launch, words=tuple(words), unread=tuple(unread), version=image_version(image))
 
 
-def _read_shell(text: str, words: Sequence[Word]) -> list[Launch]:
+def _read_shell(text: str, words: Sequence[Word], env: Mapping[str, str]) -> list[Launch]:
     """`sh -c SCRIPT`, or a shell as the entrypoint of a script."""
     place = script_place([word.text for word in words])
     script = words[place] if place is not None else words[-1] if len(words) > 1 else None
     if script is None or "vllm" not in script.text:
         return []
     given = words[place + 2 :] if place is not None else ()  # the word after the script is its name
-    return [
-        replace(launch, words=_insert_arguments(launch.words, given)) for launch in _read_inline(text, script)
-    ]
+    return read_inline(text, script, env, given)
 
 
 def _read_cut_script(text: str, image: str, words: Sequence[Word], start: int) -> list[Launch]:
@@ -119,33 +136,35 @@ def _read_cut_script(text: str, image: str, words: Sequence[Word], start: int) -
     return [replace(launch, entry_fault=fault) for launch in read_container(text, image, meant, (), start)]
 
 
-def _insert_arguments(words: Sequence[Word], given: Sequence[Word]) -> tuple[Word, ...]:
-    """`words` with the arguments of the script in the place of "$@"."""
-    if not given:
-        return tuple(words)
-    return tuple(new for word in words for new in (given if word.text == "$@" else (word,)))
-
-
-def _read_inline(text: str, script: Word) -> list[Launch]:
+def read_inline(
+    text: str, script: Word, env: Mapping[str, str], arguments: Sequence[Word] = ()
+) -> list[Launch]:
+    """The servers of a script that is a word or a scalar of the file. Raises FlagError."""
+    read = partial(read_script, env=env, arguments=arguments)
     inner = text[script.start : script.end]
     for offset in (0, 1):
         if inner[offset : len(inner) - offset] == script.text and script.form != "none":
-            return read_script(text, start=script.start + offset, end=script.end - offset)
-    launches = _read_folded(text, script)
+            return read(text, start=script.start + offset, end=script.end - offset)
+    launches = _read_folded(text, script, read)
     return launches or [
-        replace(launch, start=script.start, words=without_places(launch.words))
-        for launch in read_script(script.text)
+        replace(launch, start=script.start, words=_without_places(launch.words, arguments))
+        for launch in read(script.text)
     ]
 
 
-def _read_folded(text: str, script: Word) -> list[Launch]:
+def _without_places(words: Sequence[Word], arguments: Sequence[Word]) -> tuple[Word, ...]:
+    """Only the arguments of the script stand in the text."""
+    return tuple(word if word in arguments else without_places([word])[0] for word in words)
+
+
+def _read_folded(text: str, script: Word, read: Callable[..., list[Launch]]) -> list[Launch]:
     """A script in a block scalar or over several lines, if it holds the same words in the text."""
     start, end, lines = inner_place(text, script.start, script.end)
     try:
-        placed = read_script(text, start=start, end=end, lines=lines)
+        placed = read(text, start=start, end=end, lines=lines)
     except FlagError:
         return []
-    plain = read_script(script.text)
+    plain = read(script.text)
     same = [[word.text for word in launch.words] for launch in placed] == [
         [word.text for word in launch.words] for launch in plain
     ]

@@ -10,6 +10,7 @@ from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import SHELLS
 from flettner.vllm_facts.launch_files.containers import read_container
 from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word
+from flettner.vllm_facts.launch_files.shell_variables import expand_words
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.shell_command.docker_run import explain_entry, image_version, is_vllm_image
 
@@ -63,7 +64,10 @@ def read_dockerfile(text: str) -> list[Launch]:
                 entry, own, cleared = read, [], True
     shell = not cleared and bool(own) and own[0].form == "shell" and is_vllm_image(image)
     fault = explain_entry(image, "/bin/sh") if shell else None
-    launches = read_container(text, "" if shell or (cleared and not entry) else image, entry, own, place)
+    if own and own[0].form == "shell":
+        own = expand_words(text, own, env)
+    base = "" if shell or (cleared and not entry) else image
+    launches = read_container(text, base, entry, own, place, env)
     version = image_version(image)
     if all(launch.problem for launch in launches) and (script := files.find((*entry, *own))):
         problem = f"{script} starts the server, and its flags are unknown"

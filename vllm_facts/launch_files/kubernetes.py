@@ -10,6 +10,12 @@ from dataclasses import replace
 from flettner.vllm_facts.launch_files.containers import command_words, read_container
 from flettner.vllm_facts.launch_files.granted import granted_by_pod
 from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word, line_of
+from flettner.vllm_facts.launch_files.mounted_scripts import (
+    ScriptVolumes,
+    find_script_volumes,
+    insert_scripts,
+    mount_scripts,
+)
 from flettner.vllm_facts.launch_files.surroundings import DEVICES, describe_pod
 from flettner.vllm_facts.launch_files.yaml_nodes import (
     Node,
@@ -40,11 +46,14 @@ _SIZES = {
 }
 
 
-def read_manifest(text: str, document: Node, services: Sequence[Node] = ()) -> list[Launch]:
+def read_manifest(
+    text: str, document: Node, services: Sequence[Node] = (), config_maps: Sequence[Node] = ()
+) -> list[Launch]:
     """The servers of one resource, or of a Helm chart's values. Raises FlagError.
 
-    `services`: the Services in its namespace, as far as the file has them.
+    `services`, `config_maps`: those in its namespace, as far as the file has them.
     """
+    volumes = find_script_volumes(document, config_maps) if config_maps else {}
     resource = f"{text_at(document, 'kind') or 'values'}/{text_at(document, 'metadata', 'name')}".rstrip("/")
     launches = []
     size = text_at(document, "spec", "leaderWorkerTemplate", "size")
@@ -61,7 +70,7 @@ def read_manifest(text: str, document: Node, services: Sequence[Node] = ()) -> l
                 little_shared_memory="Kubernetes" if little else None,
                 container=describe_pod(document, container, services) if known else None,
             )
-            for launch in _read_container(text, container)
+            for launch in _read_container(text, container, volumes)
         ]
     return [replace(launch, hosts=int(size)) for launch in launches] if size.isdecimal() else launches
 
@@ -95,9 +104,11 @@ def _containers(node: Node, seen: set[int] | None = None) -> Iterator[Node]:
         yield from _containers(child, seen)
 
 
-def _read_container(text: str, container: Node) -> list[Launch]:
+def _read_container(text: str, container: Node, volumes: ScriptVolumes) -> list[Launch]:
     image = text_at(container, "image")
-    entry = command_words(text, get(container, "command"), splits=False)
+    entry = insert_scripts(
+        command_words(text, get(container, "command"), splits=False), mount_scripts(container, volumes)
+    )
     own = command_words(text, get(container, "args"), splits=False)
     if not image and text_at(container, "tag"):  # a chart's values
         image = f"{text_at(container, 'repository')}:{text_at(container, 'tag')}"
@@ -115,7 +126,7 @@ def _read_container(text: str, container: Node) -> list[Launch]:
             granted=granted_by_pod(container),
             remarks=tuple(remarks),
         )
-        for launch in read_container(text, image, entry, own, start)
+        for launch in read_container(text, image, entry, own, start, env)
     ]
 
 

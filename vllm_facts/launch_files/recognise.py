@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from flettner.vllm_facts.errors import FlagError
@@ -18,10 +19,11 @@ from flettner.vllm_facts.launch_files.helm_values import read_values
 from flettner.vllm_facts.launch_files.inference_services import read_llm_service, read_model_service
 from flettner.vllm_facts.launch_files.kubernetes import read_manifest
 from flettner.vllm_facts.launch_files.launch import Launch, Word
-from flettner.vllm_facts.launch_files.shell_script import read_script, without_places
+from flettner.vllm_facts.launch_files.shell_script import find_literals, read_script, without_places
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.launch_files.surroundings import texts_of
 from flettner.vllm_facts.launch_files.systemd_unit import read_quadlet, read_unit
+from flettner.vllm_facts.launch_files.written_files import find_written_files
 from flettner.vllm_facts.launch_files.yaml_nodes import (
     MAPPING,
     SCALAR,
@@ -44,28 +46,47 @@ _KEY = re.compile(r"^(---|[\w.-]+:(\s|$)|\{)", re.MULTILINE)
 _FLAG_LIST = re.compile(r"([^\S\n]*(#.*)?\n)*[^\S\n]*--?[A-Za-z]")
 
 
-def read_launches(name: str, text: str) -> list[Launch]:
-    """The servers that a file starts, in its order. Raises FlagError."""
+def read_launches(name: str, text: str, env: Mapping[str, str] = {}) -> list[Launch]:
+    """The servers that a file starts, in its order. Raises FlagError.
+
+    `env`: variables that are set outside of it, if it is a script.
+    """
     lines = [line for line in text.splitlines() if line.strip()]
     first = next((line for line in lines if not line.lstrip().startswith("#")), "")
+    script = _SCRIPT_NAME.search(name) is not None or text.lstrip().startswith("#!")
+    if script and "<<" in text and (launches := _read_writing_script(text, env)):
+        return launches
     if _QUADLET.search(text):
         return read_quadlet(text)
     if name.endswith(".service") or _UNIT.search(text):
         return read_unit(text)
     if is_dockerfile(name, text):
         return read_dockerfile(text)
-    if _SCRIPT_NAME.search(name) or text.lstrip().startswith("#!"):
-        return read_script(text)
+    if script:
+        return read_script(text, env=env)
     if _FLAG_LIST.match(text) and not first.startswith("---"):
         return [_read_flags(text)]
     if _YAML_NAME.search(name) or (_KEY.match(first) and "vllm serve" not in first):
         try:
             documents = parse_documents(text)
-            services = _find_services(documents)
-            return [launch for node in documents for launch in _read_document(text, node, services)]
+            around = _find_around(documents)
+            return [launch for node in documents for launch in _read_document(text, node, around)]
         except RecursionError as error:
             raise FlagError("the YAML refers to itself") from error
-    return read_script(text)
+    return read_script(text, env=env)
+
+
+def _read_writing_script(text: str, env: Mapping[str, str]) -> list[Launch]:
+    """The servers that a script starts, or else those of the files that it writes by here-documents."""
+    try:
+        launches, values = read_script(text, env=env), {**env, **find_literals(text)}
+        files = [] if launches else list(find_written_files(text, values))
+    except FlagError:
+        return []
+    for each in files:
+        with suppress(FlagError):  # text of another kind
+            launches += map(each.place, read_launches(each.name, each.text, values))
+    return launches
 
 
 def read_script_of(launch: Launch, text: str) -> list[Launch]:
@@ -84,17 +105,21 @@ def read_script_of(launch: Launch, text: str) -> list[Launch]:
     ]
 
 
-def _find_services(documents: Sequence[Node]) -> Mapping[str, Sequence[Node]]:
-    """The Services of each namespace; "" for resources that name none."""
-    services = defaultdict[str, list[Node]](list)
+_AROUND = ("Service", "ConfigMap")
+_Around = Mapping[tuple[str, str], Sequence[Node]]
+
+
+def _find_around(documents: Sequence[Node]) -> _Around:
+    """The Services and ConfigMaps of each namespace; "" for resources that name none."""
+    around = defaultdict[tuple[str, str], list[Node]](list)
     for document in documents:
         for part in (document, *items(get(document, "items"))):
-            if text_at(part, "kind") == "Service":
-                services[text_at(part, "metadata", "namespace")].append(part)
-    return services
+            if (kind := text_at(part, "kind")) in _AROUND:
+                around[kind, text_at(part, "metadata", "namespace")].append(part)
+    return around
 
 
-def _read_document(text: str, document: Node, services: Mapping[str, Sequence[Node]]) -> list[Launch]:
+def _read_document(text: str, document: Node, around: _Around) -> list[Launch]:
     if document.id != MAPPING:
         return []
     if get(document, "services") is not None and get(document, "kind") is None:
@@ -115,7 +140,9 @@ def _read_document(text: str, document: Node, services: Mapping[str, Sequence[No
     return [
         launch
         for part in parts or [document]
-        for launch in read_manifest(text, part, services.get(text_at(part, "metadata", "namespace"), ()))
+        for launch in read_manifest(
+            text, part, *(around.get((kind, text_at(part, "metadata", "namespace")), ()) for kind in _AROUND)
+        )
     ]
 
 

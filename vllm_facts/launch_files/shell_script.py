@@ -28,24 +28,20 @@ _SILENT = frozenset({"echo", "printf", "pgrep", "pkill", "grep", "which", "type"
 
 
 def read_script(
-    text: str, *, start: int = 0, end: int | None = None, lines: bool = True, env: Mapping[str, str] = {}
+    text: str,
+    *,
+    start: int = 0,
+    end: int | None = None,
+    lines: bool = True,
+    env: Mapping[str, str] = {},
+    arguments: Sequence[Word] = (),
 ) -> list[Launch]:
     """The servers that the commands between `start` and `end` start. Raises FlagError.
 
-    `env`: variables that are set outside.
+    `env`: variables that are set outside. `arguments`: the words that the script gets.
     """
-    variables = Variables(values={name: Word(text=value) for name, value in env.items()})
-    commands = split_commands(text, start, end, lines=lines)
-    depth = 0
-    starts: list[tuple[Word, ...]] = []
-    for command in commands:
-        first = command[0].text
-        depth = max(0, depth + (first in _OPENS) - (first in _CLOSES))
-        if first == "for" and len(command) > 1:
-            variables.unknown.add(command[1].text)
-        words = _after_reserved(command)
-        if not variables.assign_all(words, sure=depth == 0, text=text):
-            starts.append(words)
+    variables, starts = _follow_commands(text, split_commands(text, start, end, lines=lines), env)
+    variables.arrays |= {"@": tuple(arguments), "*": tuple(arguments)} if arguments else {}
     launches: list[Launch] = []
     ray = any(map(_starts_ray, starts))
     for words in starts:
@@ -59,6 +55,29 @@ def read_script(
             for launch in _read_command(text, words, variables)
         ]
     return [replace(launch, ray=True) for launch in launches] if ray else launches
+
+
+def find_literals(text: str) -> Mapping[str, str]:
+    """The variables that the script sets to literal values. Raises FlagError."""
+    return _follow_commands(text, split_commands(text), {})[0].literals
+
+
+def _follow_commands(
+    text: str, commands: Iterable[Sequence[Word]], env: Mapping[str, str]
+) -> tuple[Variables, list[tuple[Word, ...]]]:
+    """The variables after all commands, and the commands that do more than to set some."""
+    variables = Variables(values={name: Word(text=value) for name, value in env.items()}, outside=set(env))
+    depth = 0
+    starts: list[tuple[Word, ...]] = []
+    for command in commands:
+        first = command[0].text
+        depth = max(0, depth + (first in _OPENS) - (first in _CLOSES))
+        if first == "for" and len(command) > 1:
+            variables.unknown.add(command[1].text)
+        words = _after_reserved(command)
+        if not variables.assign_all(words, sure=depth == 0, text=text):
+            starts.append(words)
+    return variables, starts
 
 
 def _starts_ray(words: Sequence[Word]) -> bool:

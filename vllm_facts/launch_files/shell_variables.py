@@ -13,10 +13,10 @@ from flettner.vllm_facts.launch_files.shell_words import entry_place
 from flettner.vllm_facts.shell_command.shell import ASSIGNMENT
 
 _SETS = frozenset({"export", "readonly", "declare", "typeset", "local"})
-_DEFAULT = re.compile(r"\$\{\w+:?-([^{}$]*)\}")
-_REFERENCE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_DEFAULT = re.compile(r"\$?\$\{\w+:?-([^{}$]*)\}")
+_REFERENCE = re.compile(r"\$\$?(?:\{(\w+)(?::?-[^{}$]*)?\}|(\w+))")  # compose writes $$ for the shell's $
 _PLACEHOLDER = re.compile(r"\$(\w+|\{\w+\}|\(\w+\))")
-_WHOLE = re.compile(r"\$(?:\{(\w+)(\[[@*]\])?\}|(\w+)|[@*])")
+_WHOLE = re.compile(r"\$\$?(?:\{(\w+)(\[[@*]\])?\}|(\w+|[@*]))")
 
 
 @dataclass(slots=True)
@@ -28,6 +28,7 @@ class Variables:
     exported: dict[str, Variable] = field(default_factory=dict)
     unknown: set[str] = field(default_factory=set)
     commands: set[str] = field(default_factory=set)  # names of values that start vLLM
+    outside: set[str] = field(default_factory=set)  # names that the script has not set again yet
     conditional: dict[str, list[Word]] = field(default_factory=dict)  # what a condition appends to an array
 
     @property
@@ -55,6 +56,11 @@ class Variables:
 
     def _assign(self, word: Word, *, sure: bool) -> str:
         name, _, value = word.text.partition("=")
+        if name in self.outside:
+            if value.startswith((f"${{{name}:-", f"${{{name}-")):
+                return name  # its default is not used
+            self.outside.remove(name)
+            self.values.pop(name)
         appends, name, value = name.endswith("+"), name.rstrip("+"), replace_defaults(value)
         is_array = word.text.endswith("=") and word.live
         if appends and is_array and name in self.arrays:
@@ -151,6 +157,15 @@ def _is_place_of_flag(before: Sequence[Word]) -> bool:
         return "=" in last or last.startswith("--no-") or is_switch(last.lstrip("-").replace("-", "_"))
     serves = any(word.text == "serve" or word.text.startswith("vllm.entrypoints") for word in before)
     return serves and last != "serve"
+
+
+def expand_words(text: str, words: Sequence[Word], env: Mapping[str, Variable]) -> list[Word]:
+    """The words of a shell's command with the values of its variables."""
+    values = {name: Word(text=variable.value) for name, variable in env.items() if "$" not in variable.value}
+    expansion = Expansion(Variables(values=values), text)
+    for word in words:
+        expansion.add(word)
+    return expansion.words if not expansion.unread else list(words)
 
 
 def drop_unknown_flags(text: str, words: Sequence[Word]) -> tuple[list[Word], list[str]]:

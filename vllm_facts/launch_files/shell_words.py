@@ -6,9 +6,22 @@ they are written, and mark their word as live.
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.launch_files.launch import Word, line_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HereDocument:
+    """The lines behind `<<`. `expands`: the shell replaces variables in them, as their mark is not quoted."""
+
+    commands: tuple[tuple[Word, ...], ...]  # of the line that has the `<<`
+    targets: tuple[str, ...]  # the files behind `>` in that line
+    start: int
+    end: int
+    expands: bool
+
 
 _BLANK = " \t\r"
 _ENDS = ";|&()"
@@ -37,32 +50,44 @@ def split_commands(
     return _Lexer(text, start, len(text) if end is None else end, lines=lines).commands()
 
 
+def find_here_documents(text: str, start: int = 0, end: int | None = None) -> list[HereDocument]:
+    """Raises FlagError."""
+    lexer = _Lexer(text, start, len(text) if end is None else end, lines=True)
+    lexer.commands()
+    return lexer.documents
+
+
 class _Lexer:
     def __init__(self, text: str, start: int, end: int, *, lines: bool) -> None:
         self._text, self._at, self._end, self._lines = text, start, end, lines
-        self._here: list[str] = []
+        self._here: list[re.Match[str]] = []
+        self._targets: list[str] = []
+        self.documents: list[HereDocument] = []
 
     def commands(self) -> list[tuple[Word, ...]]:
         commands: list[tuple[Word, ...]] = []
         words: list[Word] = []
+        line = 0  # the first command of the line
         while self._at < self._end:
             self._skip_blanks()
             if self._at >= self._end:
                 break
             char = self._text[self._at]
             if here := _HERE.match(self._text, self._at, self._end):
-                self._here.append(here[2])
+                self._here.append(here)
                 self._at = here.end()
             elif redirection := _REDIRECTION.match(self._text, self._at, self._end):
                 self._at = redirection.end()
                 if self._at < self._end and self._text[self._at] not in "\n;|":
-                    self._word()
+                    target = self._word()
+                    self._targets += [target.text] if ">" in redirection[2] else []
             elif char == "#":
                 self._at = self._line_end()
             elif char == "\n" or char in _ENDS:
                 self._at += 1
                 if char == "\n":
-                    self._skip_here_documents()
+                    self._skip_here_documents((*commands[line:], tuple(words)))
+                    line = len(commands) + 1
                 if char != "\n" or self._lines:
                     commands.append(tuple(words))
                     words = []
@@ -83,13 +108,21 @@ class _Lexer:
         place = self._text.find("\n", self._at, self._end)
         return self._end if place < 0 else place
 
-    def _skip_here_documents(self) -> None:
-        for mark in self._here:
-            closing = re.compile(rf"^[ \t]*{mark}[ \t]*$", re.MULTILINE).search(
+    def _skip_here_documents(self, commands: tuple[tuple[Word, ...], ...]) -> None:
+        for here in self._here:
+            closing = re.compile(rf"^[ \t]*{here[2]}[ \t]*$", re.MULTILINE).search(
                 self._text, self._at, self._end
             )
+            document = HereDocument(
+                commands=commands,
+                targets=tuple(self._targets),
+                start=self._at,
+                end=closing.start() if closing else self._end,
+                expands=not here[1],
+            )
+            self.documents.append(document)
             self._at = closing.end() if closing else self._end
-        self._here = []
+        self._here, self._targets = [], []
 
     def _word(self) -> Word:
         start = self._at

@@ -77,7 +77,7 @@ def read_quadlet(text: str) -> list[Launch]:
             commands = split_commands(text, entry.start, entry.end, lines=False)
             parts[entry.key] = [word for command in commands for word in command]
             start = entry.start
-    launches = read_container(text, image, parts["Entrypoint"], parts["Exec"], start)
+    launches = read_container(text, image, parts["Entrypoint"], parts["Exec"], start, env)
     return [
         replace(launch, name="Exec", env={**env, **launch.env}, remarks=(*remarks, *launch.remarks))
         for launch in launches

@@ -68,6 +68,19 @@ def entries(node: Node | None) -> Iterator[tuple[str, Node, Node]]:
         left += reversed(merged)
 
 
+def walk(node: Node | None) -> Iterator[tuple[str, Node]]:
+    """Each key with its value in all mappings below a node, each mapping once."""
+    left, seen = [node], set[int]()
+    while left:
+        part = left.pop()
+        if part is None or id(part) in seen:  # aliases may repeat a node, or contain themselves
+            continue
+        seen.add(id(part))
+        pairs = [(name, value) for name, _, value in entries(part)]
+        yield from pairs
+        left += reversed([value for _, value in pairs] or items(part))
+
+
 def get(node: Node | None, *path: str) -> Node | None:
     """The value under nested keys; None if a key is missing or null."""
     for name in path:

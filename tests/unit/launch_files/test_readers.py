@@ -705,3 +705,43 @@ services:
     )
     assert open_ended.container is not None
     assert open_ended.container.mounts is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "pod.yaml",
+            (
+                "kind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai:v0.20.0\n    command: [sh, -c]\n"
+                "    args: ['vllm serve $MODEL --port ${PORT:-8000}']\n"
+                "    env: [{name: MODEL, value: org/model}, {name: PORT, value: '9000'}]\n"
+            ),
+        ),
+        (
+            "compose.yaml",
+            (
+                "services:\n  chat:\n    image: vllm/vllm-openai:v0.20.0\n    entrypoint: [sh, -c]\n"
+                "    command: ['vllm serve $$MODEL --port $${PORT:-8000}']\n"
+                "    environment: [MODEL=org/model, PORT=9000]\n"
+            ),
+        ),
+        ("Dockerfile", "FROM base\nENV MODEL=org/model PORT=9000\nCMD vllm serve $MODEL --port $PORT\n"),
+        (
+            "Dockerfile",
+            'FROM base\nENV MODEL=org/model PORT=9000\nCMD ["sh", "-c", "vllm serve $MODEL --port $PORT"]\n',
+        ),
+    ],
+)
+def test_a_shell_in_a_container_replaces_the_variables_that_its_file_sets(name: str, text: str) -> None:
+    (launch,) = read_launches(name, text)
+    assert words(launch) == "vllm serve org/model --port 9000"
+
+
+def test_compose_itself_does_not_replace_by_the_variables_of_a_container() -> None:
+    text = (
+        "services:\n  chat:\n    image: vllm/vllm-openai:v0.20.0\n    entrypoint: [sh, -c]\n"
+        "    command: ['vllm serve $MODEL']\n    environment: [MODEL=org/model]\n"
+    )
+    (launch,) = read_launches("compose.yaml", text)
+    assert words(launch) == "vllm serve $MODEL"
