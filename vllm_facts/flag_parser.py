@@ -36,8 +36,8 @@ API_SERVER = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 SHELLS = frozenset({"ash", "bash", "dash", "fish", "ksh", "sh", "zsh"})
 WRAPPERS = frozenset(
     """
-    chrt conda dumb-init env exec ionice mamba micromamba nice nohup numactl pdm pixi poetry screen setsid
-    srun stdbuf sudo systemd-run taskset time timeout tini unbuffer uv
+    apptainer chrt conda dumb-init env exec ionice mamba micromamba nice nohup numactl pdm pixi poetry screen
+    setsid singularity srun stdbuf sudo systemd-run taskset time timeout tini unbuffer uv
     """.split()  # noqa: SIM905 - a list would take a line for each word
 )
 """Programs that start the program named after them and pass its words on unchanged."""

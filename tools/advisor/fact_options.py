@@ -69,10 +69,11 @@ def build_serve_config(
     command: ServeCommand,
     *,
     version: str = "",
+    gpu: str = "",
     gpus: int | None = None,
     little_shared_memory: Launcher | None = None,
 ) -> ServeConfig:
-    """`version`, `gpus` and `little_shared_memory`: found elsewhere, where no option gives them.
+    """`version`, `gpu`, `gpus` and `little_shared_memory`: found elsewhere, where no option gives them.
 
     Raises ConfigError with the option, its value and a correct one.
     """
@@ -94,7 +95,7 @@ def build_serve_config(
     return ServeConfig(
         setting={**setting, **command.exposure},
         env=env,
-        card=_card(args.gpu, args.gpu_memory, log),
+        card=_card(args.gpu or (gpu if find_gpu(gpu) else None), args.gpu_memory, log),
         gpus=gpus,
         model=model,
         estimate=None if model else estimate_model(name),

@@ -52,7 +52,7 @@ def lint_text(
         launches = [each for launch in read_launches(file, text) for each in _follow_script(file, launch)]
     except FlagError as error:
         raise ConfigError(f"{file}: {error}; lint reads {KINDS}") from error
-    own = [_place_server(file, text, launch) for launch in launches]
+    own = [_place_server(file, text, each) for each in launches if not (args.gpu and each.alternative)]
     others = [server for name, other in beside.items() for server in _read_beside(name, other)]
     names = {server.name for server in own}
     host = [*own, *(server for server in others if server.name not in names)]
@@ -106,6 +106,7 @@ def _lint_launch(
             command,
             args,
             version=launch.version,
+            gpu=launch.gpu,
             gpus=launch.gpus,
             little_shared_memory=launch.little_shared_memory,
             granted=launch.granted,

@@ -128,6 +128,7 @@ def lint_command(
     args: argparse.Namespace,
     *,
     version: str = "",
+    gpu: str = "",
     gpus: int | None = None,
     little_shared_memory: Launcher | None = None,
     granted: Granted | None = None,
@@ -140,7 +141,7 @@ def lint_command(
     """Lint a command with the options of the command line. Raises ConfigError."""
     try:
         config = build_serve_config(
-            args, command, version=version, gpus=gpus, little_shared_memory=little_shared_memory
+            args, command, version=version, gpu=gpu, gpus=gpus, little_shared_memory=little_shared_memory
         )
     except FlagError as error:
         raise ConfigError(f"cannot parse the command: {error}") from error

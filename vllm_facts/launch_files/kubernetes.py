@@ -16,6 +16,7 @@ from flettner.vllm_facts.launch_files.mounted_scripts import (
     insert_scripts,
     mount_scripts,
 )
+from flettner.vllm_facts.launch_files.named_gpus import find_gpu_of_pods
 from flettner.vllm_facts.launch_files.surroundings import DEVICES, describe_pod
 from flettner.vllm_facts.launch_files.yaml_nodes import (
     Node,
@@ -57,7 +58,7 @@ def read_manifest(
     resource = f"{text_at(document, 'kind') or 'values'}/{text_at(document, 'metadata', 'name')}".rstrip("/")
     launches = []
     size = text_at(document, "spec", "leaderWorkerTemplate", "size")
-    known = text_at(document, "kind") in _WORKLOADS
+    known, gpu = text_at(document, "kind") in _WORKLOADS, find_gpu_of_pods(document)
     plain = known and not _shares_memory(document)
     for container in _containers(document):
         name = text_at(container, "name")
@@ -67,6 +68,7 @@ def read_manifest(
             replace(
                 _spread(launch, document) if launch.words else launch,
                 name=label,
+                gpu=gpu,
                 little_shared_memory="Kubernetes" if little else None,
                 container=describe_pod(document, container, services) if known else None,
             )

@@ -41,7 +41,9 @@ class Launch:
     words: tuple[Word, ...] = ()
     env: Mapping[str, Variable] = field(default_factory=dict)
     version: str = ""
+    gpu: str = ""  # as the file names it
     gpus: int | None = None
+    alternative: bool = False  # the server of the launch before it, on another kind of GPU
     devices: tuple[str, ...] = ()  # the GPUs of its container; empty: all, or not said
     together: str = ""  # with the servers of the file or the host of which the same is said: units, nvidia
     little_shared_memory: Launcher | None = None  # that leaves the container with 64 MB of /dev/shm

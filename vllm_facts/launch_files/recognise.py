@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.launch_files.cloud_tasks import is_task, read_task
 from flettner.vllm_facts.launch_files.compose import read_compose
 from flettner.vllm_facts.launch_files.dockerfile import is_dockerfile, read_dockerfile
 from flettner.vllm_facts.launch_files.flag_mappings import (
@@ -19,6 +20,7 @@ from flettner.vllm_facts.launch_files.helm_values import read_values
 from flettner.vllm_facts.launch_files.inference_services import read_llm_service, read_model_service
 from flettner.vllm_facts.launch_files.kubernetes import read_manifest
 from flettner.vllm_facts.launch_files.launch import Launch, Word
+from flettner.vllm_facts.launch_files.named_gpus import find_gpus_of_job
 from flettner.vllm_facts.launch_files.shell_script import find_literals, read_script, without_places
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.launch_files.surroundings import texts_of
@@ -37,7 +39,7 @@ from flettner.vllm_facts.shell_command.docker_run import image_version
 
 KINDS = (
     "a compose file, Kubernetes manifest, chart's values, systemd unit, podman quadlet, Dockerfile, file of "
-    "--config or Ray Serve, shell script or list of flags"
+    "--config or Ray Serve, task of SkyPilot or dstack, shell script or list of flags"
 )
 _YAML_NAME, _SCRIPT_NAME = re.compile(r"\.(ya?ml|json)$"), re.compile(r"\.(ba|z|k)?sh$")
 _UNIT = re.compile(r"^\[Service\][ \t]*$", re.MULTILINE)
@@ -63,7 +65,7 @@ def read_launches(name: str, text: str, env: Mapping[str, str] = {}) -> list[Lau
     if is_dockerfile(name, text):
         return read_dockerfile(text)
     if script:
-        return read_script(text, env=env)
+        return _read_job(text, env)
     if _FLAG_LIST.match(text) and not first.startswith("---"):
         return [_read_flags(text)]
     if _YAML_NAME.search(name) or (_KEY.match(first) and "vllm serve" not in first):
@@ -73,13 +75,13 @@ def read_launches(name: str, text: str, env: Mapping[str, str] = {}) -> list[Lau
             return [launch for node in documents for launch in _read_document(text, node, around)]
         except RecursionError as error:
             raise FlagError("the YAML refers to itself") from error
-    return read_script(text, env=env)
+    return _read_job(text, env)
 
 
 def _read_writing_script(text: str, env: Mapping[str, str]) -> list[Launch]:
     """The servers that a script starts, or else those of the files that it writes by here-documents."""
     try:
-        launches, values = read_script(text, env=env), {**env, **find_literals(text)}
+        launches, values = _read_job(text, env), {**env, **find_literals(text)}
         files = [] if launches else list(find_written_files(text, values))
     except FlagError:
         return []
@@ -87,6 +89,15 @@ def _read_writing_script(text: str, env: Mapping[str, str]) -> list[Launch]:
         with suppress(FlagError):  # text of another kind
             launches += map(each.place, read_launches(each.name, each.text, values))
     return launches
+
+
+def _read_job(text: str, env: Mapping[str, str]) -> list[Launch]:
+    """The servers of a script, on the GPUs for which it asks Slurm."""
+    gpu, count, nodes = find_gpus_of_job(text)
+    launches = read_script(text, env=env)
+    if not gpu and count is None:
+        return launches
+    return [replace(launch, gpu=gpu, gpus=count, hosts=nodes if nodes > 1 else None) for launch in launches]
 
 
 def read_script_of(launch: Launch, text: str) -> list[Launch]:
@@ -122,6 +133,8 @@ def _find_around(documents: Sequence[Node]) -> _Around:
 def _read_document(text: str, document: Node, around: _Around) -> list[Launch]:
     if document.id != MAPPING:
         return []
+    if is_task(document):
+        return read_task(text, document)
     if get(document, "services") is not None and get(document, "kind") is None:
         return read_compose(text, document)
     if get(document, "servingEngineSpec", "modelSpec") is not None:
