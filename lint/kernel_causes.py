@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from flettner.lint.rules.environment import RDNA4
+from flettner.lint.sleep_causes import sleeps_at_crash
 from flettner.vllm_facts.code_areas import name_part
 from flettner.vllm_facts.releases.history import values_in
 from flettner.vllm_facts.serve_config import ServeConfig
@@ -165,9 +166,11 @@ def default_graph_mode(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, V
 
 
 def has_no_known_crash(config: ServeConfig) -> bool:
-    """True if no other row names the cause of a crash: a kernel for another GPU, or a CUDA graph."""
+    """True if no other row names the cause of a crash: a kernel for another GPU, a CUDA graph, or sleep."""
     foreign = any("This kernel only supports" in line for line in config.log)
-    return not (foreign or replays_split_context(config) or drafts_in_parts(config))
+    return not (
+        foreign or sleeps_at_crash(config) or replays_split_context(config) or drafts_in_parts(config)
+    )
 
 
 def encodes_on_strix_halo(config: ServeConfig) -> bool:

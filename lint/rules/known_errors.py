@@ -21,6 +21,7 @@ from flettner.lint.rules.environment import describe_tuned_nccl
 from flettner.lint.rules.formats import MISTRALS
 from flettner.lint.rules.serving import generates_text, pool_by_release, pools, reranker_overrides
 from flettner.lint.rules.version import HMA_SINCE, without_offloading
+from flettner.lint.sleep_causes import FUNCTIONS as SLEEP_CAUSES
 from flettner.vllm_facts.code_areas import name_suspects
 from flettner.vllm_facts.fact_tables import FOLDER, read_rows
 from flettner.vllm_facts.model_parsers import TOOLS, find_family
@@ -474,6 +475,7 @@ FUNCTIONS = {
         *KERNEL_CAUSES,
         *MEMORY_CAUSES,
         *REQUEST_CAUSES,
+        *SLEEP_CAUSES,
         *MISTRALS,
         *(generates_text, pool_by_release, pools),
         *(is_short_of_cache, has_unnamed_cause, has_no_user_name, without_expandable_segments),

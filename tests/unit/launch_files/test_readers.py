@@ -713,8 +713,8 @@ services:
         (
             "pod.yaml",
             (
-                "kind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai:v0.20.0\n    command: [sh, -c]\n"
-                "    args: ['vllm serve $MODEL --port ${PORT:-8000}']\n"
+                "kind: Pod\nspec:\n  containers:\n  - image: vllm/vllm-openai:v0.20.0\n"
+                "    command: [sh, -c]\n    args: ['vllm serve $MODEL --port ${PORT:-8000}']\n"
                 "    env: [{name: MODEL, value: org/model}, {name: PORT, value: '9000'}]\n"
             ),
         ),
