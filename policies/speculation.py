@@ -23,15 +23,19 @@ from flettner.policies.shared.signals import (
 from flettner.vllm_facts import drafts
 from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.sizing.draft_gain import (
+    BY_LOOKUP,
+    LOOKUP_COST,
+    MODEL_COST,
+    find_gain,
+    find_ridge,
+    position_acceptance,
+)
 from flettner.vllm_facts.sizing.effective_flags import draft_tokens, speculation_method
-from flettner.vllm_facts.sizing.gpus import find_speed
 from flettner.vllm_facts.values import Knob, Value
 
-_BY_LOOKUP = frozenset({"ngram", "ngram_gpu", "suffix"})
 _ANY_NUMBER = frozenset({"ngram", "ngram_gpu", "draft_model", "eagle", "eagle3", "mtp"})
 """Methods that draft token by token; others draft a block whose length their draft model was trained for."""
-_STEPS = 30  # of the bisection for the acceptance of one position
-SIXTEEN_BIT = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +44,8 @@ class Speculation:
 
     drafts_at_least: float = 200.0  # in the window; fewer tell nothing of the acceptance
     ridge_tokens: float = 600.0  # of a step, where the GPU is not known: the highest of the usual GPUs
-    lookup_cost_ratio: float = 0.02  # of a step, for each drafted token: looked up in the text
-    model_cost_ratio: float = 0.05  # the same, computed by a head or a small model
+    lookup_cost_ratio: float = LOOKUP_COST  # of a step, for each drafted token: looked up in the text
+    model_cost_ratio: float = MODEL_COST  # the same, computed by a head or a small model
     gain_at_least_ratio: float = 0.15  # of more draft tokens, where tokens come too late
     coverage_at_least_ratio: float = 0.8
 
@@ -63,7 +67,7 @@ class Speculation:
         now = draft_tokens(config) or round(drafting.drafted / drafting.drafts)  # MTP has a number of its own
         if not now:
             return ()
-        gains = self._price(reading, context, config, position=_position_acceptance(accepted, now), now=now)
+        gains = self._price(reading, context, config, position=position_acceptance(accepted, now), now=now)
         best = max(range(now + 1), key=lambda count: gains[count])
         if gains[now] >= 1:
             best = self._find_more(reading, context, config, gains, now=now)
@@ -91,9 +95,9 @@ class Speculation:
     ) -> Mapping[int, float]:
         """Tokens a second of a sequence, as a multiple of those without a draft, by the number drafted."""
         batch, ridge = max(1.0, min(reading.running.early, reading.running.late)), self._find_ridge(context)
-        each = self.lookup_cost_ratio if speculation_method(config) in _BY_LOOKUP else self.model_cost_ratio
+        each = self.lookup_cost_ratio if speculation_method(config) in BY_LOOKUP else self.model_cost_ratio
         return {
-            count: _count_tokens(position, count) / _step_cost(batch, count, ridge, each)
+            count: find_gain(position, count, batch=batch, ridge=ridge, each=each)
             for count in range(2 * now + 1)
         }
 
@@ -110,33 +114,7 @@ class Speculation:
 
     def _find_ridge(self, context: Context) -> float:
         """The tokens of a step at which computing takes as long as reading the weights."""
-        card = context.config.card if context.config else None
-        speed = find_speed(card) if card is not None else None
-        model = context.config.model if context.config else None
-        if speed is None:
-            return self.ridge_tokens
-        stored = (model.weight_bytes if model else None) or SIXTEEN_BIT
-        return max(1.0, speed.tflops * 1000 / speed.gb_per_s * stored / SIXTEEN_BIT)
-
-
-def _position_acceptance(accepted: float, count: int) -> float:
-    """The probability that one more drafted token is accepted, by the mean over all `count` positions."""
-    low, high = 0.0, 1.0
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        mean = (_count_tokens(middle, count) - 1) / count
-        low, high = (middle, high) if mean < accepted else (low, middle)
-    return (low + high) / 2
-
-
-def _count_tokens(position: float, count: int) -> float:
-    """Tokens that a step yields for one sequence: its own, and the drafts up to the first rejected one."""
-    return sum(position**place for place in range(count + 1))
-
-
-def _step_cost(batch: float, count: int, ridge: float, each: float) -> float:
-    """The time of a step with drafts, as a multiple of one without."""
-    return max(1.0, batch * (1 + count) / ridge) / max(1.0, batch / ridge) + count * each
+        return (find_ridge(context.config) if context.config else None) or self.ridge_tokens
 
 
 def _choose(context: Context, best: int) -> dict[Knob, Value]:

@@ -87,6 +87,12 @@ def waits_for_cache(log: Sequence[str]) -> bool:
     return last is not None and last.works and last.waiting > 0 and (last.usage or 0.0) >= FULL
 
 
+def usual_running(log: Sequence[str]) -> int | None:
+    """The requests that run while answers are computed: the median of the counts; None if too few say it."""
+    running = sorted(count.running for count in read_counts(log) if count.answers > 0 and count.running)
+    return running[len(running) // 2] if len(running) >= LEAST else None
+
+
 def most_at_once(log: Sequence[str]) -> int | None:
     """The most requests that an engine had at a time, also those that wait; None if too few counts say it."""
     busy = [count.running + count.waiting for count in read_counts(log) if count.running]

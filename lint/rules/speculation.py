@@ -6,13 +6,23 @@ from collections.abc import Iterable, Mapping
 
 from flettner.lint.recogniser import recogniser
 from flettner.vllm_facts.catalogue.facts import release_of
-from flettner.vllm_facts.drafts import find_flags
+from flettner.vllm_facts.drafts import find_flags, has_schedule
+from flettner.vllm_facts.log_counts import usual_running
 from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
+from flettner.vllm_facts.sizing.draft_gain import (
+    BY_LOOKUP,
+    LOOKUP_COST,
+    MODEL_COST,
+    find_gain,
+    find_ridge,
+    position_acceptance,
+)
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     draft_tokens,
     is_at_least,
+    is_sparse,
     json_entries,
     json_entry,
     layout,
@@ -22,9 +32,15 @@ from flettner.vllm_facts.sizing.effective_flags import (
 from flettner.vllm_facts.sizing.parallel_layouts import is_pcie_only
 from flettner.vllm_facts.values import Knob, Value
 
+_LINE = 2000  # characters of a line that are read
 _REJECTED = 5.0  # percent: below it not even a cheap draft pays, and most often the draft is a wrong one
 _ENOUGH = 200  # drafted tokens of one line
 _LATE = 0.4  # of the steps; 2 of 4 drafts with 0.60, 0.39 and 0.27 were best: eugr/spark-vllm-docker#343
+_LOSES = 0.85  # of the tokens without drafts
+_SURE = 1000  # drafted tokens of the log
+_DRAFTED = re.compile(
+    r"SpecDecoding metrics: .{0,300}?Accepted: (\d{1,12}) tokens, Drafted: (\d{1,12}) tokens"
+)
 _PARALLEL = frozenset({"dspark", "dflash"})  # their drafts look at all drafted tokens at once
 _BLACKWELL = frozenset({(10, 0), (10, 3)})  # a GB10 (12.1) serves DFlash so: aeon-7/vllm-ultimate-dgx-spark#9
 _FIRST_PARALLEL = (0, 20)  # none of its backends has both: vllm-project/vllm#41559
@@ -57,6 +73,46 @@ def _rejected_drafts(match: re.Match[str], config: ServeConfig) -> Finding | Non
         expects=f"more throughput without speculation; or find out why, most likely {cause}",
         risks="answers may differ in the last digits of a logit",
         evidence={"line": match[0][:160], "accepted_percent": accepted},
+    )
+
+
+def _logs_drafts(config: ServeConfig) -> bool:
+    return bool(find_flags(config.setting) and config.log)
+
+
+def _check_drafts_in_large_batches(config: ServeConfig) -> Iterable[Finding]:
+    """SD1: so many requests run that verifying drafts costs more than they bring.
+
+    Not of mixtures of experts, whose steps read more weights the more tokens they have.
+    """
+    ridge, given, now = find_ridge(config), find_flags(config.setting), draft_tokens(config)
+    if ridge is None or config.model is None or not (given and now):
+        return
+    if has_schedule(config.setting) or is_sparse(config) or (running := usual_running(config.log)) is None:
+        return
+    found = [match for line in config.log if (match := _DRAFTED.search(line[:_LINE]))]
+    drafted = sum(int(match[2]) for match in found)
+    if drafted < _SURE:
+        return
+    accepted = sum(int(match[1]) for match in found) / drafted
+    each = LOOKUP_COST if speculation_method(config) in BY_LOOKUP else MODEL_COST
+    position = position_acceptance(accepted, now)
+    gain = find_gain(position, now, batch=running, ridge=ridge, each=each)
+    if gain > _LOSES:
+        return
+    yield Finding(
+        rule="SD1",
+        klass="gated",
+        severity="warning",
+        why=(
+            f"by the log {running} requests run at once: each step verifies {now} drafts of every one, which "
+            f"takes longer than the {accepted:.0%} that are accepted save. A request gets about {gain:.1f} "
+            "times as many tokens a second as without drafts"
+        ),
+        to=dict.fromkeys(given),
+        expects="more throughput at this load without speculation; for few requests at once it pays",
+        risks="requests that run alone take longer; answers may differ in the last digits of a logit",
+        evidence={"running": running, "accepted_ratio": round(accepted, 2), "gain": round(gain, 2)},
     )
 
 
@@ -170,6 +226,13 @@ LINTS = (
         reports="a KV cache in fp8 that the draft model of DFlash or DSpark cannot have",
         source="vllm-project/vllm#48787 (Blackwell); vllm-project/vllm#41559 (0.20); vllm-project/vllm#48380",
         needs=Needs(for_change=("version",), applies=drafts_in_parallel),
+    ),
+    DeploymentCheck(
+        rules=("SD1",),
+        find=_check_drafts_in_large_batches,
+        reports="drafts that cost more than they bring with as many requests at once as the log shows",
+        source=f"vllm-project/vllm#26504; vllm-project/vllm#19254; {DOCS}/features/spec_decode/",
+        needs=Needs(for_change=("gpu",), applies=_logs_drafts),
     ),
     recogniser(
         "SD1",

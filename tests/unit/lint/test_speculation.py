@@ -6,7 +6,7 @@ from flettner.lint.fixes import find_fixes, find_fixes_in_rounds
 from flettner.lint.rules import all_lints, graph_sizes, memory, speculation, start_errors
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Value
-from tests.support.lint_cases import H100, LLAMA_8B, case, findings
+from tests.support.lint_cases import H100, LLAMA_8B, MIXTRAL, case, findings
 
 DRAFTS = '--speculative-config \'{"method":"eagle3","model":"e","num_speculative_tokens":3}\''
 METRICS = (
@@ -154,3 +154,37 @@ def test_a_log_of_a_server_that_ran_refutes_that_its_draft_has_no_backend() -> N
     config = case(f"vllm serve m --kv-cache-dtype fp8 {DSPARK}", card=find_gpu("B300"), log=(line,))
 
     assert not findings(speculation.LINTS, config)
+
+
+COUNT = (
+    "Avg prompt throughput: 1.0 tokens/s, Avg generation throughput: 90.0 tokens/s, Running: {n} reqs, "
+    "Waiting: 0 reqs, GPU KV cache usage: 9.0%"
+)
+
+
+@pytest.mark.parametrize(
+    ("running", "accepted", "percent", "named"),
+    [(600, 2400, 60.0, True), (4, 2400, 60.0, False), (600, 3900, 97.5, False), (300, 1000, 25.0, True)],
+)
+def test_drafts_that_cost_more_than_they_bring_at_the_logged_load_are_named(
+    running: int, accepted: int, percent: float, named: bool
+) -> None:
+    line = METRICS.format(accepted=accepted, drafted=4000, percent=percent)
+    log = (line, COUNT.format(n=running)) * 3
+    flags = '--speculative-config \'{"method":"ngram","num_speculative_tokens":3}\''
+    config = case(f"vllm serve m --max-model-len 8192 {flags}", model=LLAMA_8B, card=H100, log=log)
+    found = [
+        finding
+        for finding in findings(speculation.LINTS, config)
+        if finding.rule == "SD1" and "run at once" in finding.why
+    ]
+    assert bool(found) is named
+    assert all(finding.to == {"speculative_config": None} for finding in found)
+
+
+def test_drafts_of_a_mixture_of_experts_and_on_an_unknown_gpu_are_not_priced() -> None:
+    line = METRICS.format(accepted=2400, drafted=4000, percent=60.0)
+    log = (line, COUNT.format(n=600)) * 3
+    for model, card in ((LLAMA_8B, None), (MIXTRAL, H100)):
+        config = case(f"vllm serve m {DRAFTS}", model=model, card=card, log=log)
+        assert not [each for each in findings(speculation.LINTS, config) if "run at once" in each.why]
