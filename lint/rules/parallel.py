@@ -40,6 +40,7 @@ from flettner.vllm_facts.values import Knob, Value
 
 BEYOND_DOUBT = 1.1  # weights to memory: also without the parts that an estimate misses
 EIGHT_BIT = 1.0  # bytes of a parameter; many large checkpoints are published in FP8 under a plain name
+FEW_REQUESTS = 4.0  # of full length, for which one GPU shall have room
 MANY = 512  # requests at once: data parallelism wins (references.AMD_MOE)
 
 
@@ -91,6 +92,31 @@ def _check_fits_one_gpu(config: ServeConfig) -> Iterable[Finding]:
     model, now, wanted = config.model, layout(config), _smaller_layout(config)
     if model is not None and wanted is not None and wanted.tp * wanted.pp == 1:
         yield _replicas_finding(config, model, now, wanted)
+
+
+def _check_needless_hosts(config: ServeConfig) -> Iterable[Finding]:
+    """D1: a pipeline over several hosts, of a model that one GPU holds."""
+    now, model = layout(config), config.model
+    if model is None or now.pp == 1 or is_single_host(config):
+        return
+    alone = estimate_fit(config, shape=Layout())
+    if alone is None or alone.fits is not True or (alone.full_length_sequences or 0.0) < FEW_REQUESTS:
+        return
+    yield Finding(
+        rule="D1",
+        klass="note",
+        severity="warning" if is_small(model) else "info",
+        why=(
+            f"{model.name} is a pipeline of {now.pp} stages over several hosts, yet fits one GPU: "
+            f"{_describe_need(alone)}, {alone.kv_tokens:,.0f} tokens of KV cache left"
+        ),
+        expects=(
+            "a server of its own on each host, without Ray and the exchange of each token over the network: "
+            "replicas of a plain Deployment, for example"
+        ),
+        risks="each server caches its own prefixes",
+        evidence={"pipeline_parallel_size": now.pp} | _fit_evidence(alone),
+    )
 
 
 def _check_fits_fewer_gpus(config: ServeConfig) -> Iterable[Finding]:
@@ -333,6 +359,13 @@ LINTS = (
         evidence_against=(
             f"for few requests at once tensor parallelism is faster, measured on MoE models ({AMD_MOE})"
         ),
+        needs=Needs(facts=ESTIMATE, for_change=ESTIMATE, applies=is_split),
+    ),
+    DeploymentCheck(
+        rules=("D1",),
+        find=_check_needless_hosts,
+        reports="a model over several hosts, yet fits one GPU",
+        source=f"{SCALING} (a model that fits one GPU needs no distributed inference)",
         needs=Needs(facts=ESTIMATE, for_change=ESTIMATE, applies=is_split),
     ),
     DeploymentCheck(
