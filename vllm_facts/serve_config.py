@@ -24,11 +24,12 @@ Fact = Literal[
 class EntryFault:
     """Why a container or a script starts something else than its words say.
 
-    `of`: the items of the container's command, a line of the script, or the second name of the model.
+    `of`: the items of a container's command, a line of a script by its syntax, a script by what it does, or
+    the second name of the model.
     """
 
     why: str
-    of: Literal["items", "line", "name"] = "items"
+    of: Literal["items", "line", "script", "name"] = "items"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

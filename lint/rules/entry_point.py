@@ -29,9 +29,11 @@ _SERVE = (
     "vllm/utils/argparse_utils.py: 'you should provide the model as a positional argument'; "
     "vllm-project/vllm#25967"
 )
+_SCRIPT = "https://slurm.schedmd.com/sbatch.html; https://www.gnu.org/software/bash/manual/"
 _REMEDIES = {
     "items": ("", _ITEMS),
     "line": (_BASH, "the script runs on with a \\ at the end of that line, or the operator in it"),
+    "script": (_SCRIPT, "it runs with this line corrected"),
     "name": (_SERVE, "it starts with the one that is meant, directly after `vllm serve`"),
 }
 """The source and the remedy, by what the fault is of."""

@@ -21,6 +21,7 @@ from flettner.vllm_facts.launch_files.inference_services import read_llm_service
 from flettner.vllm_facts.launch_files.kubernetes import read_manifest
 from flettner.vllm_facts.launch_files.launch import Launch, Word
 from flettner.vllm_facts.launch_files.named_gpus import find_gpus_of_job
+from flettner.vllm_facts.launch_files.script_faults import explain_script_fault
 from flettner.vllm_facts.launch_files.shell_script import find_literals, read_script, without_places
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.launch_files.surroundings import texts_of
@@ -95,6 +96,8 @@ def _read_job(text: str, env: Mapping[str, str]) -> list[Launch]:
     """The servers of a script, on the GPUs for which it asks Slurm."""
     gpu, count, nodes = find_gpus_of_job(text)
     launches = read_script(text, env=env)
+    if fault := explain_script_fault(text, launches):
+        launches = [replace(launch, entry_fault=launch.entry_fault or fault) for launch in launches]
     if not gpu and count is None:
         return launches
     return [replace(launch, gpu=gpu, gpus=count, hosts=nodes if nodes > 1 else None) for launch in launches]

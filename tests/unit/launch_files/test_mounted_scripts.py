@@ -3,7 +3,8 @@
 import pytest
 
 from flettner.vllm_facts.launch_files.recognise import read_launches
-from tests.unit.launch_files.test_readers import env, words
+from tests.unit.launch_files.files import words
+from tests.unit.launch_files.test_readers import env
 
 MANIFEST = """\
 apiVersion: v1
