@@ -29,9 +29,17 @@ _LEAST_SHARE = 0.7  # of the keys that are flags
 ADDRESS_KEYS = frozenset({"host", "port", "api_key", "uvicorn_log_level"})
 
 
+_OF_REQUESTS = frozenset({"messages", "prompt", "input"})
+
+
 def is_config(document: Node) -> bool:
-    """Whether the mapping is a file for `vllm serve --config`: most of its keys are flags."""
+    """Whether the mapping is a file for `vllm serve --config`: most of its keys are flags.
+
+    The body of a request has a model and keys that are meant as flags, too.
+    """
     keys = [name.replace("-", "_") for name, _, _ in entries(document)]
+    if _OF_REQUESTS & set(keys):
+        return False
     flags = [key for key in keys if key in NAMES or is_known_flag(key)]
     own = [key for key in flags if key not in ADDRESS_KEYS]
     meant = [key for key in keys if key in meant_flags()] if own else []

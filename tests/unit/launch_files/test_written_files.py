@@ -68,3 +68,11 @@ def test_a_script_that_starts_a_server_is_read_itself() -> None:
 @pytest.mark.parametrize("reader", ["cat", "python3 -", "cat > notes.md"])
 def test_a_text_that_starts_nothing_is_no_server(reader: str) -> None:
     assert read_launches("help.sh", f"{reader} <<'EOF'\nserve it with care (isn't it?)\nEOF\n") == []
+
+
+@pytest.mark.parametrize("asked", ['"messages": []', '"prompt": "a"', '"input": "a"'])
+def test_the_body_of_a_request_is_no_config_of_a_server(asked: str) -> None:
+    body = f'{{"model": "m", {asked}, "max_tokens": 10, "temperature": 0.7}}'
+
+    assert read_launches("run.sh", f"#!/bin/sh\ncat > body.json << EOF\n{body}\nEOF\n") == []
+    assert read_launches("body.json", body) == []
