@@ -94,11 +94,15 @@ def _is_gap(last: datetime | None, at: datetime) -> bool:
 
 
 def recent_traffic(state: State, at: datetime) -> tuple[RequestCounts, float]:
-    """The fleet's request counts of the last one to two minutes, and the seconds they cover."""
+    """The fleet's request counts of the last one to two minutes, and the seconds they cover.
+
+    No seconds while a clock that was set back is before their begin.
+    """
     if state.traffic.since is None:
         return NO_REQUESTS, 0.0
     earlier = RECENT * (len(state.traffic.minutes) - 1)
-    return sum(state.traffic.minutes, NO_REQUESTS), (at - state.traffic.since + earlier).total_seconds()
+    covered_s = (at - state.traffic.since + earlier).total_seconds()
+    return sum(state.traffic.minutes, NO_REQUESTS), max(0.0, covered_s)
 
 
 def expected_rate(state: State, at: datetime) -> float | None:

@@ -298,13 +298,21 @@ def _refused_reload(content: Content | None) -> Action:
 
 
 def _maintenance(history: "History", act: Act) -> bool:
-    """Pause for maintenance; an old server ends meanwhile, and nobody but the operator starts it again."""
+    """Pause for maintenance; an old server ends meanwhile, and nobody but the operator starts it again.
+
+    An operator whose pause is refused, as while the journal cannot be written, leaves the server alone.
+    """
     daemon = history.daemon
     if daemon is None or daemon.state is None or daemon.state.phase not in IDLE or daemon.state.paused:
         return False
     path = f"/v1/targets/{daemon.state.target}"
     history.operator.ask("bob", f"{path}/pause?maintenance=true", None)
-    history.loop.outside(1.0, lambda: _break_server(history, "exits", new=False) and None)
+
+    def end_server() -> None:
+        if history.observer.maintenance:
+            _break_server(history, "exits", new=False)
+
+    history.loop.outside(1.0, end_server)
     history.loop.outside(2.0 + act.lasts_s, lambda: history.operator.ask("bob", f"{path}/resume", None))
     return True
 

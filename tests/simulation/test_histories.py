@@ -66,6 +66,9 @@ FOUND = {
             Act(what="failed but done", on="retire", lasts_s=22.0),
         ),
     ),
+    "a clock set back ended the daemon in a trial of hot values": Scenario(
+        seed=6722, strategy="hot", acts=(Act(what="clock back", at_s=12.0, lasts_s=10.2),)
+    ),
     "a daemon that took over in a rollback did not fence the older one": Scenario(
         seed=637,
         servers=2,

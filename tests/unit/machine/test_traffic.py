@@ -135,6 +135,12 @@ def test_a_restart_of_the_daemon_begins_the_counts_anew() -> None:
     assert seconds < 30
 
 
+def test_a_clock_that_was_set_back_leaves_no_negative_time() -> None:
+    site = Site().run(30, 4.0)
+
+    assert recent_traffic(site.state, site.at - timedelta(hours=1))[1] == 0.0
+
+
 @pytest.mark.parametrize(
     ("phase", "usual"),
     [(Phase.OBSERVING, ["chat-r0"]), (Phase.LAUNCHING, []), (Phase.CANARY, []), (Phase.PROMOTING, [])],
