@@ -1,5 +1,6 @@
 """How an operator serves without flettner after its processes: as steps, or by starting the server again."""
 
+import re
 import shlex
 from collections.abc import Mapping
 
@@ -17,11 +18,20 @@ from flettner.redaction import mask
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import edit_flags
 
+_READ = re.compile(
+    r"(?:VLLM|CUDA|NVIDIA|HF|HUGGING_FACE|NCCL|TORCH|TORCHINDUCTOR|PYTORCH|OMP|HIP|ROCR|TRITON|FLASHINFER|LMCACHE)_"
+)
+"""Variables of vLLM and its libraries."""
+
 
 def describe_way_back(running: Mapping[str, MarkedProcess], origin: Origin, home: Address) -> list[str]:
-    """The command in force, and what to end after it serves. `home`: the operator's address."""
+    """The command in force, and what to end after it serves. `home`: the operator's address.
+
+    With the variables that its server reads; a secret one is named, with *** as its value.
+    """
     blue = running[min(running)]
-    command = mask(shlex.join(origin.command(setting_of(blue.argv), port=home.port)))
+    variables = [f"{name}={value}" for name, value in sorted(origin.env.items()) if _READ.match(name)]
+    command = mask(shlex.join([*variables, *origin.command(setting_of(blue.argv), port=home.port)]))
     return [
         f"start your server with the flags in force, in {origin.cwd or 'its folder'}: {command}",
         f"when it serves, point the clients at {home}",
