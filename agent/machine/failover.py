@@ -8,39 +8,45 @@ in force stays.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 from flettner.agent.domain.effects import Drain, Effect, KeepAlive, Route
 from flettner.agent.domain.model import Server
+from flettner.agent.domain.rollout import HotChange
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.judge.server_health import is_well
 from flettner.agent.machine.failing import describe_failures, fails
+from flettner.agent.machine.hot_trial import LEASE_S, arm_in_force
 from flettner.agent.machine.routes import equal_shares
 from flettner.agent.machine.transitions import Transition, take_number
+
+VALUES_END = timedelta(seconds=LEASE_S + 1.0)
+"""The lease of values that are tried, and a second to see its end."""
 
 KEEPS = frozenset({Phase.CANARY, Phase.ROLLING_BACK})
 """Phases in which a server without a share may get one: nothing else is about to happen to it."""
 
 
-def leave_failing_servers(before: State, moved: Transition) -> Transition:
+def leave_failing_servers(before: State, moved: Transition, at: datetime) -> Transition:
     """Replace the split while one of its servers fails, and put it back in force afterwards."""
     state, effects = moved
     plan = state.split.intended
     if plan is None or plan.closed_s or state.mode == "advise" or state.phase is Phase.HALTED:
         return moved
-    wanted = split_without_failing(before, state, plan)
+    wanted = split_without_failing(before, state, plan, at)
     state = replace(state, split=replace(state.split, planned=None if _is_same(wanted, plan) else plan))
     if state.split.route is None or _is_same(wanted, state.split.route):
         return state, effects
     return _request(before, state, effects, wanted)
 
 
-def split_without_failing(before: State, state: State, plan: Route) -> Route:
+def split_without_failing(before: State, state: State, plan: Route, at: datetime) -> Route:
     """The planned split without the shares of failing servers; `plan` itself if none fails.
 
     If no other server is known to be well, the split before this step stays.
     """
     routed = [server for server in plan.servers if plan.weights.get(server.name)]
-    if not any(fails(state, server) for server in routed):
+    if not any(fails(state, server) and not _errs_by_trial(state, server, at) for server in routed):
         return plan
     takers = _takers(before, state, routed)
     if not takers and state.phase in KEEPS:
@@ -55,6 +61,19 @@ def split_without_failing(before: State, state: State, plan: Route) -> Route:
         leased=leased.name if leased else None,
         lease_s=plan.lease_s if leased else 0.0,
     )
+
+
+def _errs_by_trial(state: State, server: Server, at: datetime) -> bool:
+    """Whether its errors may be those of values that a trial gave to all servers.
+
+    They end when the values are taken back, which happens at once, or with their lease. Meanwhile the server
+    that errs least may be the one that has the values for longest.
+    """
+    failure, change = state.failing[server.name], state.rollout
+    if failure.kind != "errors" or not isinstance(change, HotChange) or change.ended_at is not None:
+        return False
+    ends = state.phase is Phase.ROLLING_BACK or arm_in_force(state) != "present"
+    return ends and timedelta() <= at - failure.since < VALUES_END
 
 
 def _takers(before: State, state: State, servers: Sequence[Server]) -> list[Server]:

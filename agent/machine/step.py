@@ -207,7 +207,7 @@ class Machine:
             moved = windows.leave_at_edge(self.rules, moved[0], event.at) or moved
         for complete in AFTER:
             moved = complete(moved, event)
-        return failover.leave_failing_servers(before, moved)
+        return failover.leave_failing_servers(before, moved, event.at)
 
 
 def _find_handler(state: State, event: e.Event) -> Handler | None:

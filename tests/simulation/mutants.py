@@ -195,7 +195,7 @@ def retired_before_routed_away(put: Put) -> None:
 
 
 def no_failover(put: Put) -> None:
-    put(failover, "leave_failing_servers", lambda _, moved: moved)
+    put(failover, "leave_failing_servers", lambda _, moved, __: moved)
 
 
 def adapters_forgotten(put: Put) -> None:

@@ -69,6 +69,14 @@ FOUND = {
     "a clock set back ended the daemon in a trial of hot values": Scenario(
         seed=6722, strategy="hot", acts=(Act(what="clock back", at_s=12.0, lasts_s=10.2),)
     ),
+    "a failover in a trial moved traffic to the server that had the bad values for longest": Scenario(
+        seed=12433,
+        servers=2,
+        strategy="hot",
+        green="failing",
+        several=True,
+        acts=(Act(what="stuck", on="set_knobs", nth=3, lasts_s=13.6),),
+    ),
     "a daemon that took over in a rollback did not fence the older one": Scenario(
         seed=637,
         servers=2,

@@ -364,3 +364,36 @@ def test_flags_that_an_owner_has_changed_are_adopted_over_the_values_in_force() 
     assert world.cap() == 6
     assert world.state.fleet.blue is not None
     assert world.state.fleet.blue.setting[CAP] == 6
+
+
+TWIN = replace(HOT, name="chat-r9", address="127.0.0.1:8009")
+
+
+@dataclass
+class Twins(HotWorld):
+    """With the new values the first server fails all of its ten requests a second, its twin three."""
+
+    always: bool = False  # the first server fails with all values
+    running: dict[str, Server] = field(default_factory=lambda: {HOT.name: HOT, TWIN.name: TWIN})
+
+    def arm(self, name: str) -> RequestCounts:
+        fails = self.cap(name) == 16
+        failed = 10 * (fails or self.always) if name == HOT.name else 3 * fails
+        return counts_of(name, ok=10 - failed, failed=failed)
+
+
+def test_errors_of_values_that_all_servers_have_move_no_traffic_between_them() -> None:
+    world = Twins().start().until("proposed").approve().until("cooldown", 900)
+    splits = [effect.weights for effect in world.performed if isinstance(effect, fx.Route)]
+
+    assert world.state.outcomes[-1].result == "rolled_back"
+    assert [dict(weights) for weights in splits] == [{HOT.name: 50, TWIN.name: 50}]
+
+
+def test_errors_that_last_longer_than_the_values_move_the_traffic() -> None:
+    world = Twins().start().until("proposed").approve().until("trial")
+    assert isinstance(world, Twins)
+    world.always = True
+    world.until("cooldown", 900).tick(20)
+
+    assert world.weights == {HOT.name: 0, TWIN.name: 100}
