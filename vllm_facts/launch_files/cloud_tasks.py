@@ -3,11 +3,12 @@
 SkyPilot takes one of several kinds of GPU. A server is judged on each of them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flettner.vllm_facts.launch_files.containers import read_inline
 from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word
+from flettner.vllm_facts.launch_files.shell_variables import plain_values
 from flettner.vllm_facts.launch_files.yaml_nodes import (
     MAPPING,
     SCALAR,
@@ -54,7 +55,7 @@ def read_task(text: str, document: Node) -> list[Launch]:
         gpus = list(_accelerators(get(document, "resources")))
         image = text_at(document, "resources", "image_id").removeprefix("docker:")
     else:
-        scripts, nodes = [word_of(each, "block") for each in items(get(document, "commands"))], ""
+        scripts = [word_of(each, "block") for each in items(get(document, "commands"))]
         gpus = [_gpus_of_dstack(get(document, "resources", "gpu"))]
         nodes, image = text_at(document, "nodes"), text_at(document, "image")
     hosts = int(nodes) if nodes.isdecimal() and int(nodes) > 1 else None
@@ -72,7 +73,7 @@ def read_task(text: str, document: Node) -> list[Launch]:
         )
         for at, choice in enumerate(gpus or [_Gpus()])
         for script in _join(scripts)
-        for launch in read_inline(text, script, {**_plain(env), **_granted(choice.count, hosts or 1)})
+        for launch in read_inline(text, script, {**plain_values(env), **_granted(choice.count, hosts or 1)})
     ]
 
 
@@ -90,10 +91,6 @@ def _granted(count: int | None, hosts: int) -> dict[str, str]:
         known |= {"SKYPILOT_NUM_GPUS_PER_NODE": count, "DSTACK_GPUS_PER_NODE": count}
         known |= {"DSTACK_GPUS_NUM": count * hosts}
     return {name: str(value) for name, value in known.items()}
-
-
-def _plain(env: Mapping[str, Variable]) -> dict[str, str]:
-    return {name: variable.value for name, variable in env.items() if "$" not in variable.value}
 
 
 def _variables(node: Node | None) -> dict[str, Variable]:

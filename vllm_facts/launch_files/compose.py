@@ -14,11 +14,11 @@ from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, entries, g
 
 def read_compose(text: str, document: Node) -> list[Launch]:
     """The servers of the services. Raises FlagError."""
-    services = list(entries(get(document, "services")))
-    taken = Counter(port for _, _, service in services for port in _host_ports(service))
+    services = [(*each, _host_ports(each[2])) for each in entries(get(document, "services"))]
+    taken = Counter(port for *_, ports in services for port in ports)
     launches = []
-    for name, key, service in services:
-        instead = any(taken[port] > 1 for port in _host_ports(service))  # of another, which has its port
+    for name, key, service, ports in services:
+        instead = any(taken[port] > 1 for port in ports)  # of another, which has its port
         launches += [
             replace(launch, name=name, together="" if instead else launch.together)
             for launch in _read_service(text, service, key.start_mark.index)
@@ -53,7 +53,7 @@ def _read_service(text: str, service: Node, start: int) -> list[Launch]:
             env={**environment, **launch.env},
             gpus=_count_gpus(service),
             devices=_list_gpus(service),
-            together=_accelerator(service) if get(service, "profiles") is None else "",
+            together=_accelerator(service, environment) if get(service, "profiles") is None else "",
             granted=granted_by_service(service),
             container=describe_service(service),
             locks_memory=_locks_memory(service),
@@ -117,11 +117,10 @@ def _count_gpus(service: Node) -> int | None:
     return len(_list_gpus(service)) or None
 
 
-def _accelerator(service: Node) -> str:
+def _accelerator(service: Node, environment: Mapping[str, Variable]) -> str:
     """The kind of device that the file gives a service, of which it may share one; "unsaid" without one."""
-    names = _read_environment("", get(service, "environment")).keys()
     devices = " ".join(str(device.value) for device in items(get(service, "devices")))
-    if text_at(service, "runtime") == "habana" or "HABANA_VISIBLE_DEVICES" in names:
+    if text_at(service, "runtime") == "habana" or "HABANA_VISIBLE_DEVICES" in environment:
         return "gaudi"
     if "/dev/kfd" in devices:
         return "amd"
@@ -129,7 +128,7 @@ def _accelerator(service: Node) -> str:
         return "intel"
     reserved = get(service, "deploy", "resources", "reservations", "devices")
     asks = reserved is not None or get(service, "gpus") is not None or text_at(service, "runtime") == "nvidia"
-    return "nvidia" if asks or "NVIDIA_VISIBLE_DEVICES" in names else "unsaid"
+    return "nvidia" if asks or "NVIDIA_VISIBLE_DEVICES" in environment else "unsaid"
 
 
 def _list_gpus(service: Node) -> tuple[str, ...]:

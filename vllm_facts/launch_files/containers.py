@@ -9,7 +9,11 @@ from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import SHELLS, WORKER_MODULE, starts_engine
 from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word
 from flettner.vllm_facts.launch_files.shell_script import read_script, without_places
-from flettner.vllm_facts.launch_files.shell_variables import drop_unknown_flags, replace_defaults
+from flettner.vllm_facts.launch_files.shell_variables import (
+    drop_unknown_flags,
+    plain_values,
+    replace_defaults,
+)
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, inner_place, list_words, word_of
 from flettner.vllm_facts.serve_config import EntryFault
@@ -80,9 +84,10 @@ def read_container(
 
 
 def _plain_values(env: Mapping[str, Variable]) -> dict[str, str]:
-    """The variables whose values stand in the file."""
-    values = {name: replace_defaults(variable.value) for name, variable in env.items()}
-    return {name: value for name, value in values.items() if "$" not in value}
+    """The variables whose values, or their defaults, stand in the file."""
+    return plain_values(
+        {name: replace(each, value=replace_defaults(each.value)) for name, each in env.items()}
+    )
 
 
 _WAITS = frozenset({"sleep", "tail"})

@@ -159,9 +159,14 @@ def _is_place_of_flag(before: Sequence[Word]) -> bool:
     return serves and last != "serve"
 
 
+def plain_values(env: Mapping[str, Variable]) -> dict[str, str]:
+    """The variables whose values stand in the file, without those of others in them."""
+    return {name: variable.value for name, variable in env.items() if "$" not in variable.value}
+
+
 def expand_words(text: str, words: Sequence[Word], env: Mapping[str, Variable]) -> list[Word]:
     """The words of a shell's command with the values of its variables."""
-    values = {name: Word(text=variable.value) for name, variable in env.items() if "$" not in variable.value}
+    values = {name: Word(text=value) for name, value in plain_values(env).items()}
     expansion = Expansion(Variables(values=values), text)
     for word in words:
         expansion.add(word)

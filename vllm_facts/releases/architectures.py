@@ -116,8 +116,8 @@ def is_kin_served(name: str, version: str) -> bool | None:
 
 def _has(spans: tuple[Span, ...], version: str) -> bool | None:
     places = _places(version)
-    found = {any(first <= place <= last for first, last in spans) for place in places}
-    return found.pop() if len(found) == 1 else None
+    answers = {any(first <= place <= last for first, last in spans) for place in places}
+    return answers.pop() if len(answers) == 1 else None
 
 
 def _places(version: str) -> range:
@@ -178,8 +178,8 @@ def _read_requirements() -> Mapping[Patch, Requirement]:
 def find_requirement(version: str) -> Requirement | None:
     """The Transformers that the release requires; None if it is not known."""
     places, releases = _places(version), read_architectures().releases
-    found = {_read_requirements().get(releases[place]) for place in places}
-    return found.pop() if len(found) == 1 else None
+    required = {_read_requirements().get(releases[place]) for place in places}
+    return required.pop() if len(required) == 1 else None
 
 
 def is_older(version: str, release: str) -> bool:
