@@ -23,7 +23,7 @@ def record_adapters(state: State, event: Event) -> State:
     one that its owner has started again has lost its own.
     """
     if isinstance(event, ServerLost) and is_rolling(state):
-        return _with_list(state, event.server, ())
+        return with_adapters(state, event.server, ())
     before = {server.name: server for server in state.reachable}
     if (
         not isinstance(event, AdaptersRead)
@@ -31,7 +31,7 @@ def record_adapters(state: State, event: Event) -> State:
         or event.server == state.effects.ending  # the operator's workload begins anew under its name
     ):
         return state
-    listed = _with_list(state, event.server, event.adapters)
+    listed = with_adapters(state, event.server, event.adapters)
     adapters = _changed(state.fleet.adapters, before[event.server].adapters, event.adapters)
     if not is_rolling(state):
         others = [adapter for server in listed.fleet.servers for adapter in server.adapters]
@@ -62,7 +62,7 @@ def _by_name(adapters: Iterable[Adapter]) -> tuple[Adapter, ...]:
     return tuple(named[name] for name in sorted(named))
 
 
-def _with_list(state: State, name: str, adapters: tuple[Adapter, ...]) -> State:
+def with_adapters(state: State, name: str, adapters: tuple[Adapter, ...]) -> State:
     """The state with what the server of this name serves."""
 
     def update(servers: tuple[Server, ...]) -> tuple[Server, ...]:

@@ -37,7 +37,7 @@ from flettner.agent.judge.attainment import (
     misses_slo,
 )
 from flettner.agent.judge.wording import describe_duration
-from flettner.agent.machine.adapters import missing_adapters
+from flettner.agent.machine.adapters import missing_adapters, with_adapters
 from flettner.agent.machine.failing import is_silent
 from flettner.agent.machine.lease import keep_alive
 from flettner.agent.machine.open_suggestions import end_all
@@ -257,8 +257,8 @@ def mark_stopped(state: State, effect: Stop) -> State:
     fleet, name = state.fleet, effect.server.name
     if effect.keep:
         return replace(state, fleet=fleet.with_replicas(name, effect.keep))
-    servers = tuple(replace(s, adapters=()) if s.name == name else s for s in fleet.servers)
-    return replace(state, fleet=replace(fleet, servers=servers).with_stopped(name))
+    state = with_adapters(state, name, ())
+    return replace(state, fleet=state.fleet.with_stopped(name))
 
 
 def _finish(state: State, at: datetime) -> Transition:
