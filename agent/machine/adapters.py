@@ -12,7 +12,7 @@ from flettner.agent.domain.model import Adapter, Server
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.upgrade import MODEL, SERVED_NAME
-from flettner.agent.machine.transitions import Transition
+from flettner.agent.machine.transitions import IDLE, Transition
 
 
 def record_adapters(state: State, event: Event) -> State:
@@ -20,8 +20,10 @@ def record_adapters(state: State, event: Event) -> State:
 
     In a rollout a difference to the server's last list is a load or an unload, meant for all; but one that
     exited, or has no clients any more, has lost its own. Else the fleet's are those of any of its servers:
-    one that its owner has started again has lost its own.
+    one that its owner has started again has lost its own, also if it was lost in a rollout that ended since.
     """
+    if isinstance(event, Observed):
+        return _forget_lost_adapters(state)
     if isinstance(event, ServerLost) and is_rolling(state):
         return with_adapters(state, event.server, ())
     before = {server.name: server for server in state.reachable}
@@ -34,8 +36,7 @@ def record_adapters(state: State, event: Event) -> State:
     listed = with_adapters(state, event.server, event.adapters)
     adapters = _changed(state.fleet.adapters, before[event.server].adapters, event.adapters)
     if not is_rolling(state):
-        others = [adapter for server in listed.fleet.servers for adapter in server.adapters]
-        adapters = _by_name((*others, *event.adapters))
+        adapters = _by_name((*_served_adapters(listed), *event.adapters))
     return replace(listed, fleet=replace(listed.fleet, adapters=adapters))
 
 
@@ -54,6 +55,23 @@ def _changed(
     dropped = {adapter.name for adapter in before} - {adapter.name for adapter in now}
     rest = (adapter for adapter in adapters if adapter.name not in dropped)
     return _by_name((*rest, *(adapter for adapter in now if adapter not in before)))
+
+
+def _forget_lost_adapters(state: State) -> State:
+    """No later rollout waits for an adapter that no server has had since the last one ended.
+
+    A server that exited or fails is replaced by one with the fleet's adapters: they are kept for that long.
+    """
+    served = _by_name(_served_adapters(state))
+    if state.phase not in IDLE or is_rolling(state) or state.fleet.exited or state.failing:
+        return state
+    if served == state.fleet.adapters:
+        return state
+    return replace(state, fleet=replace(state.fleet, adapters=served))
+
+
+def _served_adapters(state: State) -> list[Adapter]:
+    return [adapter for server in state.fleet.servers for adapter in server.adapters]
 
 
 def _by_name(adapters: Iterable[Adapter]) -> tuple[Adapter, ...]:

@@ -130,3 +130,15 @@ def test_a_blue_that_its_owner_starts_again_in_the_canary_gets_its_adapters_back
 
     assert world.state.fleet.adapters == (SQL,)
     assert [effect.load for effect in loads(world, BLUE)][:1] == [(SQL,)]
+
+
+def test_an_adapter_that_blue_lost_as_the_rollout_ended_keeps_no_later_one_waiting() -> None:
+    world = world_with(SQL).until("proposed").approve().until("canary")
+    world.refuses.add("adapters")  # what it had loaded is not there any more
+    world.feed(e.ServerLost(at=world.at, server=BLUE, why="was restarted by the kubelet", gone=False))
+    world.feed(e.ServerLost(at=world.at, server=GREEN, why="exited with code 1"))
+    assert world.state.fleet.adapters == (SQL,)
+    world.until("cooldown", 200).tick(10)
+
+    assert [server.adapters for server in world.state.fleet.servers] == [()]
+    assert world.state.fleet.adapters == ()
