@@ -2,8 +2,9 @@
 
 A pod that is taken away loses the labels by which its workload and Services select it, so that no client is
 sent to it any more; it is deleted once its last request has ended. Until the workload has fewer replicas,
-which is the next write, its controller may start another pod instead: that one ends first, since it is not
-ready yet. A workload with fewer pods than usual remembers how many it is to have.
+which is the next write, its controller may start another pod instead. That one ends first while it is not
+ready; so each try of the write first takes out the pods that are ready beyond the count. A workload with
+fewer pods than usual remembers how many it is to have.
 """
 
 import asyncio
@@ -54,10 +55,7 @@ class Scaler:
         """Set the replicas of the workload; return it."""
 
         async def to_wanted(document: Json) -> Json | None:
-            current = Workload.parse(document)
-            if (current.replicas, current.annotations.get(REPLICAS)) == (replicas, _usual(current, replicas)):
-                return None
-            return self._change(current, replicas)
+            return self._rescale(Workload.parse(document), replicas)
 
         return Workload.parse(await self.client.update(workload.resource, workload.name, to_wanted))
 
@@ -83,6 +81,12 @@ class Scaler:
             await self.client.update(workload.resource, workload.name, to_none)
         await wait_until_gone(self.client, workload)
 
+    def _rescale(self, workload: Workload, replicas: int) -> Json | None:
+        """What changes the replicas, and their usual count; None if nothing is to change."""
+        if (workload.replicas, workload.annotations.get(REPLICAS)) == (replicas, _usual(workload, replicas)):
+            return None
+        return self._change(workload, replicas)
+
     def _change(self, workload: Workload, replicas: int) -> Json:
         annotations = {REPLICAS: _usual(workload, replicas)}
         metadata: Json = {"resourceVersion": workload.version, "annotations": annotations}
@@ -97,7 +101,15 @@ class Scaler:
         pods = [pod for pod in await find_pods(self.client, entry.workload) if pod.active]
         for pod in last_first(pods)[: max(0, surplus)]:
             await self._isolate(entry, pod)
-        await self.scale(entry.workload, keep)
+
+        async def to_fewer(document: Json) -> Json | None:
+            """A pod that gets ready meanwhile changes the status: the write is refused, and tried again."""
+            ready = [pod for pod in await find_pods(self.client, entry.workload) if pod.active and pod.ready]
+            for pod in last_first(ready)[: max(0, len(ready) - keep)]:
+                await self._isolate(entry, pod)
+            return self._rescale(Workload.parse(document), keep)
+
+        await self.client.update(entry.workload.resource, entry.workload.name, to_fewer)
         await self.finish(entry)
 
     async def finish(self, entry: ServerEntry) -> None:

@@ -60,6 +60,9 @@ FOUND = {
         spare=False,
         acts=(Act(what="flags edited by hand", at_s=138.2),),
     ),
+    "a pod that started in place of one taken out was ended while it served, as the write was late": (
+        ClusterScenario(seed=405, exam=True, replicas=2, acts=(Act(what="late", on="write", nth=6),))
+    ),
 }
 
 
