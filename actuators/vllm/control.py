@@ -98,7 +98,7 @@ class ControlEndpoint:
     async def set(
         self, server: Server, values: Setting, number: tuple[int, int], lease_s: float | None
     ) -> None:
-        """Raises DriftError for a number below the one in force, ActError for any other refusal."""
+        """Raises DriftError for a number below the one in force and for another start, else ActError."""
         document = request_body(server, await self._call("GET"), values, number, lease_s)
         await self._call("PUT", document)
 
@@ -148,8 +148,17 @@ def request_body(
     number: tuple[int, int],
     lease_s: float | None,
 ) -> dict[str, object]:
-    """Return the body of a PUT to an endpoint with this document. Raises ActError for a missing knob."""
+    """Return the body of a PUT to an endpoint with this document.
+
+    Raises DriftError where a third party has started the server with other limits since: values that were
+    chosen for the limits of before would take the place of the new ones. Raises ActError for a missing knob.
+    """
     names = _wire_names(document, server.setting)
+    start = document.get("start") or {}
+    for knob, value in (server.hot.start if server.hot else {}).items():
+        if knob in names and start.get(names[knob], value) != value:
+            now = start[names[knob]]
+            raise DriftError(f"{server.name} was started with {knob}={value}, and since then with {now}")
     if unknown := sorted(values.keys() - names.keys()):
         raise ActError(f"{server.name}: {', '.join(unknown)} cannot be changed while it runs")
     wire = {names[knob]: value for knob, value in values.items()}

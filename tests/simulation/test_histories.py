@@ -100,6 +100,18 @@ FOUND = {
             Act(what="crash after", on="examine", lasts_s=3.2),
         ),
     ),
+    "late values came into force at a server that a person had started with others meanwhile": Scenario(
+        seed=14673,
+        servers=2,
+        strategy="hot",
+        ours=False,
+        acts=(
+            Act(what="flags changed by hand", at_s=34.7, lasts_s=11.5),
+            Act(what="recovery: crash", on="any", nth=3, start=1),
+            Act(what="late", on="set_knobs", nth=3, lasts_s=2.6),
+            Act(what="daemon killed", at_s=5.1),
+        ),
+    ),
 }
 
 

@@ -85,6 +85,16 @@ async def test_a_number_below_the_one_in_force_is_drift(endpoint: ControlEndpoin
     assert knobs.take() == {**START, "max_num_seqs": 8}
 
 
+async def test_values_meant_for_another_start_are_drift(endpoint: ControlEndpoint, knobs: Knobs) -> None:
+    started_with_8 = replace(SERVER, hot=HotKnobs(limits={}, start={"max_num_active_seqs": 8}))
+
+    with pytest.raises(DriftError, match="started with max_num_active_seqs=8, and since then with 4"):
+        await endpoint.set(started_with_8, {"max_num_active_seqs": 8}, (3, 7), None)
+    assert knobs.take() is None
+    await endpoint.set(await endpoint.add_to(SERVER), {"max_num_active_seqs": 8}, (3, 7), None)
+    await endpoint.set(await endpoint.add_to(SERVER), {"max_num_active_seqs": 6}, (3, 8), None)
+
+
 @pytest.mark.parametrize(
     ("values", "why"),
     [({"max_num_active_seqs": 17}, "from 1 to 16"), ({"block_size": 32}, "block_size cannot be changed")],
