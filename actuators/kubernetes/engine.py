@@ -9,10 +9,7 @@ from typing import Literal
 import structlog
 from tenacity import (
     AsyncRetrying,
-    RetryError,
     retry_if_exception_type,
-    retry_if_result,
-    stop_after_delay,
     wait_fixed,
 )
 
@@ -64,7 +61,6 @@ from flettner.vllm_facts.values import Setting
 logger = structlog.get_logger(__name__)
 
 _RETRY_S = 2.0  # while the API server is away, or a pod does not answer
-_LIST_S = 60.0  # for the list of the adapters that green serves
 _START_S = 1800.0  # deadline of the operator's workload after a promotion, if no start was measured
 _WARM_UP_REQUESTS = 8
 _WARM_UP_S = 600.0
@@ -254,7 +250,7 @@ class KubernetesEngine(VllmEngine):
                 if home is not entry or successor is None:
                     await self._starter.scaler.scale_down(entry.workload)
                 await self._starter.scaler.finish(entry)
-                if home and successor and await self._hand_over(home, successor):
+                if home and successor and await self._hand_over(home, successor, server.adapters):
                     moved = successor.server
                 if entry.workload.ours:
                     await remove_server(self._client, self._site, entry)
@@ -379,29 +375,17 @@ class KubernetesEngine(VllmEngine):
         """One for each running pod. Raises ActError if there is none."""
         return _probes_of(*await self._pods_of(server, reader))
 
-    async def _adapters_of(self, entry: ServerEntry) -> Sequence[Adapter]:
-        """What the pods of green serve. Raises ActError if one of them does not answer in a minute."""
-        asking = AsyncRetrying(
-            retry=retry_if_result(lambda listed: listed is None),
-            wait=wait_fixed(_RETRY_S),
-            stop=stop_after_delay(_LIST_S),
-        )
+    async def _adapters_of(self, entry: ServerEntry, known: Sequence[Adapter]) -> Sequence[Adapter]:
+        """What the pods serve; the known ones where a pod hangs, or has been started again without any."""
+        return await list_adapters(_probes_of(entry, await _find_running(self._client, entry))) or known
 
-        async def ask() -> tuple[Adapter, ...] | None:
-            return await list_adapters(_probes_of(entry, await _find_running(self._client, entry)))
-
-        try:
-            return await retry(asking, ask) or ()
-        except RetryError:
-            raise ActError(f"a pod of {entry.server} does not list its adapters") from None
-
-    async def _hand_over(self, old: ServerEntry, new: ServerEntry) -> bool:
-        """Return whether the new server has moved."""
+    async def _hand_over(self, old: ServerEntry, new: ServerEntry, adapters: Sequence[Adapter]) -> bool:
+        """Return whether the new server has moved. `adapters`: what it serves, as far as is known."""
         key = start_key(old.workload)
 
         async def warm_up(address: str) -> None:
             probe = OpenAiProbe(address=address, api_key=new.workload.serve.api_key)
-            if refused := await probe.put_adapters(await self._adapters_of(new)):
+            if refused := await probe.put_adapters(await self._adapters_of(new, adapters)):
                 raise ActError("; ".join(refused))
             await probe.warm_up(_WARM_UP_REQUESTS, _WARM_UP_S)
 

@@ -276,7 +276,8 @@ class Engine(Protocol):
         """Stop the server (SIGTERM, then SIGKILL of the full group) and wait for its exit. Idempotent.
 
         Where people own the server, the one that replaces it may move into its place: return that one's name.
-        It is left to its owner from then on, as an adopted server is.
+        It is left to its owner from then on, as an adopted server is. It serves there what it served before,
+        or `server.adapters` where it cannot list that any more.
         """
         ...
 

@@ -96,7 +96,7 @@ def without_effects(state: State) -> Transition:
 def request_effect(state: State, effect: Awaited) -> Transition:
     """Number the effect and await its outcome instead of the earlier effect's."""
     numbered = replace(effect, number=state.effects.next_number)
-    if isinstance(numbered, Launch):
+    if isinstance(numbered, Launch | Retire):
         numbered = replace(numbered, server=replace(numbered.server, adapters=state.fleet.adapters))
     if isinstance(numbered, Route):
         state = replace(state, split=Split(route=numbered))
@@ -133,7 +133,7 @@ def add_retirement(moved: Transition, server: Server) -> Transition:
     """Retire a server outside the rollout. The request is repeated until it is done."""
     state, effects = moved
     state, number = take_number(state)
-    extra = Retire(number=number, server=server)
+    extra = Retire(number=number, server=replace(server, adapters=state.fleet.adapters))
     rest = tuple(effect for effect in state.fleet.retiring if effect.server.name != server.name)
     return replace(state, fleet=replace(state.fleet, retiring=(*rest, extra))), (*effects, extra)
 

@@ -60,6 +60,9 @@ FOUND = {
         spare=False,
         acts=(Act(what="flags edited by hand", at_s=138.2),),
     ),
+    "traffic stayed with a green that hung in its handover, which waited for its list of adapters": (
+        ClusterScenario(seed=915, strategy="swap", acts=(Act(what="new server hangs", at_s=109.5),))
+    ),
     "a pod that started in place of one taken out was ended while it served, as the write was late": (
         ClusterScenario(seed=405, exam=True, replicas=2, acts=(Act(what="late", on="write", nth=6),))
     ),
