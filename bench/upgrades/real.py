@@ -23,18 +23,20 @@ MOST_FAILURES = 5  # kinds that are shown
 
 
 async def upgrade_in_turn(engine: str, releases: Sequence[Release], rounds: int) -> AsyncIterator[Upgrade]:
-    """Upgrade one site to each release, `rounds` times. The good ones take turns, so that each is another."""
-    home = Path(mkdtemp(prefix="u-"))
-    async with AsyncExitStack() as stack:
-        site = await stack.enter_async_context(SITES[engine](home, releases))
-        await load_adapter(site)
-        clients = await stack.enter_async_context(site.rig.clients(rate=RATE))
-        adapters = TrafficGenerator(
-            site.rig.url, ADAPTER, Load(rate=ADAPTER_RATE), shape=SHAPE, seed=2, timeout_s=40.0
-        )
-        await adapters.start()
-        stack.push_async_callback(adapters.stop)
-        for seed in range(rounds):
+    """Upgrade a site to each release in turn, a new one in each round: a release that was promoted, and is
+    quicker, would be what the next round's are compared with.
+    """
+    for seed in range(rounds):
+        home = Path(mkdtemp(prefix="u-"))
+        async with AsyncExitStack() as stack:
+            site = await stack.enter_async_context(SITES[engine](home, releases))
+            await load_adapter(site)
+            clients = await stack.enter_async_context(site.rig.clients(rate=RATE))
+            adapters = TrafficGenerator(
+                site.rig.url, ADAPTER, Load(rate=ADAPTER_RATE), shape=SHAPE, seed=2, timeout_s=40.0
+            )
+            await adapters.start()
+            stack.push_async_callback(adapters.stop)
             for release in releases:
                 yield await upgrade(site, release, seed, engine, (clients, adapters))
 
