@@ -23,6 +23,7 @@ from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.references import FASTER_GRAPHS
 from flettner.vllm_facts.releases import cite
+from flettner.vllm_facts.sizing.effective_flags import runs_on_cpus
 from flettner.vllm_facts.values import Knob, Setting, Value
 
 EAGER, LEVEL, CONFIG = "enforce_eager", "optimization_level", "compilation_config"
@@ -49,6 +50,8 @@ class Graphs:
     def propose(self, reading: Reading, context: Context) -> Sequence[Proposal]:
         if has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
+        if context.config is not None and runs_on_cpus(context.config):
+            return ()  # without CUDA graphs; what compilation brings there is not known
         if any(map(ran_out_of_memory, context.outcomes)):
             return ()
         debugging = self.debugging or any(name in read_environment(context) for name in DEBUGGING)

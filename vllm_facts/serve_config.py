@@ -155,6 +155,7 @@ class ServeConfig:
     model: Model | None = None
     estimate: Model | None = None  # size and format by the name of an unknown model: for remarks, no changes
     version: str = ""  # "0.32.0"; empty: not known
+    on_cpus: bool = False  # the server itself reports so; False: not known
     profile: str = ""  # "chat", "api", "batch", "rag", "wide-ep"
     log: tuple[str, ...] = ()  # of its start
     start: StartFacts | None = None  # of the log; they stay true when flags change and the log is left out

@@ -21,8 +21,10 @@ from flettner.agent.domain.windows import Windows
 from flettner.agent.machine.earlier_outcomes import DENIED_FOR
 from flettner.agent.machine.guard import Guard
 from flettner.agent.quality.golden_prompts import GoldenPromptOptions
+from flettner.vllm_facts.metrics.names import CPU_CACHE
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import runs_on_cpus
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Setting
 
@@ -79,14 +81,21 @@ class Rules:
 
 
 def describe_serve_config(setting: Setting, reading: Reading | None) -> ServeConfig:
-    """What is known of a running server: its flags, and the version and GPUs that were measured."""
+    """What is known of a running server: its flags, and the version and GPUs that were measured.
+
+    A server on CPUs has none of the host's GPUs.
+    """
     names = {gpu.name for gpu in reading.gpus} if reading else set()
-    return ServeConfig(
+    facts = reading.facts if reading else {}
+    bare = ServeConfig(
         setting=setting,
-        card=find_gpu(names.pop()) if len(names) == 1 else None,
         model=find_model(str(setting.get("model", ""))),
-        version=reading.facts.get("version", "") if reading else "",
+        version=facts.get("version", ""),
+        on_cpus=facts.get(CPU_CACHE, "").isdecimal(),
     )
+    if len(names) != 1 or runs_on_cpus(bare):
+        return bare
+    return replace(bare, card=find_gpu(names.pop()))
 
 
 def without_effects(state: State) -> Transition:

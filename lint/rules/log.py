@@ -52,7 +52,9 @@ def _missing_moe_config(match: re.Match[str], config: ServeConfig) -> Finding:
     )
 
 
-def _eager_mode(match: re.Match[str], config: ServeConfig) -> Finding:
+def _eager_mode(match: re.Match[str], config: ServeConfig) -> Finding | None:
+    if runs_on_cpus(config):
+        return None  # there are no CUDA graphs, and what compilation brings there is not known
     level = config.setting.get("optimization_level")
     by_level = level == 0 and not config.setting.get("enforce_eager")
     to: dict[Knob, Value] = {"optimization_level": None} if by_level else {"enforce_eager": False}

@@ -28,6 +28,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     layout,
     patch_number,
     remove_json_entry,
+    runs_on_cpus,
     speculation_method,
     text_of,
 )
@@ -50,6 +51,8 @@ ASYNC_METHODS = ("eagle", "mtp", "draft_model", "ngram_gpu", "dspark", "dflash")
 def _check_eager(config: ServeConfig) -> Iterable[Finding]:
     if config.setting.get("enforce_eager") is not True or is_pooling(config) or is_omni(config):
         return
+    if runs_on_cpus(config):
+        return  # there are no CUDA graphs, and what compilation brings there is not known
     took = estimate_fit(config)
     tight = took is not None and took.fits is not False and took.kv_gib < ROOM_GIB  # else D2 makes room
     yield Finding(
@@ -65,7 +68,7 @@ def _check_eager(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _check_graphs(config: ServeConfig) -> Iterable[Finding]:
-    if config.setting.get("enforce_eager") is True:
+    if config.setting.get("enforce_eager") is True or runs_on_cpus(config):
         return
     level = config.setting.get("optimization_level")
     if str(level) in {"0", "1"}:

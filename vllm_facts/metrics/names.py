@@ -37,6 +37,8 @@ HISTOGRAMS: dict[str, tuple[str, ...]] = {
     "steps": ("vllm:iteration_tokens_total",),  # a histogram in spite of the name
 }
 CONFIG = "vllm:cache_config_info"
+CPU_CACHE = "cpu_kvcache_space_bytes"
+"""A label of CONFIG: a number on CPUs (vllm/platforms/cpu.py: check_and_update_config), else None."""
 ANSWERED = "http_requests_total"  # a series for each status is added with its first request
 REJECTED = "vllm:admission_rejections_total"  # since 0.32
 WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason"  # since 0.20

@@ -54,7 +54,9 @@ def is_split(config: ServeConfig) -> bool:
 
 
 def runs_on_cpus(config: ServeConfig) -> bool:
-    """Whether its log, its variables or a flag of earlier releases show a server without GPUs."""
+    """Whether its build, its log, its variables or a flag of earlier releases show a server without GPUs."""
+    if config.on_cpus or "cpu" in config.version.partition("+")[2].split("."):
+        return True  # vLLM's setup.py: get_vllm_version marks its builds, 0.32.0+cpu
     seen = config.start is not None and config.start.on_cpus
     chosen = any(name.startswith("VLLM_CPU_") for name in config.env)
     return config.card is None and (seen or chosen or config.setting.get("device") == "cpu")

@@ -55,6 +55,11 @@ def test_removes_eager_mode_and_quotes_the_gain() -> None:
             ),
             id="debugging",
         ),
+        pytest.param(
+            a_reading(),
+            replace(a_context({EAGER: True}), config=ServeConfig(setting={}, version="0.32.0+cpu")),
+            id="a build for CPUs",
+        ),
     ],
 )
 def test_g1_proposes_nothing(reading: Reading, context: Context) -> None:

@@ -1,5 +1,9 @@
 """What the daemon finds in the flags of a running server."""
 
+from dataclasses import replace
+
+import pytest
+
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.reading import Gpu
 from flettner.agent.machine.transitions import describe_serve_config
@@ -8,6 +12,7 @@ from flettner.lint.fixes import find_fixes
 from flettner.lint.rules import all_lints
 from flettner.policies.conformance.readings import a_reading
 from flettner.vllm_facts.flag_parser import parse_setting
+from flettner.vllm_facts.metrics.names import CPU_CACHE
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.values import Setting
 from tests.support.config_builder import QUICK, SERVER
@@ -52,6 +57,18 @@ def test_the_deployment_has_the_version_and_the_gpu_that_were_measured() -> None
 
     assert (case.version, case.card.name if case.card else "", case.gpus) == ("0.32.0", "T4", None)
     assert case.model is not None
+
+
+@pytest.mark.parametrize("facts", [{"version": "0.32.0+cpu"}, {CPU_CACHE: "4294967296"}])
+def test_a_server_on_cpus_has_no_graphs_and_none_of_the_hosts_gpus(facts: dict[str, str]) -> None:
+    setting: Setting = {"model": "Qwen/Qwen2.5-1.5B-Instruct", "enforce_eager": True}
+    config = describe_serve_config(setting, replace(T4, facts={**T4.facts, **facts}))
+
+    assert config.card is None
+    assert lint_command(config) == ()
+    assert "G1" in rules(setting)
+    on_gpu = describe_serve_config(setting, replace(T4, facts={**T4.facts, CPU_CACHE: "None"}))
+    assert on_gpu.card is not None
 
 
 async def test_flags_are_linted_again_only_when_the_deployment_changes() -> None:
