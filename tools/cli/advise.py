@@ -47,7 +47,8 @@ def add_advise(subparsers: Subparsers) -> None:
         "advise",
         "check a running vLLM server for problems and improvements",
         "Reads its metrics, two saved scrapes of them, or its log. Exit status 0: no findings; 1: findings, "
-        "or the server is not healthy; 2: the server or an option cannot be read.",
+        "--flags that do not match the server, or the server is not healthy; 2: the server or an option "
+        "cannot be read.",
     )
     parser.add_argument(
         "url", nargs="?", metavar="URL", help="address of the server, such as http://127.0.0.1:8000"
@@ -132,7 +133,7 @@ def _run(args: argparse.Namespace) -> int:
             _missing_facts(config, command)
         )
     sys.stdout.write(text)
-    return FINDINGS if fixes.findings else NO_FINDINGS
+    return FINDINGS if fixes.findings or mismatches else NO_FINDINGS
 
 
 def _find_command(args: argparse.Namespace, model: str) -> tuple[ServeCommand | None, str]:

@@ -9,8 +9,9 @@ from tests.unit.sensors.pages import LATER, PAGE, with_values
 
 
 def test_doubts_flags_that_do_not_match_the_server(advise: Advise, scrapes: Scrapes) -> None:
-    _, out, _ = advise(*scrapes(PAGE, LATER), "--flags", "--gpu-memory-utilization 0.5")
+    status, out, _ = advise(*scrapes(PAGE, LATER), "--flags", "--gpu-memory-utilization 0.5")
 
+    assert status == 1
     assert (
         "the server reports gpu_memory_utilization 0.92, --flags 0.5: --flags do not match the server" in out
     )
@@ -59,9 +60,11 @@ def test_compares_the_metrics_with_the_flags(
 ) -> None:
     pages = scrapes(with_values(PAGE, **BUSY), with_values(LATER, **BUSY))
 
-    _, out, _ = advise(*pages, "--flags", flags, "--json")
+    status, out, _ = advise(*pages, "--flags", flags, "--json")
 
-    assert bool(json.loads(out)["doubts"]) is doubted
+    document = json.loads(out)
+    assert bool(document["doubts"]) is doubted
+    assert status == (1 if doubted or document["findings"] else 0)
 
 
 def test_one_flag_that_differs_does_not_drop_the_others(advise: Advise, queued: Options) -> None:
