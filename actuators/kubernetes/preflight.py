@@ -144,14 +144,15 @@ def _predict(template: Workload, strategy: Strategy, times: StartTimes, notes: l
     key = start_key(template)
     start_s = times.expected(key, None)
     notes.append(
-        f"a start: about {start_s:.0f} s, as measured for the last ones"
+        "a start: its time is as measured for the last ones"
         if start_s
         else "a start: none of this image and model was measured yet"
     )
     outage_s = 0.0
     if strategy == "swap":
-        outage_s = (times.expected_part(key, "stop") or _STOP_S) + (start_s or _START_S)
-        notes.insert(0, f"a planned outage of about {outage_s:.0f} s")
+        stop_s, assumed = times.expected_part(key, "stop") or _STOP_S, "" if start_s else " (assumed)"
+        outage_s = stop_s + (start_s or _START_S)
+        notes.insert(0, f"the outage: {stop_s:.0f} s to stop, {start_s or _START_S:.0f} s to start{assumed}")
     return PreflightResult(
         strategy=strategy,
         start_s=start_s,

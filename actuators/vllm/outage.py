@@ -20,7 +20,7 @@ def predict_outage(
     assumed = "" if start_s else " (assumed)"
     parts = f"{off_s:.0f} s {off}, {start_s or _START_S:.0f} s to start{assumed}"
     parts += f", {warm_s:.0f} s to warm up" if warm_s else ""
-    return outage_s, (f"a planned outage of about {outage_s:.0f} s: {parts}", back)
+    return outage_s, (f"the outage: {parts}", back)
 
 
 def _predict_stop(times: StartTimes, key: str, name: str, verdict: SleepVerdict) -> tuple[float, str, str]:

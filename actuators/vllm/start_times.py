@@ -68,14 +68,17 @@ class StartTimes:
         return float(median(seconds)) if seconds else None
 
     def predict(self, key: str, warm: bool | None, measured_s: float | None) -> tuple[float | None, str]:
-        """Return the expected seconds of a start and a note on it. `measured_s`: of the running server."""
+        """Return the expected seconds of a start, and a note on where they are from.
+
+        `measured_s`: of the running server. The core tells the seconds, with what else the change takes.
+        """
         kind = {True: "a warm start", False: "a cold start", None: "a start"}[warm]
         if alike := self.expected(key, warm):
-            return alike, f"{kind}: about {alike:.0f} s, as measured for the last ones"
+            return alike, f"{kind}: its time is as measured for the last ones"
         if other := self.expected(key, None):
-            return other, f"{kind}: about {other:.0f} s, measured for starts of another kind"
+            return other, f"{kind}: its time is as measured for starts of another kind"
         if measured_s:
-            return measured_s, f"{kind}: about {measured_s:.0f} s, as measured for the running server"
+            return measured_s, f"{kind}: its time is as measured for the running server"
         return None, f"{kind}: no start of this program and model was measured yet"
 
     def learned(self, key: str, warm: bool | None) -> float | None:

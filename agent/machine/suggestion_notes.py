@@ -36,9 +36,9 @@ def _describe_rollout(suggestion: Suggestion, plan: Plan, outage: str) -> tuple[
         return (f"hot: {preflight.why}", _describe_trial(plan), *preflight.notes)
     if preflight.strategy == "save":
         return (*_describe_saving(preflight, plan), *preflight.notes)
-    start = (
-        "" if preflight.start_s is None else f"a start takes about {describe_duration(preflight.start_s)}; "
-    )
+    start = ""
+    if preflight.start_s is not None and not preflight.outage_s:  # the outage is told with its parts
+        start = f"a start takes about {describe_duration(preflight.start_s)}; "
     if forecast is not None and forecast.start is not None:
         start = _describe_whole(forecast, forecast.start)
     notes = [f"{preflight.strategy}: {preflight.why}"] if preflight.why else []

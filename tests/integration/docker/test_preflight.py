@@ -106,7 +106,7 @@ async def test_chooses_swap_on_a_full_host_and_reports_the_outage(rig: Preflight
     assert preflight.strategy == "swap"
     assert "pinned to its CPUs 0" in preflight.why
     assert (preflight.start_s, preflight.outage_s, preflight.deadline_s) == (40.0, 45.0, 120.0)
-    assert "a planned outage of about 45 s: 5 s to stop, 40 s to start" in preflight.notes
+    assert "the outage: 5 s to stop, 40 s to start" in preflight.notes
 
 
 async def test_reports_the_sleep_and_the_warm_up_of_a_swap(rig: PreflightRig) -> None:
@@ -121,7 +121,7 @@ async def test_reports_the_sleep_and_the_warm_up_of_a_swap(rig: PreflightRig) ->
 
     assert preflight.outage_s == 50.0
     assert (
-        "a planned outage of about 50 s: 3 s until it sleeps, 40 s to start, 7 s to warm up"
+        "the outage: 3 s until it sleeps, 40 s to start, 7 s to warm up"
         in preflight.notes
     )
     [back] = [note for note in preflight.notes if "sleeps meanwhile" in note]

@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flettner.actuators.vllm.outage import predict_outage
+from flettner.actuators.vllm.sleep import SleepVerdict
+from flettner.actuators.vllm.start_times import StartTimes
 from flettner.agent.domain.error_budget import Budget
 from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import (
@@ -19,6 +23,7 @@ from flettner.agent.domain.model import (
     PreflightResult,
     Proposal,
     Slo,
+    Strategy,
 )
 from flettner.agent.domain.reading import Latency, Reading
 from flettner.agent.domain.request_counts import RequestCounts
@@ -435,6 +440,26 @@ def test_a_planned_outage_is_reported_and_never_auto_approved() -> None:
 
     assert sealed.proposal.klass == "gated"
     assert "a planned outage of about 90 s" in " ".join(sealed.notes)
+
+
+@pytest.mark.parametrize("strategy", ["surge", "replace", "swap", "save"])
+def test_the_time_of_a_start_is_told_once(tmp_path: Path, strategy: Strategy) -> None:
+    suggestion, times = admit(proposal(8)), StartTimes(tmp_path / "starts.json")
+    assert isinstance(suggestion, Suggestion)
+    times.record("image", 47.0, warm=None)
+    start_s, note = times.predict("image", None, None)
+    outage_s, parts = 0.0, ("", "")
+    if strategy == "swap":
+        verdict = SleepVerdict(fits=False, why="the weights do not fit")
+        outage_s, parts = predict_outage(times, "image", "chat-r1", verdict, start_s)
+    preflight = PreflightResult(
+        strategy=strategy, why="room", start_s=start_s, outage_s=outage_s, notes=(*parts, note)
+    )
+
+    notes = " ".join(seal(suggestion, preflight).notes)
+
+    assert notes.count("47 s") == 1
+    assert "its time is as measured for the last ones" in notes
 
 
 @pytest.mark.parametrize(

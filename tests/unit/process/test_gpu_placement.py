@@ -136,7 +136,7 @@ def test_without_free_gpus_the_only_server_is_swapped_and_the_outage_is_said(tmp
 
     assert (result.strategy, result.outage_s, result.resolved) == ("swap", 60.0, {})
     assert "0 of the host's 2 GPUs are free, and it is the only server" in result.why
-    assert result.notes[0] == "a planned outage of about 60 s: 10 s to stop, 50 s to start"
+    assert result.notes[0] == "the outage: 10 s to stop, 50 s to start"
 
 
 @pytest.mark.parametrize(
