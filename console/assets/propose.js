@@ -28,10 +28,19 @@ export class ProposalField {
 }
 
 /** Ask for a reason, propose the changes, and open the suggestion. Returns the refusal, or "". */
-export async function propose(target, body, changes) {
+export function propose(target, body, changes) {
+  return ask("Propose a change", body, (reason, key) => post(at("targets", target, "suggestions"), { to: changes(), reason }, key));
+}
+
+/** The same with the values from before the last promotion, which the daemon knows. */
+export function undo(target, body) {
+  return ask("Undo the last promotion", body, (reason, key) => post(at("targets", target, "undo"), { reason }, key));
+}
+
+async function ask(title, body, send) {
   const outcome = await confirm({
-    title: "Propose a change", body, label: "Reason", required: true, button: "Propose", tone: "primary",
-    send: async (reason, key) => post(at("targets", target, "suggestions"), { to: changes(), reason }, key),
+    title, body, label: "Reason", required: true, button: "Propose", tone: "primary",
+    send: async (reason, key) => send(reason, key),
   });
   if (outcome === null) return "";
   if (outcome instanceof Problem) return refused(outcome);

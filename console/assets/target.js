@@ -1,7 +1,7 @@
 // One target: status, charts, servers and earlier changes.
 
 import { at, get, post, newKey, Problem } from "./api.js";
-import { propose, ProposalField } from "./propose.js";
+import { propose, ProposalField, undo } from "./propose.js";
 import { Chart, CHARTS, drawn, showColumn, strictest } from "./charts.js";
 import { el, fill } from "./dom.js";
 import { change, flag, latency, latest, number, percent, valueOf, words } from "./format.js";
@@ -79,7 +79,9 @@ export function targetPage(context, root, name) {
         el("a", { href: `#/model/${encodeURIComponent(name)}` }, "Model and what if"),
         el("a", { href: `#/audit?target=${encodeURIComponent(name)}` }, "Audit of this target")));
     const bar = barred(context);
-    fill(actions, action("propose", "Propose…", ask, { reason: bar }), target.paused
+    const last = lastPromotion();
+    fill(actions, action("propose", "Propose…", ask, { reason: bar }),
+      last && action("undo", "Undo…", () => takeBack(last), { reason: bar, by: bar && "why-propose" }), target.paused
       ? action("resume", "Resume", () => turn("resume"), { reason: bar, by: bar && "why-propose" })
       : action("pause", "Pause", () => turn("pause"), { reason: bar, by: bar && "why-propose" }));
     fill(more, servers(), findings(), budget(), sources(), outcomes());
@@ -89,6 +91,19 @@ export function targetPage(context, root, name) {
   async function ask() {
     const field = new ProposalField();
     const refusal = await propose(name, field.node, () => field.changes());
+    if (refusal) notice(slot, "bad", refusal);
+  }
+
+  /** Of flags: servers that were spared return by an abort. */
+  function lastPromotion() {
+    return target.outcomes.filter((outcome) => outcome.result === "promoted" && !("servers" in outcome.to)).at(-1);
+  }
+
+  async function takeBack(last) {
+    const body = el("div",
+      el("p", "The last promotion, of ", time(last.at), ", set ", el("code", change(last.before, last.to)), "."),
+      el("p", { class: "muted" }, "The values before it are proposed. Nothing changes before an approval."));
+    const refusal = await undo(name, body);
     if (refusal) notice(slot, "bad", refusal);
   }
 

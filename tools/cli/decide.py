@@ -31,6 +31,7 @@ from flettner.tools.terminal.values import escape_text
 STATUSES: tuple[str, ...] = get_args(SuggestionStatus)
 POLL_S = 0.5
 REASON = "reason, kept in the audit journal"
+DIFFERENT = "do not compare the new servers' answers with those in force: needed for another model"
 
 
 def add_status(subparsers: Subparsers) -> None:
@@ -105,14 +106,32 @@ def add_propose(subparsers: Subparsers) -> None:
     propose.add_argument(
         "--accept-different-answers",
         action="store_true",
-        help="do not compare the new servers' answers with those in force: needed for another model",
+        help=DIFFERENT,
     )
     propose.add_argument("--reason", type=_parse_reason, required=True, help=REASON)
 
 
+def add_undo(subparsers: Subparsers) -> None:
+    undo = add_remote_command(
+        subparsers,
+        "undo",
+        _undo,
+        "propose the values before the last promotion of a target",
+        "It is checked, needs approval and is rolled out like any proposal. A second undo, after the first "
+        "was promoted, proposes the newer values again. To take back a rollout that runs: `flettner abort`.",
+    )
+    undo.add_argument("target", metavar="TARGET", help="name of the target")
+    undo.add_argument("--accept-different-answers", action="store_true", help=DIFFERENT)
+    undo.add_argument("--reason", type=_parse_reason, required=True, help=REASON)
+
+
 def add_abort(subparsers: Subparsers) -> None:
     abort = add_remote_command(subparsers, "abort", _abort, "roll back the running rollout of a target")
-    abort.add_argument("target", metavar="TARGET", help="name of the target")
+    abort.add_argument(
+        "target",
+        metavar="TARGET",
+        help="name of the target, or id of one of its rollouts: a later one may run",
+    )
     abort.add_argument("--reason", type=_parse_reason, default="aborted from the command line", help=REASON)
     abort.add_argument(
         "--wait", action="store_true", help="wait for the end of the rollback; exit 1 if it was promoted"
@@ -280,6 +299,12 @@ def _propose(args: argparse.Namespace, daemon: ApiClient) -> int:
     return OK
 
 
+def _undo(args: argparse.Namespace, daemon: ApiClient) -> int:
+    body = {"reason": args.reason, "accept_different_answers": args.accept_different_answers}
+    answer = daemon.post(path("targets", args.target, "undo"), body)
+    return _print_proposed(args, daemon, _wait_for_check(daemon, answer))
+
+
 def _print_proposed(args: argparse.Namespace, daemon: ApiClient, answer: Json) -> int:
     name = escape_text(answer["id"])
     if is_held(answer):
@@ -321,18 +346,27 @@ def _last_note(suggestion: Json) -> str:
 
 
 def _abort(args: argparse.Namespace, daemon: ApiClient) -> int:
-    rollout = daemon.get(path("targets", args.target))["rollout"]
+    rollout = _find_abortable(daemon, args.target)
     if rollout is None:
-        detail = (
-            f"{args.target} has no rollout to abort; to take back a promoted one, `flettner propose` the "
-            "values before it"
-        )
+        detail = f"{args.target} has no rollout to abort; `flettner undo` takes back a promoted one"
         raise RefusedError({"status": 409, "detail": detail})
     answer = daemon.post(path("rollouts", rollout, "abort"), {"reason": args.reason})
     if args.wait:
         return wait_for_rollout(args, daemon, rollout, "rolled_back")
     state = "is rolled back" if answer["outcome"] == "rolled_back" else "is being rolled back"
     return print_answer(args, answer, f"{escape_text(answer['id'])} {state}")
+
+
+def _find_abortable(daemon: ApiClient, name: str) -> str | None:
+    """The latest rollout of the target, or the rollout that is named itself; None: the target has none."""
+    try:
+        rollout = daemon.get(path("targets", name))["rollout"]
+    except RefusedError as no_target:
+        try:
+            return str(daemon.get(path("rollouts", name))["id"])
+        except RefusedError:
+            raise no_target from None
+    return None if rollout is None else str(rollout)
 
 
 def _pause_or_resume(args: argparse.Namespace, daemon: ApiClient) -> int:

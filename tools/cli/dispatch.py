@@ -62,6 +62,7 @@ COMMANDS: Mapping[str, str] = {
     "top": "top",
     "trace": "model",
     "tune": "tune",
+    "undo": "decide",
 }
 OTHER_NAMES = {  # what other tools call a command; the nearest spelling is another one
     "apply": "approve",
@@ -75,7 +76,6 @@ OTHER_NAMES = {  # what other tools call a command; the nearest spelling is anot
     "serve": "run",
     "set": "propose",
     "start": "run",
-    "undo": "abort",
     "uninstall": "detach",
     "validate": "check",
 }

@@ -83,9 +83,7 @@ async def _abort(call: Call) -> RolloutDocument:
     target = find_target(call, name)
     goes_on = lasts(target.state, rollout)
     if rollout.outcome == "promoted" and not goes_on:
-        detail = (
-            "The rollout was promoted and is over; propose the previous values (`flettner propose`) instead."
-        )
+        detail = "The rollout was promoted and is over; propose the values before it (`flettner undo`)."
         raise RequestRefusedError(409, detail, kind="promoted")
     state = target.state
     if rollout.outcome == "rolled_back" or (state.phase is Phase.ROLLING_BACK and not goes_on):

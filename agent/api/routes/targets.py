@@ -1,4 +1,4 @@
-"""Targets: show, pause, resume, and propose a change."""
+"""Targets: show, pause, resume, propose a change, and propose to undo the last one."""
 
 from typing import Annotated
 
@@ -20,6 +20,7 @@ from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.upgrade import SERVED_NAME
 from flettner.agent.machine.order import find_end, target_of_suggestion
 from flettner.agent.machine.transitions import IDLE
+from flettner.agent.machine.undoing import undo_last
 from flettner.vllm_facts.values import Value
 
 KnobName = Annotated[
@@ -79,6 +80,15 @@ class ChangeBody(BaseModel):
         max_length=MAX_TEXT,
         description="the suggestion of another target that must be promoted before this one starts; it ends "
         "with that one otherwise",
+    )
+
+
+class UndoBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Reason
+    accept_different_answers: bool = Field(
+        default=False, description="as of a proposed change: needed if the promotion changed the model"
     )
 
 
@@ -151,8 +161,29 @@ async def _resume(call: Call) -> TargetDocument:
 
 
 async def _ask(call: Call) -> OperationResult:
-    body = call.parsed_as(ChangeBody)
-    target = find_target(call)
+    return await _propose(call, find_target(call), call.parsed_as(ChangeBody))
+
+
+async def _undo(call: Call) -> OperationResult:
+    """Propose the values from before the last promotion; the same guards hold as for any other proposal."""
+    body, target = call.parsed_as(UndoBody), find_target(call)
+    state = call.accepted or target.state
+    if state.phase not in IDLE:
+        raise RequestRefusedError(409, _why_busy(state), kind="busy")
+    undo = undo_last(state)
+    if undo.why or undo.promoted_at is None:
+        raise RequestRefusedError(409, f"Nothing was proposed: {undo.why}.", kind="nothing-to-undo")
+    reason = f"undoes the promotion at {undo.promoted_at:%Y-%m-%d %H:%M} UTC: {body.reason}"
+    change = ChangeBody.model_construct(
+        to=dict(undo.to),
+        reason=reason,
+        accept_different_answers=body.accept_different_answers,
+        after="",
+    )
+    return await _propose(call, target, change)
+
+
+async def _propose(call: Call, target: TargetView, body: ChangeBody) -> OperationResult:
     before = target.state
     wanted: dict[str, Value] = dict(body.to)
     refuse_upgrade(call, wanted)
@@ -214,6 +245,11 @@ def _refused(state: State) -> RequestRefusedError:
 
 
 UNKNOWN = {404: "No such target."}
+PROPOSED = {"ETag": "its digest, once it has one", "Location": "the suggestion's address"}
+NOT_BY_THIS_CALLER = (
+    "A page of another site sends the request, the token's role is too low, or it is no admin's and the "
+    "change is an upgrade."
+)
 
 OPERATIONS = (
     Operation(
@@ -269,12 +305,30 @@ OPERATIONS = (
         response=SuggestionDocument,
         status=201,
         body=ChangeBody,
-        headers={"ETag": "its digest, once it has one", "Location": "the suggestion's address"},
+        headers=PROPOSED,
         errors={
             **UNKNOWN,
-            403: "A page of another site sends the request, the token's role is too low, or it is no admin's "
-            "and the change is an upgrade.",
+            403: NOT_BY_THIS_CALLER,
             409: "The guard refused the change, or a rollout runs; `detail` has the reason.",
+        },
+    ),
+    Operation(
+        name="undoPromotion",
+        method="POST",
+        path="/v1/targets/{name}/undo",
+        role="operator",
+        summary="Propose the values before the last promotion; after a check it is a suggestion that needs "
+        "approval",
+        handler=_undo,
+        response=SuggestionDocument,
+        status=201,
+        body=UndoBody,
+        headers=PROPOSED,
+        errors={
+            **UNKNOWN,
+            403: NOT_BY_THIS_CALLER,
+            409: "Nothing was promoted, its values are no longer in force, the guard refused the way back, "
+            "or a rollout runs; `detail` has the reason.",
         },
     ),
 )

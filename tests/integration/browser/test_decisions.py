@@ -229,6 +229,18 @@ def test_a_person_proposes_a_change_in_the_console(opened: Opened) -> None:
     expect(page.locator(".why")).to_have_text("the evening peak")
 
 
+def test_a_person_undoes_the_last_promotion(opened: Opened) -> None:
+    page = opened("/targets/chat")
+    page.get_by_role("button", name="Undo…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Nothing changes before an approval.")
+    dialog.get_by_label("Reason").fill("answers are slower since")
+    dialog.get_by_role("button", name="Propose", exact=True).click()
+
+    expect(page.locator(".why")).to_contain_text("undoes the promotion at")
+    expect(page.locator(".why")).to_contain_text("answers are slower since")
+
+
 def test_a_target_is_paused_and_resumed(opened: Opened, scene: Scene) -> None:
     page = opened("/targets/chat")
     page.get_by_role("button", name="Pause").click()

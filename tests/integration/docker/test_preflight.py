@@ -120,10 +120,7 @@ async def test_reports_the_sleep_and_the_warm_up_of_a_swap(rig: PreflightRig) ->
     preflight = await rig.ask(MORE, vllm)
 
     assert preflight.outage_s == 50.0
-    assert (
-        "the outage: 3 s until it sleeps, 40 s to start, 7 s to warm up"
-        in preflight.notes
-    )
+    assert "the outage: 3 s until it sleeps, 40 s to start, 7 s to warm up" in preflight.notes
     [back] = [note for note in preflight.notes if "sleeps meanwhile" in note]
     assert "a rollback wakes it in about 2 s, as measured: its 72.0 GiB of weights are in host memory" in back
 

@@ -31,7 +31,10 @@ from tests.support.served_api import served
 EXAMPLES = examples(8)  # of valid and of invalid requests for an operation and a role
 SCHEMA = schemathesis.openapi.from_dict(document(OPERATIONS))
 BOUNDED = [operation.name for operation in OPERATIONS if operation.media != "text/event-stream"]
-WITH_TEXT = {"askForChange", "predictChange", "approveSuggestion", "denySuggestion", "abortRollout"}
+WITH_TEXT = {
+    *("askForChange", "undoPromotion", "predictChange"),
+    *("approveSuggestion", "denySuggestion", "abortRollout"),
+}
 ROLES: tuple[Role | None, ...] = (None, "viewer", "operator", "admin")
 PAIRS = sampled(product(BOUNDED, ROLES), 3)  # prime to the number of roles: each operation, and each role
 PLANTED = "PLANTED-abcdef0123456789"

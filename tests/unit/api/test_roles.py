@@ -40,6 +40,7 @@ LET_IN: Mapping[str, int] = {
     "pauseTarget": 404,
     "resumeTarget": 404,
     "askForChange": 404,
+    "undoPromotion": 404,
     "predictCapacity": 404,
     "predictChange": 404,
     "listSuggestions": 200,
@@ -57,6 +58,7 @@ LET_IN: Mapping[str, int] = {
 }
 BODIES: Mapping[str, Any] = {
     "askForChange": {"to": {"max_num_seqs": 128}, "reason": "r"},
+    "undoPromotion": {"reason": "r"},
     "predictChange": {"to": {"max_num_seqs": 128}},
     "approveSuggestion": {"digest": ZEROS},
     "denySuggestion": {"reason": "r"},

@@ -20,7 +20,7 @@ from flettner.agent.api.tokens import Tokens
 from flettner.agent.domain.cost import Cost
 from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.headroom import Headroom
-from flettner.agent.domain.model import PreflightResult
+from flettner.agent.domain.model import Outcome, PreflightResult
 from flettner.agent.domain.model_search import Capacity, ModelSearchResult, PredictedChange
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.statuses import SuggestionStatus
@@ -411,6 +411,29 @@ def test_abort_finds_the_rollout_of_the_target(run: Run, daemon: FakeDaemonView)
     assert run("abort", "chat") == (0, "chat-o1 is rolled back\n", "")
 
 
+def test_abort_takes_the_id_of_a_rollout(run: Run, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
+    run("approve", made.id, "--digest", made.digest)
+
+    assert run("abort", "chat-o1") == (0, "chat-o1 is being rolled back\n", "")
+    assert "There is no target 'chat-o7'" in run("abort", "chat-o7")[2]
+
+
+def test_undo_proposes_the_values_before_the_last_promotion(run: Run, daemon: FakeDaemonView) -> None:
+    state = daemon.targets()["chat"].state
+    earlier = Outcome(at=NOON, result="promoted", to={"max_num_seqs": 64}, before={"max_num_seqs": 32})
+    assert run("undo", "chat", "--reason", "slower")[0] == 1
+    daemon.set(replace(state, outcomes=(earlier,)))
+
+    status, out, err = run("undo", "chat", "--reason", "slower since")
+
+    assert (status, err) == (0, "")
+    assert "max_num_seqs 64 -> 32" in out
+    assert "undoes the promotion at 2026-11-20 12:00 UTC: slower since" in out
+    assert out.splitlines()[-1] == "It needs approval: `flettner approve chat-s1`"
+    assert run("undo", "chat")[0] == 2  # the journal keeps a reason
+
+
 def test_refuses_to_abort_a_promoted_rollout(run: Run, daemon: FakeDaemonView) -> None:
     made = daemon.suggest({"max_num_seqs": 128})
     run("approve", made.id, "--digest", made.digest)
@@ -419,7 +442,7 @@ def test_refuses_to_abort_a_promoted_rollout(run: Run, daemon: FakeDaemonView) -
     status, _, err = run("abort", "chat")
 
     assert status == 1
-    assert "promoted" in err
+    assert "propose the values before it (`flettner undo`)" in err
 
 
 def test_pause_and_resume(run: Run, daemon: FakeDaemonView) -> None:
