@@ -31,6 +31,9 @@ class Gitlab:
     def _requests(self) -> str:
         return f"{self.api.rstrip('/')}/projects/{quote(self.project, safe='')}/merge_requests"
 
+    async def check(self, token: str) -> None:
+        await call("GET", f"{self._requests}?state=opened", _headers(token))
+
     async def open(self, text: PullRequestText, token: str) -> PullRequest:
         body = {
             "source_branch": text.branch,

@@ -7,6 +7,8 @@ from flettner.agent.gitops.forge import PullRequest, PullRequestText
 
 @dataclass(frozen=True, slots=True)
 class NoForge:
+    async def check(self, token: str) -> None: ...
+
     async def open(self, text: PullRequestText, token: str) -> PullRequest:
         del text, token
         return PullRequest(number=0, url="")

@@ -24,6 +24,10 @@ class PullRequest:
 class Forge(Protocol):
     """A module `forges/NAME.py`. Each call raises ForgeError."""
 
+    async def check(self, token: str) -> None:
+        """Whether the API answers this token with the pull requests of the project."""
+        ...
+
     async def open(self, text: PullRequestText, token: str) -> PullRequest:
         """Open a pull request, or find the open one of this branch."""
         ...

@@ -4,7 +4,8 @@ import asyncio
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,17 @@ _OPTIONS = (
 _HELPER = f'!f() {{ echo username=flettner; echo "password=${_TOKEN}"; }}; f'
 
 
+_NOISE = ("Cloning into", "warning:", "hint:", "To ", "Please make sure", "and the repository exists")
+
+
+class GitCommandError(ForgeError):
+    """A command of git failed; `command`: its first word."""
+
+    def __init__(self, command: str, why: str) -> None:
+        super().__init__(f"git {command}: {why}")
+        self.command = command
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitRepository:
     url: str
@@ -35,29 +47,54 @@ class GitRepository:
         """
         return await asyncio.to_thread(self._push, branch, edit, message, token)
 
+    async def check(self, branch: str, edit: Callable[[str], str], token: str) -> None:
+        """Do as `push` does, with an edit that need not change anything, and push nothing.
+
+        Raises as `push`; the error of a git command is a GitCommandError.
+        """
+        await asyncio.to_thread(self._check, branch, edit, token)
+
+    def _check(self, branch: str, edit: Callable[[str], str], token: str) -> None:
+        with self._cloned(token) as clone:
+            edit(self._read(clone))
+            _git(
+                clone, token, "push", "--quiet", "--dry-run", "--force", "origin", f"HEAD:refs/heads/{branch}"
+            )
+
     def _push(self, branch: str, edit: Callable[[str], str], message: str, token: str) -> str:
+        with self._cloned(token) as clone:
+            before = self._read(clone)
+            after = edit(before)
+            if after == before:
+                raise ForgeError(f"{self.path}: {self.branch} has the change already")
+            file = clone / self.path
+            try:
+                replace_file(file, after.encode(), mode=file.stat().st_mode & 0o777)
+            except OSError as error:
+                raise ForgeError(f"{self.path}: {error.strerror}") from None
+            _git(clone, token, "commit", "--quiet", "--all", "--message", message)
+            _git(clone, token, "push", "--quiet", "--force", "origin", f"HEAD:refs/heads/{branch}")
+            return _git(clone, token, "rev-parse", "HEAD").strip()
+
+    @contextmanager
+    def _cloned(self, token: str) -> Iterator[Path]:
+        """The latest commit of the branch, in a folder of its own."""
         with tempfile.TemporaryDirectory(prefix="flettner-git-") as folder:
             clone = Path(folder) / "clone"
             options = ("--quiet", "--depth", "1", "--no-tags", "--single-branch", "--branch", self.branch)
             _git(Path(folder), token, "clone", *options, "--", self.url, str(clone))
-            file = clone / self.path
-            if not file.resolve().is_relative_to(clone.resolve()) or file.is_symlink():
-                raise ForgeError(f"{self.path}: leads out of the repository")
-            try:
-                before = read_file(file, LARGEST_FILE).decode()
-                after = edit(before)
-                replace_file(file, after.encode(), mode=file.stat().st_mode & 0o777)
-            except OSError as error:
-                raise ForgeError(
-                    f"{self.path}: {error.strerror} in {self.branch} of {mask(self.url)}"
-                ) from None
-            except UnicodeDecodeError:
-                raise ForgeError(f"{self.path}: is no text in UTF-8") from None
-            if after == before:
-                raise ForgeError(f"{self.path}: {self.branch} has the change already")
-            _git(clone, token, "commit", "--quiet", "--all", "--message", message)
-            _git(clone, token, "push", "--quiet", "--force", "origin", f"HEAD:refs/heads/{branch}")
-            return _git(clone, token, "rev-parse", "HEAD").strip()
+            yield clone
+
+    def _read(self, clone: Path) -> str:
+        file = clone / self.path
+        if not file.resolve().is_relative_to(clone.resolve()) or file.is_symlink():
+            raise ForgeError(f"{self.path}: leads out of the repository")
+        try:
+            return read_file(file, LARGEST_FILE).decode()
+        except OSError as error:
+            raise ForgeError(f"{self.path}: {error.strerror} in {self.branch} of {mask(self.url)}") from None
+        except UnicodeDecodeError:
+            raise ForgeError(f"{self.path}: is no text in UTF-8") from None
 
 
 def _git(folder: Path, token: str, *words: str) -> str:
@@ -79,8 +116,14 @@ def _git(folder: Path, token: str, *words: str) -> str:
     except FileNotFoundError:
         raise ForgeError("there is no program `git`: install it") from None
     except subprocess.TimeoutExpired:
-        raise ForgeError(f"git {words[0]} takes more than {TIMEOUT_S:g} s") from None
+        raise GitCommandError(words[0], f"takes more than {TIMEOUT_S:g} s") from None
     if done.returncode:
-        why = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise ForgeError(f"git {words[0]}: {mask(why)[:300]}")
+        raise GitCommandError(words[0], _describe_failure(done.stderr) or f"exit status {done.returncode}")
     return done.stdout
+
+
+def _describe_failure(stderr: str) -> str:
+    """Its first lines that say something: the last ones are advice to whoever typed the command."""
+    lines = (line.strip() for line in stderr.splitlines())
+    told = "; ".join([line for line in lines if line and not line.startswith(_NOISE)][:3])
+    return "".join(char if char.isprintable() else " " for char in mask(told))[:300]

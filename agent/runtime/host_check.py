@@ -6,8 +6,9 @@ from pathlib import Path
 
 from flettner.agent.api.credentials import ApiCredentials
 from flettner.agent.config.loader import Config
-from flettner.agent.domain.errors import ActError, ConfigError, ForgeError, NoticeError
+from flettner.agent.domain.errors import ActError, ConfigError, NoticeError
 from flettner.agent.domain.ports import Traffic
+from flettner.agent.gitops.check import find_git_problems
 from flettner.agent.runtime.api_check import find_api_problems
 from flettner.agent.runtime.lock import find_lock_problems
 from flettner.agent.runtime.wiring import bind_actuators, build_delivery
@@ -36,11 +37,9 @@ async def find_problems(config: Config) -> list[str]:
         *(("[api] listen", listener.path.parent) for listener in sockets),
     ]
     for target in config.targets:
-        try:
-            if target.git is not None:
-                target.git.read_token()
-        except ForgeError as error:
-            problems.append(f"[targets.git] {target.name}: token_file: {error}")
+        if target.git is not None:
+            found = await find_git_problems(target.git)
+            problems += [f"[targets.git] {target.name}: {what}" for what in found]
     for receiver in config.notify:
         try:
             build_delivery(config, receiver, None, {}).check()

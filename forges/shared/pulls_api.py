@@ -33,6 +33,9 @@ class PullsApi:
     def pulls(self) -> str:
         return f"{self.api.rstrip('/')}/repos/{self.project}/pulls"
 
+    async def check(self, token: str) -> None:
+        await call("GET", f"{self.pulls}?state=open", self.headers(token))
+
     async def open(self, text: PullRequestText, token: str) -> PullRequest:
         body = {"title": text.title, "body": text.body, "head": text.branch, "base": text.base}
         status, made = await call("POST", self.pulls, self.headers(token), body, also=EXISTS)
