@@ -244,6 +244,7 @@ class Workload:
 
     arrivals_per_s: float | None = None
     lasting_arrivals_per_s: float | None = None  # of the last minutes, since the server last had no request
+    begun_arrivals_per_s: float | None = None  # since then, also if that was just now; None: too few
     prompt_tokens: float | None = None  # of a request, mean, without those found in the prefix cache
     answer_tokens: float | None = None  # of a request, mean
     prefill_s: float | None = None  # of a request, mean, from its admission to its first token

@@ -19,6 +19,7 @@ RECENT = timedelta(seconds=60)
 GAP = timedelta(seconds=5)  # without an observation outside rollouts: a rollout, or a restart of the daemon
 SPEED_KEEPS = 0.5 ** (1 / 60)  # of the fleet's speed, each second
 SMOOTH_S = 120.0  # the rate is the mean of the windows that ended in this time
+BEGINS = 2.0  # times the rate before
 STEADY_TICKS = 240  # one hour of one server: enough to replace any older calibration
 
 
@@ -68,15 +69,21 @@ def _add_counts(state: State, event: Observed) -> RecentTraffic:
 
 
 def _measure_rate(state: State, traffic: RecentTraffic, event: Observed) -> RecentTraffic:
-    """Follow the arrivals at blue, times its share of the replicas; the rate stays while the load changes."""
+    """Follow the arrivals at blue, times its share of the replicas; the rate stays while the load changes.
+
+    A load that began after an idle time has the rate since then, if that is more: a window over its beginning
+    shows half of it, or none, and the rate of the idle time is none to expect.
+    """
     reading, old = event.reading, traffic.steady
-    if reading is None or reading.coverage < MIN_COVERAGE or reading.work.arrivals_per_s is None:
+    if reading is None or reading.work.arrivals_per_s is None:
         return traffic
-    rate = (
-        reading.work.arrivals_per_s
-        * state.fleet.replica_count
-        / (state.fleet.blue.replicas if state.fleet.blue else 1)
-    )
+    share = state.fleet.replica_count / (state.fleet.blue.replicas if state.fleet.blue else 1)
+    begun = share * (reading.work.begun_arrivals_per_s or 0.0)
+    if begun > BEGINS * (old.rps if old is not None else 0.0):
+        return replace(traffic, steady=SteadyRate(begun, event.at, event.at))
+    if reading.coverage < MIN_COVERAGE:
+        return traffic
+    rate = reading.work.arrivals_per_s * share
     if old is None:
         return traffic if reading.shift else replace(traffic, steady=SteadyRate(rate, event.at, event.at))
     if reading.shift or _is_gap(old.at, event.at):

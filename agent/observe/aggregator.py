@@ -34,7 +34,7 @@ from flettner.agent.domain.request_counts import (
     RequestSource,
     count_requests,
 )
-from flettner.agent.observe.arrivals import choose_span, count_arrivals, find_shift, lasting_rate
+from flettner.agent.observe.arrivals import begun_rate, choose_span, count_arrivals, find_shift, lasting_rate
 from flettner.agent.observe.attribution import summarize_queue, summarize_work
 from flettner.agent.observe.drafting import ChunkSize, summarize_drafts
 from flettner.agent.observe.engine_counts import EngineCounter
@@ -377,6 +377,7 @@ class Aggregator:
             work=replace(
                 summarize_work(samples, arrivals),
                 lasting_arrivals_per_s=lasting_rate(measured.samples, least_s=span_s),
+                begun_arrivals_per_s=begun_rate(measured.samples),
             ),
             health=summarize_health(window),
             shift=find_shift(samples, arrivals, span_s=span_s),

@@ -17,6 +17,7 @@ HALVES = 13.0  # squared difference over its variance; above 99.3 % of F(1, 8), 
 LENGTHS = 4.0  # standard errors between the mean prompts of the halves
 LEAST_PROMPTS = 10  # in each half
 IDLE_SHARE = 0.1  # of the window; a shorter idle beginning does not distort its means
+BEGUN_S, BEGUN_REQUESTS = 10.0, 20.0  # a shorter or smaller load has no rate yet
 ENOUGH = 30.0  # requests of a window; with fewer the window is longer, up to a limit
 
 
@@ -57,6 +58,16 @@ def lasting_rate(samples: Sequence[EngineSample], *, least_s: float) -> float | 
         arrived += _arrived(before, now)
         seconds += now.interval_s
     return max(0.0, arrived) / seconds if seconds else None
+
+
+def begun_rate(samples: Sequence[EngineSample]) -> float | None:
+    """Arrivals per second since the server last had no request; None while these are few, or just began."""
+    rate = lasting_rate(samples, least_s=0.0)
+    if not rate:
+        return None
+    idle_at = next((now.at for now in reversed(samples) if not now.interval_s or not _present(now)), None)
+    lasted_s = (samples[-1].at - (idle_at or samples[0].at)).total_seconds()
+    return rate if lasted_s >= BEGUN_S and lasted_s * rate >= BEGUN_REQUESTS else None
 
 
 def choose_span(samples: Sequence[EngineSample], *, at: datetime, least_s: float, most_s: float) -> float:

@@ -144,6 +144,7 @@ WORKLOADS = st.builds(
     Workload,
     arrivals_per_s=_some(0, 100),
     lasting_arrivals_per_s=_some(0, 100),
+    begun_arrivals_per_s=_some(0, 100),
     prompt_tokens=_some(1, 30_000),
     answer_tokens=_some(1, 5_000),
     prefill_s=_some(0, 100),

@@ -87,6 +87,23 @@ def test_requests_that_have_not_ended_yet_belong_to_the_rate() -> None:
     assert site.rate == pytest.approx(4.0, rel=0.05)
 
 
+@pytest.mark.parametrize("earlier", [0.0, 1.0], ids=["the first load", "after a night"])
+def test_a_load_that_began_seconds_ago_has_its_rate(earlier: float) -> None:
+    """Neither the idle time before nor the requests that ended by now say what comes."""
+    site = Site().run(300, earlier).run(900, 0.0).run(12, 6.0)
+
+    assert site.rate == pytest.approx(6.0, rel=0.1)
+    assert site.run(20, 6.0).rate == pytest.approx(6.0, rel=0.1)
+    assert site.run(300, 6.0).rate == pytest.approx(6.0, rel=0.05)
+
+
+def test_a_few_requests_after_an_idle_time_are_no_rate() -> None:
+    site = Site().run(600, 0.02).run(200, 0.0)
+    before = site.rate
+
+    assert site.run(12, 0.25).rate == pytest.approx(before, rel=0.3)
+
+
 def test_a_ramp_does_not_change_the_rate_until_it_has_ended() -> None:
     site = Site().run(300, 2.0)
     for step in range(1, 9):

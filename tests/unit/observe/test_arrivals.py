@@ -8,7 +8,7 @@ import pytest
 
 from flettner.agent.domain.reading import Buckets, EngineSample
 from flettner.agent.observe.aggregator import Aggregator
-from flettner.agent.observe.arrivals import choose_span, count_arrivals, find_shift, lasting_rate
+from flettner.agent.observe.arrivals import begun_rate, choose_span, count_arrivals, find_shift, lasting_rate
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SPAN_S = 30.0
@@ -145,6 +145,22 @@ def test_the_lasting_rate_is_that_of_the_time_since_the_queue_began(arriving: li
     lasting = lasting_rate(scrapes(arriving, served=4), least_s=SPAN_S)
 
     assert lasting == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    ("arriving", "rate"),
+    [
+        pytest.param([0] * 60 + [6] * 12, 6.0, id="began 12 s ago"),
+        pytest.param([6] * 12, 6.0, id="since the first scrape"),
+        pytest.param([0] * 60 + [6] * 8, None, id="just now"),
+        pytest.param([0] * 60 + [1] * 12, None, id="a few"),
+        pytest.param([9] * 60 + [0] * 600, None, id="idle"),
+    ],
+)
+def test_the_rate_of_a_load_that_began(arriving: list[int], rate: float | None) -> None:
+    begun = begun_rate(scrapes(arriving, served=4))
+
+    assert begun == (None if rate is None else pytest.approx(rate, rel=0.1))
 
 
 def test_the_lasting_rate_does_not_go_beyond_a_restart() -> None:
