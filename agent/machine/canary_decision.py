@@ -228,7 +228,8 @@ def conclude_canary(rules: Rules, state: State, at: datetime, why: str) -> Trans
     needless = proposal.mitigation or proposal.cheaper or proposal.rule == PERSON
     if not gain and not needless and canary.plan.gain_needed:
         return roll_back(state, at, f"no measurable gain: {why}", result="no_gain")
-    why = f"{why}; {gain or 'no measurable gain, and none is required'}"
+    if gain.removeprefix("better: ") not in why or not gain:  # a pass by a gain has told it
+        why = f"{why}; {gain or 'no measurable gain, and none is required'}"
     return replace_next(state, at, why) or promote(state, at, why)
 
 

@@ -155,7 +155,8 @@ def _describe_whole(forecast: Forecast, start: StartForecast) -> str:
 
 def _describe_shared_card(start: StartForecast) -> str:
     """What green costs the servers in force."""
-    source = f"in {start.measured} earlier rollouts here" if start.measured else "as recorded on an H100"
+    rollouts = f"{start.measured} earlier rollouts" if start.measured > 1 else "an earlier rollout"
+    source = f"in {rollouts} here" if start.measured else "as recorded on an H100"
     slower = (
         f"green shares the card of the server in force: there a token takes {start.starting:.2f} times as "
         f"long while green starts, and {start.beside:.2f} times while both serve ({source})"

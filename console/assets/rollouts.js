@@ -92,7 +92,7 @@ export function rolloutPage(context, root, id) {
       rollout.why && el("p", { class: "note" }, rollout.why),
       running && target.note && target.note !== rollout.why ? el("p", { class: "note" }, target.note) : null,
       running && rollout.waits && el("p", { class: "note" }, "This step waits for: ", rollout.waits),
-      rollout.gain && el("p", { class: "note good" }, "Better at: ", rollout.gain),
+      rollout.gain && el("p", { class: "note good" }, "Better: ", rollout.gain.replace(/^better: /, "")),
       rollout.failover && el("p", { class: "note bad" }, "Not a promotion: ", rollout.failover),
       rollout.parked && el("p", { class: "note warn" }, "Green is suspended without traffic: ", rollout.parked));
     fill(actions, running ? action("abort", "Abort…", abort, { reason: barred(context), tone: "danger" }) : null);

@@ -210,6 +210,17 @@ def test_a_mitigation_only_needs_to_be_not_worse() -> None:
     assert "no measurable gain, and none is required" in world.state.note
 
 
+@pytest.mark.parametrize("better", ["better: none failed", "better: quicker"])
+def test_a_promotion_tells_its_gain_once(better: str) -> None:
+    world = (
+        World(machine=Machine(rules(judge=CountingJudge(better=better)))).start().until("proposed").approve()
+    )
+
+    why = world.until("promoting").state.note
+
+    assert why.count(better.removeprefix("better: ")) == 1
+
+
 def test_a_change_requested_by_an_operator_needs_no_gain() -> None:
     world = World(machine=Machine(rules(judge=CountingJudge(better=""), policies=()))).start().tick()
     world.feed(e.ChangeAsked(at=world.at, actor="alice", to={"max_num_seqs": 8}, reason="try it"))
