@@ -1,5 +1,6 @@
 """Titles and texts of pull requests, in Markdown. Pure."""
 
+from flettner.agent.domain.amounts import describe_amount
 from flettner.agent.domain.rollout import Rollout
 from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
@@ -26,7 +27,7 @@ def describe_suggestion(state: State, suggestion: Suggestion, base: str) -> Pull
             "takes it back here."
         )
     rows = [
-        f"| {_plain(row.metric)} | {row.value:.4g} {_plain(row.unit)} | {row.window_s:g} s |"
+        f"| {_plain(row.metric)} | {_plain(describe_amount(row.value, row.unit))} | {row.window_s:g} s |"
         for row in proposal.evidence
     ]
     body = [

@@ -17,6 +17,7 @@ from flettner.agent.audit.chain import Head, Verification
 from flettner.agent.audit.continuity import verify_in_place
 from flettner.agent.audit.records import BrokenLineError, JournalRecord, parse_record
 from flettner.agent.audit.segments import open_files
+from flettner.agent.domain.amounts import describe_amount
 from flettner.agent.domain.errors import JournalError
 from flettner.agent.telemetry.journald import encode_record
 from flettner.primitives.wall_clock import utc_now
@@ -180,7 +181,7 @@ def _format_entry(record: JournalRecord) -> str:
         _format_change(
             record["before"], {name: item for name, item in record["after"].items() if name != "request"}
         ),
-        "; ".join(f"{e['metric']} {e['value']:.4g} {e['unit']}".strip() for e in record["evidence"]),
+        "; ".join(f"{e['metric']} {describe_amount(e['value'], e['unit'])}" for e in record["evidence"]),
         f"error: {error}" if error else "",
     ]
     below = (

@@ -7,6 +7,7 @@ from html import escape
 from flettner.agent.audit.chain import Head
 from flettner.agent.audit.history import Point
 from flettner.agent.audit.records import JournalRecord
+from flettner.agent.domain.amounts import describe_amount
 from flettner.agent.domain.request_counts import RequestCounts, quantile
 from flettner.agent.domain.rollout import Canary, Rollout
 from flettner.agent.judge.canary.report import report_evidence, report_goodput
@@ -55,7 +56,7 @@ def write_page(change: Change, *, written_at: str, version: str) -> str:
         ("risks", proposal.risks),
         ("rule", f"{name_of(proposal.rule)}, by {rollout.suggestion.policy}"),
         ("source", proposal.source),
-        *((row.metric, f"{row.value:g} {row.unit}") for row in proposal.evidence),
+        *((row.metric, describe_amount(row.value, row.unit)) for row in proposal.evidence),
     ]
     origin = [
         ("audit", f"entries {first['seq']} to {last['seq']}"),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flettner.agent.domain.amounts import describe_amount
 from flettner.tools.terminal.capabilities import RED, terminal_width
 from flettner.tools.terminal.cell_width import clip, wrap_sentence
 from flettner.tools.terminal.tables import format_sentence, format_table
@@ -313,6 +314,5 @@ def find_outage_s(suggestion: Json) -> float:
 
 
 def _format_evidence(evidence: Json) -> str:
-    return escape_text(
-        f"{evidence['metric']} {evidence['value']:g} {evidence['unit']} over {evidence['window_s']:g} s"
-    )
+    amount = describe_amount(evidence["value"], evidence["unit"])
+    return escape_text(f"{evidence['metric']} {amount} over {describe_amount(evidence['window_s'], 's')}")
