@@ -67,6 +67,7 @@ class Target:
     gpu_hour: float | None = None  # price of a GPU for an hour
     saves: bool = False  # whether fewer servers or GPUs may be suggested
     git: GitOptions | None = None
+    gpu: str = ""  # its model, or NO_GPU; empty: as the sensors see it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,6 +350,7 @@ def _build_target(
         upgrades=upgrades(table.upgrades),
         gpu_hour=table.cost.gpu_hour,
         saves=table.cost.save,
+        gpu=table.gpu or "",
     )
 
 

@@ -26,6 +26,7 @@ from flettner.agent.config.types import (
 from flettner.agent.domain.model import Approvers, Mode
 from flettner.agent.notify.rules import NoticeSeverity
 from flettner.primitives.address import Address, UnixSocket
+from flettner.vllm_facts.sizing.gpus import NO_GPU, find_gpu
 from flettner.vllm_facts.values import Knob
 
 DEFAULT_TRAFFIC = "envoy"
@@ -301,8 +302,19 @@ class GitTable(PluginTable):
     people: dict[str, tuple[Annotated[str, AfterValidator(check_principal)], Role]] = {}
 
 
+def _check_gpu(name: str) -> str:
+    if name != NO_GPU and find_gpu(name) is None:
+        raise ValueError(
+            f'{name[:60]!r} is no GPU that flettner knows: write a model, as "L4", or "{NO_GPU}" for none'
+        )
+    return name
+
+
 class TargetTable(ConfigTable):
+    """`gpu`: the model of the servers' GPUs where no sensor sees it; NO_GPU: they have none."""
+
     name: TargetName
+    gpu: Annotated[str, AfterValidator(_check_gpu)] | None = None
     profile: Annotated[str, Field(min_length=1)] = "chat"
     slo: SloTable = SloTable()
     engine: EngineTable

@@ -25,7 +25,7 @@ from flettner.vllm_facts.metrics.names import CPU_CACHE
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import runs_on_cpus
-from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.sizing.gpus import NO_GPU, find_gpu
 from flettner.vllm_facts.values import Setting
 
 IDLE = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN)
@@ -52,6 +52,7 @@ class Rules:
     windows: Windows = field(default_factory=Windows)  # when rollouts may start
     gpu_hour: float | None = None  # price of a GPU for an hour; None: no money is shown
     saves: bool = False  # whether fewer servers or GPUs may be suggested
+    gpu: str = ""  # the model of the servers' GPUs, or NO_GPU, where no sensor sees it
 
     def context(self, state: State, event: Observed) -> Context | None:
         """The policies' input besides the reading; None while no server is known."""
@@ -63,7 +64,7 @@ class Rules:
             slo=self.slo,
             bounds=self.guard.bounds,
             outcomes=state.outcomes,
-            config=describe_serve_config(blue.setting, event.reading),
+            config=describe_serve_config(blue.setting, event.reading, self.gpu),
             findings=event.findings,
             model_search=event.model_search,
             strategy=self.strategy,
@@ -80,10 +81,10 @@ class Rules:
         return None if refused else advice
 
 
-def describe_serve_config(setting: Setting, reading: Reading | None) -> ServeConfig:
+def describe_serve_config(setting: Setting, reading: Reading | None, gpu: str = "") -> ServeConfig:
     """What is known of a running server: its flags, and the version and GPUs that were measured.
 
-    A server on CPUs has none of the host's GPUs.
+    `gpu`: as the operator wrote it, where none was measured. A server on CPUs has none of the host's GPUs.
     """
     names = {gpu.name for gpu in reading.gpus} if reading else set()
     facts = reading.facts if reading else {}
@@ -91,8 +92,10 @@ def describe_serve_config(setting: Setting, reading: Reading | None) -> ServeCon
         setting=setting,
         model=find_model(str(setting.get("model", ""))),
         version=facts.get("version", ""),
-        on_cpus=facts.get(CPU_CACHE, "").isdecimal(),
+        on_cpus=gpu == NO_GPU or facts.get(CPU_CACHE, "").isdecimal(),
     )
+    if not names and gpu:
+        names = {gpu}
     if len(names) != 1 or runs_on_cpus(bare):
         return bare
     return replace(bare, card=find_gpu(names.pop()))

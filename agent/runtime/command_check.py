@@ -37,8 +37,9 @@ def lint_command(config: ServeConfig) -> tuple[Finding, ...]:
 class CommandCheck:
     """The findings on the flags in force. They are computed again when the flags or the host change."""
 
-    def __init__(self, lint: CommandLint = lint_command) -> None:
+    def __init__(self, lint: CommandLint = lint_command, *, gpu: str = "") -> None:
         self.findings: tuple[Finding, ...] = ()
+        self._gpu = gpu  # as the operator wrote it
         self._lint = lint
         self._checked: ServeConfig | None = None
 
@@ -51,7 +52,7 @@ class CommandCheck:
         if server is None:
             self.findings, self._checked = (), None
             return
-        config = describe_serve_config(server.setting, reading)
+        config = describe_serve_config(server.setting, reading, self._gpu)
         if config == self._checked:
             return
         self._checked = config

@@ -22,6 +22,7 @@ from flettner.agent.runtime.model_file import ModelFile
 from flettner.performance_model.acceptance import Acceptance
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import effective_batched_tokens
+from flettner.vllm_facts.values import Setting
 
 LEARN_EVERY_S = 60.0
 READ_EVERY_S = 15.0  # of an iteration log; step_rows keeps a sample of each read
@@ -36,6 +37,7 @@ class Learner:
     engine: Engine
     now: Now
     file: ModelFile | None = None
+    gpu: str = ""  # as the operator wrote it
     model: LearnedModel | None = None
     _recorder: Recorder = field(default_factory=Recorder)
     _config: ServeConfig | None = None  # in force
@@ -78,7 +80,7 @@ class Learner:
         first = next(iter(target.state.fleet.running), None)
         if first is None:
             return
-        config = _known(describe_serve_config(first.setting, target.reading), self._config)
+        config = _known(self._describe(first.setting, target), self._config)
         if self._config is not None and law_key(config) != law_key(self._config):
             self._forget_law()
             self._last_step = -1  # another log
@@ -87,9 +89,12 @@ class Learner:
         self._config = config
         self._restore(first.name, config)
         self._roles = {
-            server.name: _role(_known(describe_serve_config(server.setting, target.reading), config), config)
+            server.name: _role(_known(self._describe(server.setting, target), config), config)
             for server in target.state.reachable
         }
+
+    def _describe(self, setting: Setting, target: Observable) -> ServeConfig:
+        return describe_serve_config(setting, target.reading, self.gpu)
 
     async def read_log(self, target: Observable) -> None:
         """Sample the iteration log of one server: equal servers take equally long for equal steps."""

@@ -86,20 +86,20 @@ def build_rules(config: Config, target: Target) -> Rules:
         hold=target.traffic.plugin.hold,
         upgrades=target.upgrades,
     )
-    policies = tuple((policy.name, policy.plugin) for policy in config.policies)
     by_engine = find_request_source(target, target.traffic.plugin) == "engine"
     return Rules(
         plan=target.plan,
         judge=AnytimeJudge(uneven=UNEVEN_UNSEEN if by_engine else UNEVEN),
         slo=target.slo,
         guard=guard,
-        policies=policies,
+        policies=tuple((policy.name, policy.plugin) for policy in config.policies),
         strategy=target.strategy,
         restart_after_s=target.restart_after_s,
         exam=target.quality,
         windows=target.windows,
         gpu_hour=target.gpu_hour,
         saves=target.saves,
+        gpu=target.gpu,
     )
 
 
@@ -172,7 +172,7 @@ def build_target_loop(
     directory = config.state_dir / target.name
     directory.mkdir(mode=0o700, exist_ok=True)
     engine, traffic = bind_actuators(config, target, epoch, acts=mode != "advise")
-    learner = build_learner(worker, engine, directory, now) if config.learn else None
+    learner = build_learner(worker, engine, directory, now, target.gpu) if config.learn else None
     rules = build_rules(config, target)
     return build_loop(
         rules,
@@ -189,7 +189,7 @@ def build_target_loop(
         series=TimeSeries.load(directory / "series.jsonl"),
         history=find_history_source(target),
         counted_by=find_request_source(target, traffic),
-        check=CommandCheck(),
+        check=CommandCheck(gpu=target.gpu),
         learner=learner,
         model_search=build_model_search(rules, learner) if learner is not None else None,
         git=PullRequests(options=target.git, file=directory / "pull_requests.json", now=now)
@@ -354,9 +354,9 @@ def find_history_source(target: Target) -> HistorySource | None:
     return next((plugin for plugin in plugins if isinstance(plugin, HistorySource)), None)
 
 
-def build_learner(worker: Worker, engine: Engine, directory: Path, now: Now) -> Learner:
+def build_learner(worker: Worker, engine: Engine, directory: Path, now: Now, gpu: str) -> Learner:
     file = ModelFile(path=directory / "model.json", now=now)
-    return Learner(worker=worker, engine=engine, now=now, file=file)
+    return Learner(worker=worker, engine=engine, now=now, file=file, gpu=gpu)
 
 
 def build_model_search(rules: Rules, learner: Learner) -> ModelSearch:

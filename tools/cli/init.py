@@ -50,6 +50,7 @@ _TARGET = """
 # {found}
 [[targets]]
 name = "{name}"
+# gpu = "L4"                       # the model of its GPUs, where no sensor sees it; "cpu": it runs on CPUs
 
 [targets.slo]                      # your latency objectives; without them only failures are detected
 # ttft = {{ under = "500ms", share = 0.95 }}   # to the first byte of the answer, for 95 % of the requests

@@ -60,6 +60,9 @@ _PART = re.compile(r"\b(mig|laptop|mobile|max q|vgpu|grid)\b|\b\dg \d+gb\b")
 """A slice or a smaller sibling: of the same architecture, with another memory."""
 
 
+NO_GPU = "cpu"  # in place of a name: the server runs on CPUs
+
+
 def find_gpu(name: str) -> GpuModel | None:
     """The card of a name as `nvidia-smi`, a cloud or a person writes it; None for an unknown name.
 

@@ -30,6 +30,8 @@ MEANINGS = {
     "api.authenticators": "`{ oidc = { … } }`, `{ token_review = { … } }`: who else knows tokens, see below",
     "api.public_url": "the address of the console, for links in notifications",
     "targets.name": "of the service; also the first part of its servers' names",
+    "targets.gpu": "the model of the servers' GPUs, such as `L4`, where no sensor sees it: rules about the "
+    "hardware need it. `cpu`: the servers run on CPUs. A measured card counts more",
     "targets.profile": "a label for the kind of traffic; unused so far",
     "targets.slo": "the promises to users; omitted latencies are judged for disasters only",
     "targets.slo.ttft": "time to the first byte of the answer",

@@ -125,6 +125,7 @@ def test_reads_every_key() -> None:
         [[targets]]
         name = "chat-7b"
         profile = "batch"
+        gpu = "H100 80GB"
         slo = { ttft = { under = "500ms" }, e2e = { under = 20, share = 0.9 }, errors = { share = 0.99 } }
         engine = { kind = "docker", strategy = "replace", image = "x", mounts = ["a", "b"] }
         traffic = { kind = "nginx", listen = "0.0.0.0:80", threads = 2 }
@@ -174,6 +175,7 @@ def test_reads_every_key() -> None:
         Step(weight=100, requests=7, at_least_s=7200, at_most_s=28800),
     )
     assert (target.plan.start_s, target.plan.lease_s, target.changes_per_day) == (3600, 5, 0)
+    assert target.gpu == "H100 80GB"
     assert (target.gpu_hour, target.saves, target.bounds["servers"]) == (2.5, True, Bound(min=2))
 
 
@@ -360,6 +362,15 @@ def test_names_an_invalid_value_with_its_key(text: str, expected: str) -> None:
     (message,) = errors(SMALLEST + text)
 
     assert message.startswith(expected)
+
+
+def test_a_gpu_that_nobody_knows_is_no_fact() -> None:
+    named = SMALLEST.replace('name = "chat"', 'name = "chat"\ngpu = "Z9"')
+
+    assert errors(named) == [
+        """[[targets]] gpu: 'Z9' is no GPU that flettner knows: write a model, as "L4", or "cpu" for none"""
+    ]
+    assert parsed(named.replace("Z9", "cpu")).targets[0].gpu == "cpu"
 
 
 @pytest.mark.parametrize(

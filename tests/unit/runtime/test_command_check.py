@@ -71,6 +71,21 @@ def test_a_server_on_cpus_has_no_graphs_and_none_of_the_hosts_gpus(facts: dict[s
     assert on_gpu.card is not None
 
 
+def test_the_operator_says_which_card_no_sensor_sees() -> None:
+    setting: Setting = {"model": "Qwen/Qwen2.5-1.5B-Instruct", "enforce_eager": True}
+    unseen = a_reading(gpus=())
+
+    named = describe_serve_config(setting, unseen, "L4")
+
+    assert named.card is not None
+    assert named.card.name == "L4"
+    assert describe_serve_config(setting, unseen).card is None
+    measured = describe_serve_config(setting, T4, "L4").card
+    assert measured is not None
+    assert measured.name == "T4"
+    assert lint_command(describe_serve_config(setting, T4, "cpu")) == ()
+
+
 async def test_flags_are_linted_again_only_when_the_deployment_changes() -> None:
     linted: list[ServeConfig] = []
 
