@@ -310,11 +310,14 @@ def _print_proposed(args: argparse.Namespace, daemon: ApiClient, answer: Json) -
     if is_held(answer):
         return print_answer(args, answer, f"{format_suggestion(answer)}It is held: {_how_to_commit(name)}")
     if answer["status"] == "open":
-        if daemon.get(path("targets", answer["target"]))["mode"] == "advise":
+        target = daemon.get(path("targets", answer["target"]))
+        if target["mode"] == "advise":
             ending = f"To apply by hand: `flettner suggestions {name} --command` prints the new command line"
             return print_answer(args, answer, format_suggestion(answer) + ending)
         by = f" by another operator than {escape_text(answer['barred'])}" if answer["barred"] else ""
         ending = f"It needs approval{by}: `flettner approve {name}`"
+        if target["paused"]:
+            ending += f", once the pause has ended: `flettner resume {escape_text(answer['target'])}`"
         return print_answer(args, answer, format_suggestion(answer) + ending)
     print_answer(args, answer, format_suggestion(answer))
     why = f"was refused: {_last_note(answer)}" if answer["status"] == "refused" else "is no longer open"

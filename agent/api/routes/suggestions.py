@@ -95,6 +95,10 @@ async def _show(call: Call) -> OperationResult:
     return _shown(call, find_suggestion(call, call.part("id")))
 
 
+ENDED_WITH_NOTE = ("refused", "superseded", "withdrawn")
+"""Their last note says why (flettner.agent.machine.open_suggestions)."""
+
+
 def _refuse_ended(call: Call, suggestion: Suggestion) -> None:
     over = suggestion.status == "open" and call.daemon.now() >= suggestion.expires_at
     if over or suggestion.status == "expired":
@@ -106,9 +110,10 @@ def _refuse_ended(call: Call, suggestion: Suggestion) -> None:
         )
     if suggestion.status not in {"open", "checking"}:
         by = f" by {suggestion.decided_by}" if suggestion.decided_by else ""
-        raise RequestRefusedError(
-            409, f"The suggestion is not open: it is {suggestion.status}{by}.", kind="not-open"
-        )
+        why = suggestion.notes[-1] if suggestion.notes and suggestion.status in ENDED_WITH_NOTE else ""
+        because = f": {why.rstrip('.')}" if why else ""
+        detail = f"The suggestion is not open: it is {suggestion.status}{by}{because}."
+        raise RequestRefusedError(409, detail, kind="not-open")
 
 
 async def _approve(call: Call) -> OperationResult:

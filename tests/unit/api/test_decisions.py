@@ -13,6 +13,7 @@ from flettner.agent.domain.model import PreflightResult
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.state import Phase
 from flettner.agent.domain.suggestion import Suggestions
+from flettner.agent.machine.open_suggestions import end_suggestion
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.api.conftest import Client, get, post
 
@@ -186,6 +187,17 @@ async def test_superseded_suggestion_is_not_open(client: Client, daemon: FakeDae
     status, problem = await post(client, f"/v1/suggestions/{old.id}/approve", {"digest": old.digest})
 
     assert (status, problem["detail"]) == (409, "The suggestion is not open: it is superseded.")
+
+
+async def test_a_refusal_says_what_took_the_place_of_a_suggestion(
+    client: Client, daemon: FakeDaemonView
+) -> None:
+    old = daemon.suggest({"max_num_seqs": 128})
+    daemon.set(end_suggestion(daemon.targets()["chat"].state, old, "superseded", "chat-s2 takes its place"))
+
+    _, problem = await post(client, f"/v1/suggestions/{old.id}/approve", {"digest": old.digest})
+
+    assert problem["detail"] == "The suggestion is not open: it is superseded: chat-s2 takes its place."
 
 
 async def test_refuses_approval_in_advise_mode(client: Client, daemon: FakeDaemonView) -> None:

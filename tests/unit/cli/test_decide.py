@@ -432,6 +432,10 @@ def test_undo_proposes_the_values_before_the_last_promotion(run: Run, daemon: Fa
     assert "undoes the promotion at 2026-11-20 12:00 UTC: slower since" in out
     assert out.splitlines()[-1] == "It needs approval: `flettner approve chat-s1`"
     assert run("undo", "chat")[0] == 2  # the journal keeps a reason
+    run("pause", "chat")
+    assert run("undo", "chat", "--reason", "slower since")[1].endswith(
+        "`flettner approve chat-s2`, once the pause has ended: `flettner resume chat`\n"
+    )
 
 
 def test_refuses_to_abort_a_promoted_rollout(run: Run, daemon: FakeDaemonView) -> None:
