@@ -75,6 +75,7 @@ def _read(document: Any) -> PullRequest:  # noqa: ANN401 - any JSON
             url=str(document["web_url"]),
             state=_STATES[document["state"]],
             head=str(document["sha"]),
+            base=str(document["target_branch"]),
             merged_by=str(merger.get("username") or ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

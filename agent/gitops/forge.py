@@ -18,6 +18,7 @@ class PullRequest:
     url: str
     state: Literal["open", "merged", "closed"] = "open"
     head: str = ""  # the last commit of its branch
+    base: str = ""  # the branch that it is for, or was merged into
     merged_by: str = ""  # the login of the person
 
 

@@ -148,7 +148,11 @@ class PullRequests:
             return
         text = describe_suggestion(state, pending, self.options.branch)
         await self.options.forge.rewrite(tracked.number, text, self.options.read_token())
-        tracked.digest = pending.digest
+        after = await self.options.forge.read(tracked.number, self.options.read_token())
+        if (
+            after.state == "open"
+        ):  # else it was merged meanwhile, by a person who may have seen the text before
+            tracked.digest = pending.digest
 
     async def _follow_merged(
         self,
@@ -175,7 +179,7 @@ class PullRequests:
         if pending.held or state.mode == "advise" or pending.approved_by or pending.status != "open":
             return  # what was merged is applied by another tool, or by a person
         person = find_person(self.options.people, request.merged_by)
-        why = _why_no_approval(tracked, request, pending, person)
+        why = _why_no_approval(tracked, request, pending, person, self.options.branch)
         if why or person is None:
             if why != tracked.refused:
                 tracked.refused = why
@@ -209,8 +213,10 @@ class PullRequests:
 
 
 def _why_no_approval(
-    tracked: TrackedRequest, request: PullRequest, pending: Suggestion, person: Holder | None
+    tracked: TrackedRequest, request: PullRequest, pending: Suggestion, person: Holder | None, branch: str
 ) -> str:
+    if request.base != branch:  # which other rules may protect, such as those about reviews
+        return f"it was merged into {request.base}, not into {branch}"
     if request.head != tracked.commit:
         return "its branch was changed: the commit that was merged is not flettner's"
     if person is None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from flettner.agent.domain.amounts import describe_amount
 from flettner.agent.domain.model import Forecast, Plan, Proposal
 from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
@@ -80,9 +81,8 @@ def _differences(old: Suggestion, new: Suggestion, *, reconfigured: bool) -> Ite
     for evidence in new.proposal.evidence:
         was = before.get(evidence.metric, evidence.value)
         if is_material(was, evidence.value, MATERIAL_EVIDENCE):
-            yield (
-                f"{evidence.metric} {evidence.value:.3g} {evidence.unit}".rstrip() + f" instead of {was:.3g}"
-            )
+            present, before_it = (describe_amount(value, evidence.unit) for value in (evidence.value, was))
+            yield f"{evidence.metric} {present} instead of {before_it}"
 
 
 def _shares_differ(old: Plan | None, new: Plan | None) -> bool:

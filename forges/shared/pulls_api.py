@@ -70,6 +70,7 @@ def read_pull(document: Any) -> PullRequest:  # noqa: ANN401 - any JSON
             url=str(document["html_url"]),
             state="merged" if merged else state,
             head=str(document["head"]["sha"]),
+            base=str(document["base"]["ref"]),
             merged_by=str((document.get("merged_by") or {}).get("login") or ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -42,6 +42,7 @@ class ForgeStandIn:
     head_of: Callable[[str], str] = lambda branch: f"commit of {branch}"
     pulls: list[Pull] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+    on_rewrite: Callable[[Pull], None] = lambda _: None  # before it is answered
     status: int = 0  # of every answer; 0: as it should be
     url: str = ""
 
@@ -106,6 +107,7 @@ class ForgeStandIn:
                 if pull.state == "merged":
                     return web.json_response({"message": "it is merged"}, status=422)
                 pull.state = "closed"
+            self.on_rewrite(pull)
             pull.title = body.get("title", pull.title)
             pull.body = body.get("body", body.get("description", pull.body))
         return web.json_response(self._document(pull))

@@ -246,6 +246,32 @@ async def test_a_branch_with_another_commit_approves_nothing(site: Site) -> None
     assert site.approvals == []
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_merge_into_another_branch_approves_nothing(tmp_path: Path, kind: str) -> None:
+    """Who may push can change the branch that it is for, to one that needs no review."""
+    async with build_site(tmp_path, kind) as site:
+        await site.update()
+        site.forge.pulls[0].base = "unprotected"
+        site.merge("alice")
+
+        await site.update()
+
+        assert site.approvals == []
+        assert "it was merged into unprotected, not into main" in site.requests.tracked["chat-s1"].refused
+
+
+async def test_a_merge_while_the_text_changes_approves_nothing(site: Site) -> None:
+    """The person may have read the text before: nobody knows."""
+    await site.update()
+    site.forge.on_rewrite = lambda _: site.merge("alice")
+    site.set(replace(OPEN, digest="sha256:" + "b" * 64))
+
+    await site.update()
+    await site.update()
+
+    assert (site.approvals, len(site.target.state.suggestions.open)) == ([], 1)
+
+
 async def test_the_text_follows_the_suggestion_and_a_merge_approves_what_it_showed(site: Site) -> None:
     await site.update()
     newer = replace(OPEN, digest="sha256:" + "b" * 64)
