@@ -38,6 +38,7 @@ SAFE_HEADERS = {
 }
 SERVER = "flettner"  # without the versions of its libraries
 HEALTH = "/healthz"
+ME = "/v1/me"
 DECISIONS = "/v1/decisions/"
 """Requests below it are signed by the service that sends them, which their handler verifies."""
 SEND_TIMEOUT_S = 30.0
@@ -226,7 +227,11 @@ class AccessControl:
                 " a page of another site cannot.",
                 kind="no-console-header",
             )
-        self.report_failure(request, self._tokens.describe_fault(_bearer(request)) if sent else "no token")
+        if _asks_who(request) and not (self._sign_in and self._sign_in.has_cookie(request)):
+            self._limits.spend(self.client_of(request))
+        else:
+            why = self._tokens.describe_fault(_bearer(request)) if sent else "no token"
+            self.report_failure(request, why)
         detail = (
             "The token is unknown, revoked or expired; ask an admin for a new one (`flettner token new`)."
             if sent
@@ -241,6 +246,11 @@ class AccessControl:
 
 
 ACCESS_CONTROL: web.AppKey[AccessControl] = web.AppKey("access_control", AccessControl)
+
+
+def _asks_who(request: web.Request) -> bool:
+    """Whether it is the console's question who looks at it, before anybody signs in: it tries nothing."""
+    return request.path == ME and CONSOLE in request.headers and "Authorization" not in request.headers
 
 
 def _bearer(request: web.Request) -> str:

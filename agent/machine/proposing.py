@@ -74,7 +74,9 @@ def _describe_knobs(to: Setting) -> str:
     """What the catalogue says of the knobs; a gain is not predicted."""
     facts = [KNOBS[knob] for knob in to if knob in KNOBS]
     raised = [f" (raising it: {fact.effects})" if str(fact.effects) else "" for fact in facts]
-    meanings = [f"{fact.name}: {fact.meaning}{effect}" for fact, effect in zip(facts, raised, strict=True)]
+    meanings = [
+        f"{fact.name}: {fact.meaning.rstrip('.')}{effect}" for fact, effect in zip(facts, raised, strict=True)
+    ]
     return "; ".join([*meanings, "how much it gains is not predicted"])
 
 

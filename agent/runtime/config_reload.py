@@ -92,7 +92,7 @@ class ConfigReload:
                 at=self.now(),
                 actor=Actor(kind="person", id=actor) if actor else DAEMON,
                 action="config.reloaded",
-                why=f"{len(changes)} keys of the config changed",
+                why=f"{len(changes)} key{'s' if len(changes) > 1 else ''} of the config changed",
                 before={change.key: change.before for change in changes},
                 after={change.key: change.after for change in changes},
                 epoch=self.journal.epoch(),

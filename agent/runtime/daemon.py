@@ -160,7 +160,8 @@ class Daemon:
         return self.journal.subscribe()
 
     def report_failed_auth(self, attempts: Mapping[str, int]) -> None:
-        why = f"{sum(attempts.values())} requests failed authentication"
+        failed = sum(attempts.values())
+        why = f"{failed} request{'s' if failed > 1 else ''} failed authentication"
         self.journal.append(
             JournalEntry(
                 at=self.now(),

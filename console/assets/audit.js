@@ -59,6 +59,7 @@ export function auditPage(context, root, _, query) {
       const { records, next } = await get(`/v1/audit?after=${from}&limit=${last - from}&brief=true`);
       if (!records.length) break;
       add(records);
+      sift();  // what arrives is folded at once, not with the last part
       from = next;
     }
     oldest = Math.min(oldest, after + 1);

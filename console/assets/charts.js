@@ -42,6 +42,9 @@ function fromZero(_, low, high) {
 
 const SPLITS = [1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 720].map((minutes) => minutes * 60);
 
+/** Of the axis of values: room for its longest label, such as "over 10,000". */
+const widthOf = (_, labels) => Math.max(54, 14 + 6.5 * Math.max(0, ...(labels ?? []).map((label) => label.length)));
+
 /** Lines over time in a figure. `lines`: [values, name, color variable]; `bounds`: [value, name]. */
 export class Chart {
   constructor({ title, unit, log = false, range = log ? decades : fromZero, height = 130, sync = "day" }) {
@@ -89,7 +92,7 @@ export class Chart {
       scales: { x: { time: true }, y: { range: this.range, ...(this.log ? { distr: 3 } : {}) } },
       axes: [
         { ...axis, size: 28, gap: 8, incrs: SPLITS, values: (_, splits, __, ___, step) => splits.map((at) => clock(at, step)) },
-        { ...axis, size: 54, gap: 4, space: 30, ...(this.log ? { splits: (_, __, low, high) => logTicks(low, high), filter: (_, splits) => splits } : {}), values: (_, splits) => splits.map((value) => (value === null ? "" : this.unit(value))) },
+        { ...axis, size: widthOf, gap: 4, space: 30, ...(this.log ? { splits: (_, __, low, high) => logTicks(low, high), filter: (_, splits) => splits } : {}), values: (_, splits) => splits.map((value) => (value === null ? "" : this.unit(value))) },
       ],
       series: [
         {},

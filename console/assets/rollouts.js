@@ -143,7 +143,7 @@ export function rolloutPage(context, root, id) {
     const bad = (count, arm) => (count ? `${number(count)} (${percent(count / Math.max(arm.asked, 1), 2)})` : "0");
     return section("Green against blue",
       table("This step, and blue before the canary", ["", "Green, this step", "Blue, this step", "Blue, before"], [
-        row("Requests", (arm) => number(arm.total)),
+        row("Requests", (arm) => number(arm.asked)),
         row("Failed", (arm) => bad(arm.errors, arm)),
         row("First token far too late", (arm) => bad(arm.stalled, arm)),
         row("Gave up", (arm) => bad(arm.gave_up, arm)),

@@ -229,9 +229,10 @@ export function suggestionPage(context, root, id) {
 
   function over(status) {
     if (status === "expired") return `It expired at ${moment(shown.expires_at)}. What is still worth doing is suggested again with fresh numbers.`;
-    if (status === "superseded") return "Another suggestion has taken its place, or the servers changed; the last note has the reason.";
-    if (status === "withdrawn") return "Its evidence is gone; the last note has the reason.";
-    if (status === "refused") return "The preflight check refused it; the last note has the reason.";
+    const why = shown.notes.length ? `: ${shown.notes.at(-1)}` : "";
+    if (status === "superseded") return `Another suggestion has taken its place, or the servers changed${why}`;
+    if (status === "withdrawn") return `Its evidence is gone${why}`;
+    if (status === "refused") return `The preflight check refused it${why}`;
     return [`It was ${status}`, shown.decided_by && ` by ${shown.decided_by}`, ".", status === "approved" && target.rollout ? [" ", el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, "To its rollout")] : ""];
   }
 

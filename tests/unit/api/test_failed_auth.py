@@ -54,6 +54,28 @@ async def test_reports_attempts_by_address_and_reason_but_never_the_token(
     assert "dXNlcjpwYXNz" not in str(logged)
 
 
+async def test_a_browser_that_opens_the_console_has_failed_nothing(
+    daemon: FakeDaemonView, tokens: Tokens
+) -> None:
+    """It asks who looks at it, and then shows the sign-in. A token or another path is an attempt."""
+    console = {"Flettner-Console": "1"}
+    async with TestClient(TestServer(build_app(daemon, tokens))) as client:
+        for _ in range(3):
+            async with client.get("/v1/me", headers=console) as response:
+                assert response.status == 401
+        assert daemon.attempts == []
+
+        for path, headers in (
+            ("/v1/me", console | {"Authorization": "Bearer fl_00000000_" + "A" * 43}),
+            ("/v1/targets", console),
+            ("/v1/me", {}),
+        ):
+            async with client.get(path, headers=headers) as response:
+                assert response.status == 401
+
+    assert sum(sum(attempts.values()) for attempts in daemon.attempts) == 3
+
+
 async def test_aggregates_a_flood_of_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failed_auth, "REPORT_EVERY_S", 0.05)
     reported: list[dict[str, int]] = []
