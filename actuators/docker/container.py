@@ -13,6 +13,7 @@ from flettner.actuators.docker.mounted_files import Mount, mounted_files
 from flettner.actuators.vllm.serve_command import ContainerCommand, ReadFile
 from flettner.agent.domain.model import Server
 from flettner.primitives.address import Address
+from flettner.vllm_facts.sizing.effective_flags import chooses_cpus
 
 Json = dict[str, Any]
 
@@ -220,6 +221,7 @@ class Container:
             address=self.address,
             ours=self.ours,
             like=self.like,
+            on_cpus=chooses_cpus(self.env),
         )
 
     @property

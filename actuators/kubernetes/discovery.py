@@ -20,6 +20,7 @@ from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import KubernetesClient, Reader, is_configured
 from flettner.clients.kubernetes.documents import Json
 from flettner.clients.kubernetes.errors import ForbiddenError
+from flettner.vllm_facts.sizing.effective_flags import chooses_cpus
 from flettner.vllm_facts.values import Setting
 
 _Listed = TypeVar("_Listed")
@@ -62,6 +63,7 @@ class ServerEntry:
             like=self.like,
             replicas=self.workload.replicas or self.workload.usual_replicas,
             start=self.workload.start,
+            on_cpus=chooses_cpus(self.workload.variables),
         )
 
 

@@ -22,6 +22,7 @@ from flettner.agent.plugins.installation import FoundServers
 from flettner.primitives.address import Address
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import is_vllm_server, parse_setting
+from flettner.vllm_facts.sizing.effective_flags import chooses_cpus
 
 _CONTAINED = re.compile(r"docker|containerd|libpod|kubepods|crio|lxc")  # in a path of /proc/PID/cgroup
 _OK = 200
@@ -118,7 +119,9 @@ def _describe(
         return None, None
     origin = server_origin.adopted(listener) if listener else None
     setting = setting_of(origin.argv if origin else ()) or setting_of(command)
-    return Server(name=f"{site.target}-r0", setting=setting, address=str(address), ours=False), origin
+    on_cpus = origin is not None and chooses_cpus(origin.env)
+    name, at = f"{site.target}-r0", str(address)
+    return Server(name=name, setting=setting, address=at, ours=False, on_cpus=on_cpus), origin
 
 
 async def find_unmanaged_servers() -> FoundServers:

@@ -36,6 +36,7 @@ from flettner.agent.domain.upgrade import AS_IT_IS
 from flettner.primitives.address import Address
 from flettner.primitives.waiting import poll_until
 from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.sizing.effective_flags import chooses_cpus
 from flettner.vllm_facts.values import Setting
 
 _POLL_S = 0.25
@@ -82,8 +83,13 @@ class ProcessEngine(VllmEngine):
         """
         running = await asyncio.to_thread(ownership_env.marked, self._site)
         servers = [
-            Server(name=name, setting=setting_of(process.argv), address=_address_of(process.argv))
-            for name, process in sorted(running.items())
+            Server(
+                name=name,
+                setting=setting_of(found.argv),
+                address=_address_of(found.argv),
+                on_cpus=chooses_cpus(procfs.environment(found.process.pid)),
+            )
+            for name, found in sorted(running.items())
         ]
         if self._options.serving:
             address, timeout_s = parse_url(self._options.serving), self._options.health_timeout_s

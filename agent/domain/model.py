@@ -60,6 +60,7 @@ class Server:
     adapters: tuple[Adapter, ...] = field(default=(), compare=False)  # that it serves, or gets when launched
     start: Setting = field(default_factory=dict, compare=False)
     """`image`, `command`, `env.NAME` and `gpus` as far as changes set them: see agent/domain/upgrade.py."""
+    on_cpus: bool = field(default=False, compare=False)  # by its environment; False: not known
 
     @property
     def addresses(self) -> tuple[Address, ...]:

@@ -100,7 +100,9 @@ def replace_next(state: State, at: datetime, why: str) -> Transition | None:
         return None
     state, name = name_next_server(state)
     first = canary.greens[0]
-    green = Server(name=name, setting=first.setting, like=left[-1].name, start=first.start)
+    green = Server(
+        name=name, setting=first.setting, like=left[-1].name, start=first.start, on_cpus=first.on_cpus
+    )
     joined = replace(canary, greens=(*canary.greens, green))
     return drain_old_server(replace(state, rollout=joined), at, why)
 

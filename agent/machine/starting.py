@@ -71,6 +71,7 @@ def _start_canary(_: Rules, state: State, approved: Suggestion, plan: Plan, at: 
         setting={**old.setting, **flags_in(to)},
         like=old.name,
         start={**old.start, **start_in(to)},
+        on_cpus=old.on_cpus,
     )
     rollout = Canary(
         id=_rollout_id(state, approved),

@@ -64,7 +64,7 @@ class Rules:
             slo=self.slo,
             bounds=self.guard.bounds,
             outcomes=state.outcomes,
-            config=describe_serve_config(blue.setting, event.reading, self.gpu),
+            config=describe_serve_config(blue.setting, event.reading, name_gpu(blue, self.gpu)),
             findings=event.findings,
             model_search=event.model_search,
             strategy=self.strategy,
@@ -79,6 +79,11 @@ class Rules:
         advice = event.regimes
         refused = advice is not None and self.guard.why_not_regimes(state, advice.plan, event.at)
         return None if refused else advice
+
+
+def name_gpu(server: Server, given: str) -> str:
+    """The model of its GPUs as it was given, or NO_GPU where its environment says so; empty: not known."""
+    return given or (NO_GPU if server.on_cpus else "")
 
 
 def describe_serve_config(setting: Setting, reading: Reading | None, gpu: str = "") -> ServeConfig:

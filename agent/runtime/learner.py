@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from flettner.agent.domain.errors import ActError, WorkerError
+from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Engine, Now
 from flettner.agent.domain.prediction_check import LawDrop
 from flettner.agent.domain.reading import EngineSample, RequestSample, Sample, count_replicas
-from flettner.agent.machine.transitions import describe_serve_config
+from flettner.agent.machine.transitions import describe_serve_config, name_gpu
 from flettner.agent.prediction.learned import TRACE_S, FittedLaw, LearnedModel, describe_drop, without_dropped
 from flettner.agent.prediction.lesson import LAWS, LOG_FLAG, Lesson, learn
 from flettner.agent.prediction.recorder import Recorder, Role
@@ -22,7 +23,6 @@ from flettner.agent.runtime.model_file import ModelFile
 from flettner.performance_model.acceptance import Acceptance
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import effective_batched_tokens
-from flettner.vllm_facts.values import Setting
 
 LEARN_EVERY_S = 60.0
 READ_EVERY_S = 15.0  # of an iteration log; step_rows keeps a sample of each read
@@ -80,7 +80,7 @@ class Learner:
         first = next(iter(target.state.fleet.running), None)
         if first is None:
             return
-        config = _known(self._describe(first.setting, target), self._config)
+        config = _known(self._describe(first, target), self._config)
         if self._config is not None and law_key(config) != law_key(self._config):
             self._forget_law()
             self._last_step = -1  # another log
@@ -89,12 +89,12 @@ class Learner:
         self._config = config
         self._restore(first.name, config)
         self._roles = {
-            server.name: _role(_known(self._describe(server.setting, target), config), config)
+            server.name: _role(_known(self._describe(server, target), config), config)
             for server in target.state.reachable
         }
 
-    def _describe(self, setting: Setting, target: Observable) -> ServeConfig:
-        return describe_serve_config(setting, target.reading, self.gpu)
+    def _describe(self, server: Server, target: Observable) -> ServeConfig:
+        return describe_serve_config(server.setting, target.reading, name_gpu(server, self.gpu))
 
     async def read_log(self, target: Observable) -> None:
         """Sample the iteration log of one server: equal servers take equally long for equal steps."""

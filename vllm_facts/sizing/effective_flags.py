@@ -53,6 +53,14 @@ def is_split(config: ServeConfig) -> bool:
     return layout(config).gpus > 1
 
 
+def chooses_cpus(env: Mapping[str, str]) -> bool:
+    """Whether the variables of a process are of a server on CPUs; `nobind` has each that flettner starts."""
+    return any(
+        name.startswith("VLLM_CPU_") and (name, value) != ("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        for name, value in env.items()
+    )
+
+
 def runs_on_cpus(config: ServeConfig) -> bool:
     """Whether its build, its log, its variables or a flag of earlier releases show a server without GPUs."""
     if config.on_cpus or "cpu" in config.version.partition("+")[2].split("."):

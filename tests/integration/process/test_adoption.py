@@ -90,6 +90,19 @@ async def test_adopts_a_running_server_with_its_setting(third_party: ThirdParty,
     assert await adopting.busy(server) == 1
 
 
+async def test_an_adopted_server_tells_by_its_environment_that_it_runs_on_cpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    third_party = ThirdParty(leads=True)
+    try:
+        [server] = await engine(third_party.url, tmp_path).observe()
+    finally:
+        third_party.end()
+
+    assert server.on_cpus
+
+
 async def test_a_preflight_of_an_adopted_server_says_that_its_port_goes_dead(
     third_party: ThirdParty, tmp_path: Path
 ) -> None:

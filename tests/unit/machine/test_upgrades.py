@@ -359,3 +359,14 @@ def test_a_pattern_reaches_over_no_slash_and_no_digest() -> None:
     assert not matches("*/vllm", "evil.io/x/vllm")
     assert not matches("vllm/vllm-openai:*", f"vllm/vllm-openai:v1@sha256:{'1' * 64}")
     assert not matches("a.b", "axb")
+
+
+def test_a_green_runs_on_cpus_like_the_server_that_it_is_a_copy_of() -> None:
+    world = World().start()
+    on_cpus = tuple(replace(server, on_cpus=True) for server in world.state.fleet.servers)
+    world.state = replace(world.state, fleet=replace(world.state.fleet, servers=on_cpus))
+
+    world.until("proposed").approve().until("observing")
+
+    assert world.state.outcomes[-1].result == "promoted"
+    assert [server.on_cpus for server in world.state.fleet.servers] == [True]

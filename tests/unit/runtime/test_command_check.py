@@ -6,7 +6,7 @@ import pytest
 
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.reading import Gpu
-from flettner.agent.machine.transitions import describe_serve_config
+from flettner.agent.machine.transitions import describe_serve_config, name_gpu
 from flettner.agent.runtime.command_check import CommandCheck, lint_command
 from flettner.lint.fixes import find_fixes
 from flettner.lint.rules import all_lints
@@ -14,6 +14,7 @@ from flettner.policies.conformance.readings import a_reading
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.metrics.names import CPU_CACHE
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import chooses_cpus
 from flettner.vllm_facts.values import Setting
 from tests.support.config_builder import QUICK, SERVER
 
@@ -69,6 +70,16 @@ def test_a_server_on_cpus_has_no_graphs_and_none_of_the_hosts_gpus(facts: dict[s
     assert "G1" in rules(setting)
     on_gpu = describe_serve_config(setting, replace(T4, facts={**T4.facts, CPU_CACHE: "None"}))
     assert on_gpu.card is not None
+
+
+def test_a_servers_environment_says_that_it_runs_on_cpus() -> None:
+    on_cpus = replace(server(SLOW), on_cpus=chooses_cpus({"VLLM_CPU_KVCACHE_SPACE": "1"}))
+
+    assert name_gpu(on_cpus, "") == "cpu"
+    assert name_gpu(on_cpus, "L4") == "L4"
+    assert name_gpu(server(SLOW), "") == ""
+    assert not chooses_cpus({"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_USE_V1": "1"})
+    assert chooses_cpus({"VLLM_CPU_OMP_THREADS_BIND": "0-23"})
 
 
 def test_the_operator_says_which_card_no_sensor_sees() -> None:
