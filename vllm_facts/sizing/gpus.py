@@ -103,7 +103,8 @@ def _words(name: str) -> str:
     plain = re.sub(r"[^a-z0-9]+", " ", name.lower())
     plain = re.sub(r"\b\d{1,2}x(?=[a-z0-9])|\b\d{1,2} ?x ", " ", plain)  # "8xH100", "8 x H100"
     plain = re.sub(r"\b(rtx|gtx|sxm)(?=\d)", r"\1 ", plain)
-    plain = re.sub(r"(?<=\d)(ti|super)\b", r" \1", plain)
+    plain = re.sub(r"\b(rx)(?=\d)", r"\1 ", plain)
+    plain = re.sub(r"(?<=\d)(ti|super|xtx?)\b|(?<=\d0)(d)\b", r" \1\2", plain)
     return f" {plain.strip()} "
 
 

@@ -59,6 +59,18 @@ from flettner.vllm_facts.sizing.gpus import find_gpu
         ("NVIDIA GeForce GTX 1660 Ti", (7, 5), None, "pcie"),
         ("NVIDIA GeForce RTX 4050", (8, 9), None, "pcie"),
         ("NVIDIA RTX 4000 Ada Generation", (8, 9), None, "pcie"),
+        ("Quadro RTX 4000", (7, 5), 8.0, "pcie"),
+        ("Quadro RTX 3000", (7, 5), None, "pcie"),
+        ("NVIDIA RTX 4000 SFF Ada Generation", (8, 9), None, "pcie"),
+        ("RTX A6000 Ada", (8, 9), 47.99, "pcie"),
+        ("RTX 6000 Pro Blackwell", (12, 0), 95.59, "pcie"),
+        ("RTX5090D", (12, 0), 31.84, "pcie"),
+        ("4090D", (8, 9), 23.99, "pcie"),
+        ("RTX2080Ti 22GB", (7, 5), 22.0, "pcie"),
+        ("7900XTX", None, 23.98, "pcie"),
+        ("NVIDIA GeForce GTX 1080 Ti", (6, 1), None, "pcie"),
+        ("MI355", None, 287.98, None),
+        ("NVIDIA A2", (8, 6), 15.0, "pcie"),
     ],
 )
 def test_recognises_a_gpu_by_its_name(
@@ -70,7 +82,11 @@ def test_recognises_a_gpu_by_its_name(
 
 
 @pytest.mark.parametrize(
-    "name", ["", "GPU", "NVIDIA", "Quadro T400", "Xeon", "A1000", "H1000", "Radeon", "🐈"]
+    "name",
+    [
+        *("", "GPU", "NVIDIA", "Quadro T400", "Xeon", "A1000", "H1000", "Radeon", "🐈"),
+        *("RTX 4000", "RTX 5000", "RTX 6000"),  # of two architectures, or of three
+    ],
 )
 def test_does_not_guess_an_unknown_gpu(name: str) -> None:
     assert find_gpu(name) is None
