@@ -38,7 +38,10 @@ _STRIX_HALO, _TRITON_ENCODES = re.compile(r"8060S|gfx1151"), (0, 17)
 _BLOCKS = {"minimax-m3": 128, "deepseek-v4": 256}  # vllm-project/recipes
 _WORKSPACE = re.compile(r"b12x_moe\.py|allocate_sm120_moe_workspace")
 
-_BACKEND = "attention_backend"
+_CUTLASS_EXPERTS, _DISABLED = "cutlass_moe", "VLLM_DISABLED_KERNELS"
+_CUTLASS_KERNEL = re.compile(r"Selected (?P<name>Cutlass\w{1,60}) for ")
+_ONE_ENGINE = (0, 11)  # the first release without the V0 engine
+_BACKEND, _BACKEND_VARIABLE = "attention_backend", "VLLM_ATTENTION_BACKEND"
 _ATTENDS = re.compile(
     r'File "[^"]*(?:attention/backends|flashinfer/(?:prefill|decode|mla|cascade|xqa)|flash_attn)'
 )
@@ -48,7 +51,7 @@ _FITTING = re.compile(r"Using (?P<name>\w+) attention backend out of potential b
 def leaves_backend_open(config: ServeConfig) -> bool:
     """Whether vLLM chooses the attention back end."""
     given = text_of(config, _BACKEND) or text_of(config, "attention_config.backend")
-    by_variable = config.env.get("VLLM_ATTENTION_BACKEND")
+    by_variable = config.env.get(_BACKEND_VARIABLE)
     return not (given or by_variable or json_entry(config, "attention_config", "backend"))
 
 
@@ -195,6 +198,31 @@ def compilers_ended(config: ServeConfig) -> bool:
     return not compilers_were_killed(config)
 
 
+def triton_for_cutlass(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """Triton in place of CUTLASS, for experts or other layers, where the release has a flag for it."""
+    knob = "moe_backend" if any(_CUTLASS_EXPERTS in line for line in config.log) else "linear_backend"
+    chosen = text_of(config, knob) not in {"", "auto", "cutlass"}
+    return {} if chosen or "triton" not in (values_in(knob, config.version) or ()) else {knob: "triton"}
+
+
+def disable_cutlass(match: re.Match[str], config: ServeConfig) -> Mapping[str, str | None]:
+    """By a variable, where the release lacks the flag and its log names the kernel."""
+    if triton_for_cutlass(match, config):
+        return {}
+    named = {found["name"] for line in config.log if (found := _CUTLASS_KERNEL.search(line[:LONGEST_LINE]))}
+    return {_DISABLED: ",".join(sorted(named))} if named and _DISABLED not in config.env else {}
+
+
+def has_two_engines(config: ServeConfig) -> bool:
+    """Whether VLLM_USE_V1=0 may choose the earlier engine."""
+    return is_older_than(config, _ONE_ENGINE) and config.env.get("VLLM_USE_V1") != "0"
+
+
+def leave_backend_open(_: re.Match[str], config: ServeConfig) -> Mapping[str, str | None]:
+    """The variable of a back end that only the V1 engine has goes with that engine."""
+    return {_BACKEND_VARIABLE: None} if config.env.get(_BACKEND_VARIABLE, "").endswith("_V1") else {}
+
+
 def forces_marlin(config: ServeConfig) -> bool:
     return "VLLM_TEST_FORCE_FP8_MARLIN" in config.env
 
@@ -228,6 +256,10 @@ def keeps_inductor_caches(config: ServeConfig) -> bool:
 
 
 FUNCTIONS = (
+    triton_for_cutlass,
+    disable_cutlass,
+    has_two_engines,
+    leave_backend_open,
     leaves_backend_open,
     next_backend,
     leave_part_out,
