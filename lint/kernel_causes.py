@@ -218,6 +218,10 @@ def has_two_engines(config: ServeConfig) -> bool:
     return is_older_than(config, _ONE_ENGINE) and config.env.get("VLLM_USE_V1") != "0"
 
 
+def forces_v1(config: ServeConfig) -> bool:
+    return config.env.get("VLLM_USE_V1") == "1"
+
+
 def leave_backend_open(_: re.Match[str], config: ServeConfig) -> Mapping[str, str | None]:
     """The variable of a back end that only the V1 engine has goes with that engine."""
     return {_BACKEND_VARIABLE: None} if config.env.get(_BACKEND_VARIABLE, "").endswith("_V1") else {}
@@ -259,6 +263,7 @@ FUNCTIONS = (
     triton_for_cutlass,
     disable_cutlass,
     has_two_engines,
+    forces_v1,
     leave_backend_open,
     leaves_backend_open,
     next_backend,

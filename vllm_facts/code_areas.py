@@ -12,6 +12,7 @@ from flettner.vllm_facts.values import Knob, Value, spell_flag
 _LONGER = 6  # times: 30 s for an image
 _TRACE = 120  # lines: the tracebacks of a worker and of the engine
 _OF_CODE = re.compile(r'\bFile "|scheduled_spec_decode_tokens=|\bassert\b|\b\w+\.(?:py|cuh?|cpp)\b')
+_FRAME = re.compile(r'(?:^|[\])] ) *File "[^"]{1,300}", line \d')
 _REPORT = re.compile(r"\b(?:INFO|WARNING|DEBUG)\b.*?\]|non-default args|with config: ")
 """Lines that list the configuration, and so the words of flags whose code has not run."""
 
@@ -126,7 +127,8 @@ def name_switch(config: ServeConfig, lines: Sequence[str]) -> str:
 
 def _code_of(lines: Sequence[str]) -> str:
     """The lines of a traceback, in lower case."""
-    return "\n".join(line.lower() for line in lines if _OF_CODE.search(line) and not _REPORT.search(line))
+    of_code = (line for line in lines if _OF_CODE.search(line))
+    return "\n".join(line.lower() for line in of_code if _FRAME.search(line) or not _REPORT.search(line))
 
 
 def find_limit(error: str, lines: Sequence[str]) -> CodeLimit | None:

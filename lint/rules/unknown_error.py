@@ -24,7 +24,7 @@ from flettner.lint.unfit_packages import describe_unfit_package, find_unfit_pack
 from flettner.vllm_facts.code_areas import CodeLimit, find_limit, name_part_switch, name_switch, name_users
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.raised_errors import RaisedError, find_raised, format_release, next_release
-from flettner.vllm_facts.releases import NAME, TABLE
+from flettner.vllm_facts.releases import NAME, RELEASE, TABLE
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, json_entry
 from flettner.vllm_facts.start_facts import LONGEST_LINE
@@ -75,6 +75,8 @@ _NO_CAUSE = re.compile(
 )
 _WARNING = re.compile(r"\bWARN(?:ING)?\b.*?\] (?P<text>.*--[a-z].*)")
 _SHOWN = 2  # warnings
+_BEHIND = 3  # minor releases: a fault of fewer may not have been fixed
+_TURING = (7, 5)  # the oldest GPUs of current releases
 
 _SAYS_WHAT_TO_DO = re.compile(
     r"\b(?:please|instead|must|should|use|set|try|pass|specify|install|upgrade|enable|disable|consider"
@@ -90,8 +92,12 @@ _OF_PYTHON = re.compile(
 
 _SET = re.compile(r"(?:^|[.:;] )(?:Please s|S)et (?P<name>VLLM_[A-Z\d_]{1,80})=(?P<value>\w{1,40})\b")
 _FRAME = re.compile(r"\bin (?P<name>\w+(?:::~?\w+)+)")
-_CONDITION = re.compile(r"\bassert (?P<text>\S.*)")
+_CONDITION = re.compile(r"\bassert\b")
+_OPEN = re.compile(r"\bassert *\(?$")
+_PREFIX = re.compile(r"^.{0,200}?\.py:\d{1,6}\] ")
+_SOURCE = re.compile(r'^File "[^"]{1,300}", line \d')
 _ABOVE, _BELOW = 80, 40  # lines: a traceback is above its error, and below a fault of the process
+_LONG = 120  # characters of a source line
 _NEAR = 8  # lines of a traceback between the source line and the name of the error
 _SERVES = re.compile(r"Application startup complete|Avg generation throughput|HTTP/1\.1\" 200")
 
@@ -127,7 +133,7 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
         yield (
             _explain(own, raised, config, severity, users)
             if raised
-            else _quote(error, severity, users, switch, missing)
+            else _quote(error, severity, users, switch, missing, config)
         )
 
 
@@ -173,9 +179,16 @@ def _find_root(lines: Sequence[str]) -> re.Match[str] | None:
 
 
 def _find_condition(trace: Sequence[str]) -> str:
-    """The source line of an assertion without a message; "" if the traceback does not show it."""
-    source = next(filter(None, map(_CONDITION.search, reversed(trace[-_NEAR:]))), None)
-    return f" (assert {source['text'].rstrip(' (,')})" if source else ""
+    """What a bare assertion asserts, or the source line at fault; "" if no traceback shows it."""
+    near = [_PREFIX.sub("", line).strip() for line in trace[-_NEAR:-1]]
+    starts = [place for place, line in enumerate(near) if _CONDITION.search(line)]
+    if starts:
+        first = near[starts[-1]]
+        source = " ".join(near[starts[-1] : starts[-1] + 2]) if _OPEN.search(first) else first
+        return f" ({source[source.index('assert') :].rstrip(' (,')[:_LONG]})"
+    frames = [place for place, line in enumerate(near) if _SOURCE.search(line)]
+    below = near[frames[-1] + 1 :] if frames else []
+    return f" (at: {below[0].rstrip(' (,')[:_LONG]})" if below and below[0] else ""
 
 
 def _find_function(trace: Sequence[str]) -> str:
@@ -228,7 +241,9 @@ def _log_checks() -> tuple[Recogniser, ...]:
     return tuple(part for part in parts if isinstance(part, Recogniser))
 
 
-def _quote(error: str, severity: FindingSeverity, users: str, switch: str, missing: str) -> Finding:
+def _quote(
+    error: str, severity: FindingSeverity, users: str, switch: str, missing: str, config: ServeConfig
+) -> Finding:
     """`users`: what of the command uses the code of the traceback; `switch`: what leaves it out.
 
     `missing`: what to do about a path that is not there.
@@ -248,6 +263,7 @@ def _quote(error: str, severity: FindingSeverity, users: str, switch: str, missi
         first = f"start once with another setting, to see whether that is the cause: {switch}"
     else:
         first = "no flag here is known to cause it"
+    first += _name_current(config)
     return Finding(
         rule="F10",
         severity=severity,
@@ -255,6 +271,18 @@ def _quote(error: str, severity: FindingSeverity, users: str, switch: str, missi
         + (f"; it comes from the code of {users}" if users else ""),
         expects=f"{first}; look for this text in vLLM's issues and release notes before other changes",
         evidence={"line": error[:240]},
+    )
+
+
+def _name_current(config: ServeConfig) -> str:
+    """A current release for one that is some releases behind, unless that has no kernels for the GPU."""
+    present = release_of(config.version)
+    capability = config.card.capability if config.card else None
+    left = capability is not None and capability < _TURING
+    if present is None or left or present >= (RELEASE[0], RELEASE[1] - _BEHIND):
+        return ""
+    return (
+        f"; most such errors are faults of a release: compare a current one ({NAME}, here {config.version})"
     )
 
 
