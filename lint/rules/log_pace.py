@@ -186,7 +186,10 @@ def _check_long_prefill(config: ServeConfig) -> Iterable[Finding]:
 
 def _check_stall(config: ServeConfig) -> Iterable[Finding]:
     """Requests that run without a token, by the latest counts, while none waits."""
-    last = read_counts(config.log)[-STILL:]
+    counts = read_counts(config.log)
+    last, never = counts[-STILL:], not any(each.works for each in counts)
+    if never and layout(config).gpus > 1:
+        return  # several GPUs that have never worked: hangs.py
     if len(last) < STILL or any(each.works or not each.running or each.waiting for each in last):
         return
     yield Finding(
