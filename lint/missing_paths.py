@@ -14,6 +14,7 @@ _NOT_THERE = re.compile(
 _SEPARATOR = re.compile(r"[\s\"'=,:{}\[\]]+")
 _ROOTED = ("/", "./", "../", "~")  # a relative path without them may be a name on a hub
 _FILE = re.compile(r"\.(?:jinja2?|json|ya?ml|toml|py|pem|crt|key|gguf)$")
+_CACHED = re.compile(r"/models--(?P<owner>[\w.-]{1,96}?)--(?P<name>[\w.-]{1,96})$")
 _FOLDERS = frozenset({"model", "tokenizer", "hf_config_path", "speculative_config"})
 
 
@@ -36,6 +37,12 @@ def _paths(config: ServeConfig) -> Iterator[tuple[str, str]]:
 
 
 def _advise(knob: str, path: str) -> str:
+    if knob in _FOLDERS and (cached := _CACHED.search(path)):
+        return (
+            f"{path[:120]} is the folder of a repository in the hub's cache, which has no config.json "
+            "itself: give the folder of a revision below it (snapshots/…), or the name "
+            f"{cached['owner']}/{cached['name']} with HF_HOME (or HF_HUB_CACHE) at this cache"
+        )
     flag = "the model's path" if knob == "model" else f"the path of {spell_flag(knob)}"
     where = (
         f"{flag}, {path[:120]}, is not there where vLLM runs: in a container it is the path inside, so mount "

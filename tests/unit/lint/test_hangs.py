@@ -30,7 +30,12 @@ def started(flags: str, *log: str, card: str = "RTX 3090", **facts: object) -> S
     [
         pytest.param(started("-tp 2", NCCL), PEERS, "IOMMU", id="over PCIe"),
         pytest.param(started("-tp 2", NCCL, INIT, WAITS, WAITS), PEERS, "--disable-custom", id="still waits"),
-        pytest.param(started("-tp 2", NCCL, env="NCCL_P2P_DISABLE=1"), {}, "--ipc=host", id="peer access is off already"),
+        pytest.param(
+            started("-tp 2", NCCL, env="NCCL_P2P_DISABLE=1"),
+            {},
+            "--ipc=host",
+            id="peer access is off already",
+        ),
         pytest.param(started("-tp 2", NCCL, card="H200"), {}, "tells whether", id="over NVLink"),
         pytest.param(started("-tp 2 -pp 2 --nnodes 2", NCCL), {}, "GLOO_SOCKET_IFNAME", id="two hosts"),
         pytest.param(started("-tp 2", count(0.0), count(0.0)), PEERS, "IOMMU", id="requests without a token"),

@@ -40,3 +40,11 @@ def test_the_flag_with_the_path_is_named(error: str, setting: Setting, flag: str
 )
 def test_another_path_or_a_name_on_a_hub_is_not(error: str, setting: Setting) -> None:
     assert describe_missing_path(error, ServeConfig(setting=setting)) == ""
+
+
+def test_a_folder_of_the_hubs_cache_is_told_from_one_of_its_revisions() -> None:
+    path = "/c/hub/models--org--small-1B"
+    error = f"Repo id must be in the form 'a/b': '{path}'."
+
+    assert "snapshots/" in describe_missing_path(error, ServeConfig(setting={"model": path}))
+    assert "org/small-1B" in describe_missing_path(error, ServeConfig(setting={"model": path}))
