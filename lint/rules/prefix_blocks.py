@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from flettner.lint.recogniser import LOG
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, is_at_least, is_older_than
-from flettner.vllm_facts.start_facts import LONGEST_LINE, find_last, join_log
+from flettner.vllm_facts.start_facts import LONGEST_LINE, find_last
 from flettner.vllm_facts.values import Knob, Value
 
 _LEN, _UNIT = "max_model_len", "prefix_match_unit"
@@ -24,15 +24,15 @@ _LENGTH = re.compile(r"Maximum concurrency for (?P<tokens>[\d,]*\d) tokens per r
 
 def _check_block(config: ServeConfig) -> Iterable[Finding]:
     """Only a block that is full can be shared: vLLM makes those of hybrid models very long."""
-    blocks = list(_BLOCK.finditer(join_log(config.log)))
-    if not blocks or int(blocks[-1]["tokens"]) <= _USUAL or _UNIT in config.setting:
+    block = find_block(config)
+    if block is None or _UNIT in config.setting:
         return
     on = config.setting.get("enable_prefix_caching")
     if on is False or not (on or any("enable_prefix_caching=True" in line for line in config.log)):
         return  # else it is off by default in most releases, which another check of X1 says
-    block, longest = int(blocks[-1]["tokens"]), _longest_request(config)
+    longest = _longest_request(config)
     never = longest is not None and longest <= block
-    if not never and not _has_no_hits(config):
+    if not never and not counts_no_hits(config):
         return
     finer = is_at_least(config, _UNIT_SINCE) and is_older_than(config, _UNIT_READ)
     to = _longer(config, block) if never else {}
@@ -61,6 +61,12 @@ def _check_block(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def find_block(config: ServeConfig) -> int | None:
+    """The tokens of a block of the cache, by the log; None if it does not say that it is unusually long."""
+    told = find_last(_BLOCK, config.log)
+    return int(told["tokens"]) if told and int(told["tokens"]) > _USUAL else None
+
+
 def _longest_request(config: ServeConfig) -> int | None:
     """By the flag, else by the log."""
     given = config.setting.get(_LEN)
@@ -70,7 +76,8 @@ def _longest_request(config: ServeConfig) -> int | None:
     return int(told["tokens"].replace(",", "")) if told else None
 
 
-def _has_no_hits(config: ServeConfig) -> bool:
+def counts_no_hits(config: ServeConfig) -> bool:
+    """Whether several counts of the log have prompts, and none a hit."""
     counts = [match for line in config.log if (match := _HITS.search(line[:LONGEST_LINE]))]
     busy = [count for count in counts if float(count["prompts"])]
     return len(busy) >= _LEAST_COUNTS and all(not float(count["rate"]) for count in busy)

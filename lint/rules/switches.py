@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from flettner.lint.rules.prefix_blocks import counts_no_hits, find_block
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.references import (
     CONSERVING_MEMORY,
@@ -173,7 +174,7 @@ def _check_hybrid_caching(config: ServeConfig) -> Iterable[Finding]:
     known = is_at_least(config, _ALIGNED) and is_older_than(config, _UNKNOWN)
     hybrid = config.model is not None and config.model.hybrid
     given = "enable_prefix_caching" in config.setting
-    if given or not hybrid or not shared or on or not known or is_pooling(config):
+    if given or not hybrid or not (shared or counts_no_hits(config)) or on or not known or is_pooling(config):
         return
     drafts = (
         "; with drafts compare the answers (vllm-project/vllm#53912)" if speculation_method(config) else ""
@@ -187,10 +188,20 @@ def _check_hybrid_caching(config: ServeConfig) -> Iterable[Finding]:
         ),
         expects=(
             "--enable-prefix-caching (with --mamba-cache-mode align) keeps it: a second turn of 20,000 "
-            f"tokens took 1.2 s instead of 17{drafts}"
+            f"tokens took 1.2 s instead of 17{drafts}{_describe_block(config)}"
         ),
         risks="experimental there: compare the answers; states at the ends of blocks take KV cache",
         evidence={"version": config.version},
+    )
+
+
+def _describe_block(config: ServeConfig) -> str:
+    """The length from which on prompts are shared, if the log tells it."""
+    block = find_block(config)
+    return (
+        f"; only prompts that share more than {block:,} tokens, a block of this cache, have a hit"
+        if block
+        else ""
     )
 
 
