@@ -18,6 +18,7 @@ from flettner.vllm_facts.references import FASTER_GRAPHS, GRAPHS_AGAINST, GRAPHS
 from flettner.vllm_facts.serve_config import Finding, ServeConfig, SharedCard
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
+    is_older_than,
     layout,
     memory_share,
     patch_number,
@@ -32,6 +33,7 @@ _DENSE, _MOE = 0.92, 0.85  # the exchange's buffers of a MoE are outside vLLM's 
 _UTMOST = 0.95  # vllm-project/vllm#1298: safe up to there
 _LITTLE = 0.03  # of the GPU: more than that is rarely free beside a server
 _V1, _OWN_MEMORY = (0, 8, 0), (0, 9, 2)  # from V1 as the default until its servers know their own memory
+_CHUNKS, _CHUNKED_ABOVE = "enable_chunked_prefill", 32768
 LEAST_CACHE_GIB = 0.5
 _WINDOW_SPEC = "vllm/v1/kv_cache_interface.py: SlidingWindowSpec"
 HYBRID_OFF = "Turning off hybrid kv cache manager because `--kv-transfer-config`"
@@ -196,7 +198,7 @@ def _context_too_long(match: re.Match[str], config: ServeConfig) -> Finding | No
         severity="error",
         why=f"it did not start: a request of {wanted} tokens does not fit the KV cache of {fits} tokens",
         to={_LEN: round_length(fits)},
-        expects=f"it starts{_describe_host_cache(config)}",
+        expects=f"it starts{_describe_host_cache(config)}{_describe_chunks(config, wanted)}",
         risks="longer requests are refused; more KV cache or a smaller model would keep them",
         evidence={_LEN: wanted, "estimated_max_model_len": fits},
     )
@@ -244,6 +246,17 @@ def _describe_host_cache(config: ServeConfig) -> str:
     if needed is None or not runs_on_cpus(config):
         return ""
     return f"; VLLM_CPU_KVCACHE_SPACE={ceil(needed)} (GiB of the host's memory) keeps the full length"
+
+
+def _describe_chunks(config: ServeConfig, wanted: int) -> str:
+    """How releases with the V0 engine keep more of the length: up to 32k they measure a prompt whole."""
+    whole = is_older_than(config, (0, 8)) and wanted <= _CHUNKED_ABOVE
+    if not whole or config.setting.get(_CHUNKS) or runs_on_cpus(config):
+        return ""
+    return (
+        "; --enable-chunked-prefill, which this release has by default above 32k only, needs less memory for "
+        "a prompt, so more of the length fits (vllm-project/vllm#10517)"
+    )
 
 
 def _memory_in_use(match: re.Match[str], config: ServeConfig) -> Finding | None:
