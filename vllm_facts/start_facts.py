@@ -36,7 +36,7 @@ class StartFacts:
     full_cache: bool = False  # requests wait for it, by the latest count
     most_at_once: int | None = None  # requests that ran or waited, if several counts say it
     ran_out: bool = False  # of memory, once or more
-    stage: str = ""  # of the last such error, by its traceback: "load", "profile" or "" (later, or unknown)
+    stage: str = ""  # of the last such error, by its traceback: "load", "profile", "graphs", "" (unknown)
     missing_gib: float | None = None  # of the allocation that failed
     others_gib: float | None = None  # held by other processes when it failed
     warm_up_seqs: int | None = None  # dummy requests with which the warm-up ran out
@@ -105,6 +105,7 @@ _STAGES = {
         r"|Failed to load model - not enough GPU memory"
     ),
     "profile": r"\bin (?:profile_run|determine_available_memory|determine_num_available_blocks)\b",
+    "graphs": r"\bin (?:capture_model|_capture_cudagraphs|_warmup_and_capture|capture_graphs)\b",
 }
 """As text, compiled on use: most commands are checked without a log."""
 

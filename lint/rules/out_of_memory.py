@@ -18,6 +18,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     effective_seqs,
     memory_share,
     number_of,
+    text_of,
 )
 from flettner.vllm_facts.sizing.kv_cache import (
     ERROR,
@@ -43,7 +44,9 @@ from flettner.vllm_facts.values import Knob, Value
 _LOWER = (0.85, 0.8)  # M2: where to go after an OOM of unknown size
 COUNTS_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 _MARGIN_GIB = 0.25  # freed beyond the allocation that failed: the next ones are smaller
+_GRAPHS_GIB = 1.5  # freed where CUDA graphs are captured: many small allocations, 0.5 to 2 GiB in all
 _SHORT, _FEW, _STEP = 2048, 8, 2048
+_FEW_IMAGES, _CROSS_ATTENDS = 16, re.compile(r"llama-3\.2-(?:11|90)b-vision")
 _SAFE = 0.95  # share of the remaining KV cache that a shorter request may take
 _CROWDED = 0.05  # share of the card that other processes hold, from which they are the first to look at
 _IMAGES = (
@@ -135,7 +138,7 @@ def _shrink_cache(config: ServeConfig) -> tuple[dict[Knob, Value], str, str]:
         return _shrink_pinned(config)
     share, why = find_share(config, _LOWER)
     if share is not None:
-        return {SHARE: share}, outside, "no further OOM; otherwise lower max_num_seqs, then max_model_len"
+        return {SHARE: share}, outside, f"no further OOM; otherwise {_name_next(config)}"
     seqs, present = effective_seqs(config), memory_share(config)
     if why:
         outside += f", but {why}"
@@ -157,6 +160,20 @@ def _shrink_cache(config: ServeConfig) -> tuple[dict[Knob, Value], str, str]:
             ),
         )
     return {}, outside, "no further OOM with a shorter max_model_len, a quantised checkpoint or more GPUs"
+
+
+def _name_next(config: ServeConfig) -> str:
+    """What to try if a lower share is not enough."""
+    if config.start is None or config.start.stage != "graphs":
+        return "lower max_num_seqs, then max_model_len"
+    return (
+        "a lower max_num_seqs, for which fewer CUDA graphs are captured; --enforce-eager does without them, "
+        "and decodes more slowly"
+    )
+
+
+def _margin_gib(start: StartFacts) -> float:
+    return _GRAPHS_GIB if start.stage == "graphs" else _MARGIN_GIB
 
 
 def _shrink_pinned(config: ServeConfig) -> tuple[dict[Knob, Value], str, str]:
@@ -183,6 +200,12 @@ def _shrink_pinned(config: ServeConfig) -> tuple[dict[Knob, Value], str, str]:
 def _shrink_step(config: ServeConfig) -> tuple[dict[Knob, Value], str, str]:
     why = f"the largest step did not fit beside the weights, which no {SHARE} changes"
     tokens, seqs = effective_batched_tokens(config), effective_seqs(config)
+    if _CROSS_ATTENDS.search(text_of(config, "model").lower()) and (seqs is None or seqs > _FEW_IMAGES):
+        return (
+            {SEQS: _FEW_IMAGES, "enforce_eager": True},
+            "each request of the largest step has an image, to which this model attends in layers of its own",
+            "it starts, as its maintainers advise (vllm-project/vllm#8879)",
+        )
     if tokens is not None and tokens > _STEP:
         return (
             {TOKENS: max(_STEP, 1 << (tokens // 2).bit_length() - 1)},
@@ -204,7 +227,7 @@ def find_share(config: ServeConfig, steps: tuple[float, ...]) -> tuple[float | N
         steps = (*steps, ceil(100 * present - 100 * (memory.kv - memory.request) / memory.total) / 100)
     share: float | None
     if start.missing_gib is not None and total:
-        share = round_share(present - (start.missing_gib + _MARGIN_GIB) / total)
+        share = round_share(present - (start.missing_gib + _margin_gib(start)) / total)
     elif start.uncounted_share:
         share = round_share(present - start.uncounted_share)
     else:
