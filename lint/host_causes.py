@@ -21,6 +21,10 @@ _FOUND = re.compile(r"LMCache hit tokens: [1-9]")
 _TRANSFER, _LEASE = "kv_transfer_config", "kv_lease_duration"
 _TRANSFERS = frozenset({"NixlConnector", "MooncakeConnector"})
 _FEW_ANSWERS = 50  # tokens of prompts for one of an answer: above, the server may only compute prompts
+_ERROR = re.compile(r"\w(?:Error|Exception):")
+_OF_PEERS = re.compile(
+    r"gloo/transport|Connection (?:reset|closed)|Engine core|EngineDead|WorkerProc|ActorDied"
+)
 _LEASE_S, _LONG_LEASE_S = 30, 300  # vLLM's default, and what was chosen where it was too short
 
 
@@ -129,7 +133,14 @@ def _has_ray_workers(config: ServeConfig) -> bool:
     return any("RayWorker" in line[:LONGEST_LINE] for line in config.log)
 
 
+def lost_its_peers(config: ServeConfig) -> bool:
+    """Whether the log has no error but those of connections to other ranks."""
+    errors = (line[:LONGEST_LINE] for line in config.log if _ERROR.search(line[:LONGEST_LINE]))
+    return all(_OF_PEERS.search(line) for line in errors)
+
+
 FUNCTIONS = (
+    lost_its_peers,
     gets_no_blocks,
     move_from_root,
     extend_lease,
