@@ -21,7 +21,7 @@ _FOUND = re.compile(r"LMCache hit tokens: [1-9]")
 _TRANSFER, _LEASE = "kv_transfer_config", "kv_lease_duration"
 _TRANSFERS = frozenset({"NixlConnector", "MooncakeConnector"})
 _FEW_ANSWERS = 50  # tokens of prompts for one of an answer: above, the server may only compute prompts
-_ERROR = re.compile(r"\w(?:Error|Exception):")
+_ERROR = re.compile(r"\w(?:Error|Exception)\b|\[Errno ")
 _OF_PEERS = re.compile(
     r"gloo/transport|Connection (?:reset|closed)|Engine core|EngineDead|WorkerProc|ActorDied"
 )

@@ -40,6 +40,7 @@ _WORKSPACE = re.compile(r"b12x_moe\.py|allocate_sm120_moe_workspace")
 
 _CUTLASS_EXPERTS, _DISABLED = "cutlass_moe", "VLLM_DISABLED_KERNELS"
 _CUTLASS_KERNEL = re.compile(r"Selected (?P<name>Cutlass\w{1,60}) for ")
+_WITHOUT_SINKS = re.compile(r"decode_backend=xqa\b[^\n]{0,120}arch=sm12")
 _ONE_ENGINE = (0, 11)  # the first release without the V0 engine
 _BACKEND, _BACKEND_VARIABLE = "attention_backend", "VLLM_ATTENTION_BACKEND"
 _ATTENDS = re.compile(
@@ -218,6 +219,11 @@ def has_two_engines(config: ServeConfig) -> bool:
     return is_older_than(config, _ONE_ENGINE) and config.env.get("VLLM_USE_V1") != "0"
 
 
+def attends_with_sinks(config: ServeConfig) -> bool:
+    """False if another row names the attention that leaves the sinks out."""
+    return not any(_WITHOUT_SINKS.search(line[:LONGEST_LINE]) for line in config.log)
+
+
 def forces_v1(config: ServeConfig) -> bool:
     return config.env.get("VLLM_USE_V1") == "1"
 
@@ -264,6 +270,7 @@ FUNCTIONS = (
     disable_cutlass,
     has_two_engines,
     forces_v1,
+    attends_with_sinks,
     leave_backend_open,
     leaves_backend_open,
     next_backend,
