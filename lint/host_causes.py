@@ -3,10 +3,12 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from flettner.vllm_facts.log_counts import LEAST, read_counts
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import json_entries, layout, text_of
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.start_facts import LONGEST_LINE
 from flettner.vllm_facts.values import Knob, Value
 
@@ -133,6 +135,16 @@ def _has_ray_workers(config: ServeConfig) -> bool:
     return any("RayWorker" in line[:LONGEST_LINE] for line in config.log)
 
 
+def tensor_of_visible_gpus(match: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    """The largest power of two of the GPUs that a message counts, if the model is known to fit them."""
+    now, present = layout(config), int(match["has"] or match["own"])
+    if now.tp <= present or now.pp * now.dp > 1 or not present:
+        return {}
+    fewer = 1 << (present.bit_length() - 1)
+    fit = estimate_fit(replace(config, setting={**config.setting, "tensor_parallel_size": fewer}))
+    return {"tensor_parallel_size": fewer} if fit is not None and fit.fits else {}
+
+
 def lost_its_peers(config: ServeConfig) -> bool:
     """Whether the log has no error but those of connections to other ranks."""
     errors = (line[:LONGEST_LINE] for line in config.log if _ERROR.search(line[:LONGEST_LINE]))
@@ -141,6 +153,7 @@ def lost_its_peers(config: ServeConfig) -> bool:
 
 FUNCTIONS = (
     lost_its_peers,
+    tensor_of_visible_gpus,
     gets_no_blocks,
     move_from_root,
     extend_lease,
