@@ -44,7 +44,7 @@ _ERROR = re.compile(
 _WRAPPER = re.compile(
     r"Engine core (?:proc|initialization)|EngineDeadError|EngineCore (?:encountered|failed)"
     r"|WorkerProc (?:initialization|failed|hit)|Worker failed with error|died unexpectedly"
-    r"|failed to be inspected|Error raised in subprocess|output_handler failed"
+    r"|failed to be inspected|Error raised in subprocess"
     r"|see (?:the )?(?:stack trace|root cause|error|log)|\b\d{1,9} validation errors? for|ChildFailedError"
     r"|CancelledError|KeyboardInterrupt|SystemExit|ConnectionResetError|BrokenPipeError|EOFError"
     r"|TCPStore|recvValue failed|Connection (?:reset|closed) by|ContextTerminated|resource_tracker",
