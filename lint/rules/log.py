@@ -33,6 +33,7 @@ _DENSE, _MOE = 0.92, 0.85  # the exchange's buffers of a MoE are outside vLLM's 
 _UTMOST = 0.95  # vllm-project/vllm#1298: safe up to there
 _LITTLE = 0.03  # of the GPU: more than that is rarely free beside a server
 _V1, _OWN_MEMORY = (0, 8, 0), (0, 9, 2)  # from V1 as the default until its servers know their own memory
+_HOST_CACHE = "VLLM_CPU_KVCACHE_SPACE"
 _CHUNKS, _CHUNKED_ABOVE = "enable_chunked_prefill", 32768
 LEAST_CACHE_GIB = 0.5
 _WINDOW_SPEC = "vllm/v1/kv_cache_interface.py: SlidingWindowSpec"
@@ -192,13 +193,15 @@ def _context_too_long(match: re.Match[str], config: ServeConfig) -> Finding | No
         )
     if (smaller := find_smaller_step(config, wanted, fits)) is not None:
         return _shrink_step(smaller, wanted, fits)
+    if (size := _host_cache_gib(config)) is not None:
+        return _enlarge_host_cache(size, wanted, fits)
     return Finding(
         rule="F4",
         klass="gated",
         severity="error",
         why=f"it did not start: a request of {wanted} tokens does not fit the KV cache of {fits} tokens",
         to={_LEN: round_length(fits)},
-        expects=f"it starts{_describe_host_cache(config)}{_describe_chunks(config, wanted)}",
+        expects="it starts" + _describe_chunks(config, wanted) + _describe_workspace(config),
         risks="longer requests are refused; more KV cache or a smaller model would keep them",
         evidence={_LEN: wanted, "estimated_max_model_len": fits},
     )
@@ -240,12 +243,37 @@ def _share_for_request(config: ServeConfig) -> float | None:
     return share if counted and alone and small and share <= highest else None
 
 
-def _describe_host_cache(config: ServeConfig) -> str:
-    """How a server on CPUs keeps the full length; "" on GPUs."""
+def _host_cache_gib(config: ServeConfig) -> int | None:
+    """The KV cache of one request for a server on CPUs, whose default has 4 GiB; None on GPUs."""
     needed = config.start.request_gib if config.start else None
-    if needed is None or not runs_on_cpus(config):
+    return None if needed is None or not runs_on_cpus(config) else ceil(needed)
+
+
+def _enlarge_host_cache(size: int, wanted: int, fits: int) -> Finding:
+    return Finding(
+        rule="F4",
+        klass="gated",
+        severity="error",
+        why=f"it did not start: a request of {wanted} tokens does not fit the KV cache of {fits} tokens, "
+        "which lies in the host's memory",
+        env={_HOST_CACHE: str(size)},
+        expects="it starts with the full length; several requests at once want more of that memory; "
+        f"or with {_LEN} {round_length(fits)} as it is",
+        risks="the host needs that much memory beside the weights",
+        source="vllm-project/vllm#29233; https://docs.vllm.ai/en/latest/getting_started/installation/cpu/",
+        evidence={_LEN: wanted, "estimated_max_model_len": fits},
+    )
+
+
+def _describe_workspace(config: ServeConfig) -> str:
+    """That a forced FlashInfer takes memory which vLLM's own choice may leave."""
+    forced = config.setting.get("attention_backend") or config.env.get("VLLM_ATTENTION_BACKEND")
+    if str(forced).upper() != "FLASHINFER":
         return ""
-    return f"; VLLM_CPU_KVCACHE_SPACE={ceil(needed)} (GiB of the host's memory) keeps the full length"
+    return (
+        "; FLASHINFER's workspace is taken from the KV cache: without it vLLM may choose a backend that "
+        "leaves room for the full length (vllm-project/vllm#55509)"
+    )
 
 
 def _describe_chunks(config: ServeConfig, wanted: int) -> str:

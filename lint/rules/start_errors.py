@@ -130,6 +130,9 @@ def _marlin_experts(config: ServeConfig) -> dict[Knob, Value]:
     return {"moe_backend": "marlin"} if failed and free and "marlin" in choices else {}
 
 
+_OR_NO_DRAFTS = "; or, with this format of the KV cache, without the drafts, whose attention does not read it"
+
+
 def _no_backend(match: re.Match[str], config: ServeConfig) -> Finding:
     """The message lists what each backend lacks; a lack of the cache's format alone can be ended."""
     asked, _, reasons = match["rest"].partition("Reasons: {")
@@ -152,13 +155,13 @@ def _no_backend(match: re.Match[str], config: ServeConfig) -> Finding:
     if lacks.get(nearest) == of_cache and cache is not None and cache[1] != "auto":
         to = {"kv_cache_dtype": None if config.setting.get("kv_cache_dtype") else "bfloat16"}
         if of_draft:
-            to = dict(own_cache(config))
+            to = dict(own_cache(config)) or to
     lack = f": {nearest} lacks the least ({', '.join(lacks[nearest])})" if nearest else ""
     return _start_error(
         "H1",
         f"it did not start: no attention backend runs this model, KV cache and head size on this GPU{lack}",
         to,
-        f"it starts with {nearest}"
+        f"it starts with {nearest}" + (_OR_NO_DRAFTS if of_draft and "kv_cache_dtype" in to else "")
         if to
         else "another release or another kind of GPU: what each backend lacks is in the message",
         risks="the KV cache holds half as many tokens" if to else "none known",

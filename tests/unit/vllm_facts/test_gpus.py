@@ -64,6 +64,7 @@ from flettner.vllm_facts.sizing.gpus import find_gpu
         ("NVIDIA RTX 4000 SFF Ada Generation", (8, 9), None, "pcie"),
         ("RTX A6000 Ada", (8, 9), 47.99, "pcie"),
         ("RTX 6000 Pro Blackwell", (12, 0), 95.59, "pcie"),
+        ("NVIDIA H20-3e", (9, 0), 140.4, "nvlink"),
         ("RTX5090D", (12, 0), 31.84, "pcie"),
         ("4090D", (8, 9), 23.99, "pcie"),
         ("RTX2080Ti 22GB", (7, 5), 22.0, "pcie"),
