@@ -130,6 +130,7 @@ def _marlin_experts(config: ServeConfig) -> dict[Knob, Value]:
     return {"moe_backend": "marlin"} if failed and free and "marlin" in choices else {}
 
 
+_SHELL = re.compile(r" *(?:(?:/\S{1,40}/)?(?:bash|sh) -\w{0,3}c\b|python3? -m vllm\.|vllm serve\b|serve )")
 _OR_NO_DRAFTS = "; or, with this format of the KV cache, without the drafts, whose attention does not read it"
 
 
@@ -169,6 +170,15 @@ def _no_backend(match: re.Match[str], config: ServeConfig) -> Finding:
 
 
 def _unknown_flags(match: re.Match[str], config: ServeConfig) -> Finding | None:
+    if _SHELL.match(match["words"]):
+        return _start_error(
+            "V1",
+            "it did not start: the image's entrypoint is vLLM's server, so a shell or a command behind the "
+            f"image is an argument of it (`{match['words'].strip()[:60]}`)",
+            {},
+            "it starts with the flags alone behind the image; with a shell as the entrypoint (docker run "
+            "--entrypoint /bin/bash IMAGE -c '…', `entrypoint:` in compose, `command:` in Kubernetes)",
+        )
     named = [word.lstrip("-").replace("-", "_") for word in re.findall(r"--[\w-]+", match["words"])]
     if not named and not config.entry_fault and STRAY not in config.setting:
         return _start_error(
