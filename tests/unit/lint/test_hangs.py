@@ -21,8 +21,8 @@ def count(answers: float) -> str:
     )
 
 
-def started(flags: str, *log: str, card: str = "RTX 3090", **facts: object) -> ServeConfig:
-    return case(f"vllm serve m {flags}", log=log, card=find_gpu(card), **facts)
+def started(flags: str, *log: str, card: str = "RTX 3090", env: str = "") -> ServeConfig:
+    return case(f"vllm serve m {flags}", log=log, card=find_gpu(card), env=env)
 
 
 @pytest.mark.parametrize(
