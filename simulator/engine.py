@@ -40,10 +40,13 @@ class SimulatedEngine:
         *,
         seed: int = 0,
         log_step: Callable[[str], object] | None = None,
+        rank: int = 0,
     ) -> None:
+        """`rank`: among the data-parallel engines of a server."""
         self.scheduler = scheduler
         self.pace = pace
         self.metrics = metrics
+        self.rank = rank
         self.new_limits: Callable[[], Mapping[str, float] | None] = lambda: None  # since the last step
         self.used_at: float | None = None  # loop time of the first completion that was asked for
         self._seed = seed
@@ -62,6 +65,10 @@ class SimulatedEngine:
     def prefill_backlog(self) -> int:
         """Prompt tokens of requests without an output token."""
         return sum(request.prompt for request in self._streams if request.first_at is None)
+
+    def page(self, *, log_stats: bool = True) -> str:
+        """Return the page of metrics of one scrape."""
+        return self.metrics.text(self.scheduler, log_stats=log_stats)
 
     def read(self, prompt: str | Sequence[int], *, wrong: bool = False) -> Transcript:
         """Count and hash a prompt; a prompt marked `wrong` gets a different answer."""
@@ -126,7 +133,7 @@ class SimulatedEngine:
         decodes = work.sequences - work.prefills
         generated = decodes + work.drafted
         self._log_step(
-            f"Engine 000: Iteration({self._steps}): {work.prefills} context requests, "
+            f"Engine {self.rank:03d}: Iteration({self._steps}): {work.prefills} context requests, "
             f"{work.tokens - generated} context tokens, {decodes} generation requests, "
             f"{generated} generation tokens, iteration elapsed time: {1000 * seconds:.2f} ms, "
             f"GPU KV cache usage: {100 * self.scheduler.cache.used_share:.1f}%"

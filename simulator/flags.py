@@ -34,13 +34,13 @@ _DEFAULTS = {
 """Defaults that vLLM decides after parsing."""
 _SIMULATED = frozenset(
     """
-    api_key block_size disable_log_stats enable_chunked_prefill enable_logging_iteration_details
-    enable_prefix_caching enforce_eager gpu_memory_utilization host kv_cache_dtype kv_cache_memory_bytes
-    long_prefill_token_threshold long_prefill_token_threshold_adaptive max_cudagraph_capture_size
-    max_model_len max_num_active_seqs max_num_batched_tokens max_num_queued_reqs max_num_queued_tokens
-    max_num_scheduled_tokens max_num_seqs model num_gpu_blocks_override performance_mode port
-    scheduler_reserve_full_isl scheduling_policy seed served_model_name shutdown_timeout speculative_config
-    stream_interval
+    api_key block_size data_parallel_size disable_log_stats enable_chunked_prefill
+    enable_logging_iteration_details enable_prefix_caching enforce_eager gpu_memory_utilization host
+    kv_cache_dtype kv_cache_memory_bytes long_prefill_token_threshold
+    long_prefill_token_threshold_adaptive max_cudagraph_capture_size max_model_len max_num_active_seqs
+    max_num_batched_tokens max_num_queued_reqs max_num_queued_tokens max_num_scheduled_tokens
+    max_num_seqs model num_gpu_blocks_override performance_mode port scheduler_reserve_full_isl
+    scheduling_policy seed served_model_name shutdown_timeout speculative_config stream_interval
     tensor_parallel_size watermark
     """.split()  # noqa: SIM905 - one a line would be a page
 )
@@ -97,6 +97,7 @@ class Flags:
     log_iterations: bool
     enforce_eager: bool
     tensor_parallel_size: int
+    data_parallel_size: int
     enable_prefix_caching: bool
     kv_cache_dtype: str
     speculative_config: str | None
@@ -291,6 +292,7 @@ def _check(options: argparse.Namespace, batched: int, seqs: int, length: int, bl
         "block_size": block_size,
         "stream_interval": options.stream_interval,
         "tensor_parallel_size": options.tensor_parallel_size,
+        "data_parallel_size": options.data_parallel_size,
         "num_gpu_blocks_override": options.num_gpu_blocks_override,
     }
     for name, value in at_least_one.items():

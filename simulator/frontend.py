@@ -180,7 +180,7 @@ class Frontend:
         return web.json_response({"server_load": self._open})
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        text = self._engine.metrics.text(self._engine.scheduler, log_stats=self._flags.log_stats)
+        text = self._engine.page(log_stats=self._flags.log_stats)
         kind = "text/plain; version=0.0.4; charset=utf-8"
         return web.Response(body=text.encode(), headers={"Content-Type": kind})
 

@@ -77,6 +77,7 @@ class CacheFacts:
     prefix_caching: bool
     blocks_override: int | None
     memory_bytes: int | None
+    rank: int = 0  # of the data-parallel engine
 
     def labels(self) -> Mapping[str, object]:
         tokens = self.blocks * self.block_size
@@ -84,7 +85,7 @@ class CacheFacts:
             "block_size": self.block_size,
             "cache_dtype": self.cache_dtype,
             "enable_prefix_caching": self.prefix_caching,
-            "engine": 0,
+            "engine": self.rank,
             "gpu_memory_utilization": self.gpu_memory_utilization,
             "kv_cache_max_concurrency": tokens / self.max_model_len,
             "kv_cache_memory_bytes": self.memory_bytes,
@@ -106,8 +107,8 @@ class Metrics:
     ) -> None:
         """`without`: how the names of metrics begin that the page lacks."""
         self._without = without
-        self._labels = f'engine="0",model_name="{_escape(model)}"'
         self._model = f'model_name="{_escape(model)}"'
+        self._labels = f'engine="{facts.rank}",{self._model}'
         self._facts = facts
         self._started_at = started_at  # unix seconds
         self.prompt_tokens = self.cached_tokens = self.generation_tokens = 0
@@ -228,12 +229,29 @@ class Metrics:
               f'{self._labels},source="local_cache_hit"': self.cached_tokens,
               f'{self._labels},source="external_kv_transfer"': 0}),
             ("request_success", "Count of successfully processed requests.",
-             {f'engine="0",finished_reason="{reason}",{self._model}': self.finished[reason]
+             {f'engine="{self._facts.rank}",finished_reason="{reason}",{self._model}': self.finished[reason]
               for reason in FINISHED}),
             ("admission_rejections", "Number of admission attempts rejected by a queue limit, by reason.",
              {f'{self._model},reason="{reason}"': self.rejected[reason] for reason in REJECTED}),
         ):  # fmt: skip
             yield from _family(f"vllm:{name}_total", "counter", about, values)
+
+
+def join_pages(pages: Sequence[str]) -> str:
+    """Return the page of a process with several engines: each family has the series of all of them."""
+    families: list[list[str]] = []
+    for line in pages[0].splitlines():
+        if line.startswith("# HELP "):
+            families.append([])
+        families[-1].append(line)
+    by_head = {family[0]: family for family in families}
+    for page in pages[1:]:
+        family: list[str] = []
+        for line in page.splitlines():
+            family = by_head.get(line, family) if line.startswith("# HELP ") else family
+            if not line.startswith("# ") and 'engine="' in line:
+                family.append(line)
+    return "\n".join(line for family in families for line in family) + "\n"
 
 
 _STARTED = "Start time of the process since unix epoch in seconds."

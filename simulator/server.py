@@ -12,9 +12,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from aiohttp import web
 
+from flettner.simulator.data_parallel import DataParallelEngine
 from flettner.simulator.drafts import read_drafts
 from flettner.simulator.engine import SimulatedEngine
 from flettner.simulator.flags import Flags, InvalidFlagError, parse
@@ -29,6 +31,7 @@ from flettner.simulator.scheduler import Scheduler
 from flettner.simulator.step_time import StepTime
 from flettner.simulator.text import draws
 
+_Engine = TypeVar("_Engine", bound=SimulatedEngine)
 VirtualClock = Callable[[], float]
 """Unix seconds."""
 
@@ -37,10 +40,23 @@ _log = logging.getLogger("vllm")
 
 def build_server(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Frontend]:
     """Return the parts of the server, not started. Raises StartError if the model does not fit."""
+    if flags.data_parallel_size == 1:
+        single = build_engine(SimulatedEngine, flags, now)
+        return single, Frontend(flags, single, now)
+    first = build_engine(DataParallelEngine, flags, now)
+    first.others = [
+        build_engine(SimulatedEngine, flags, now, rank) for rank in range(1, flags.data_parallel_size)
+    ]
+    return first, Frontend(flags, first, now)
+
+
+def build_engine(kind: type[_Engine], flags: Flags, now: VirtualClock, rank: int = 0) -> _Engine:
+    """Return one of the data-parallel engines, each with its own noise. Raises StartError."""
+    own = (rank,) if rank else ()
     simulation, memory = flags.simulation, flags.memory
     blocks = kv_blocks(simulation.hardware, memory, simulation.oom_above)
     cache = KvCache(blocks, block_size=memory.block_size, caching=flags.enable_prefix_caching)
-    drafts = read_drafts(flags.speculative_config, simulation.acceptance, draws(flags.seed, "drafts"))
+    drafts = read_drafts(flags.speculative_config, simulation.acceptance, draws(flags.seed, "drafts", *own))
     law = StepTime(
         hardware=simulation.hardware,
         eager=flags.enforce_eager,
@@ -49,7 +65,7 @@ def build_server(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Fron
     )
     pace = Pace(
         law.split,
-        draws(flags.seed, "jitter"),
+        draws(flags.seed, "jitter", *own),
         speed=simulation.speed,
         jitter=simulation.jitter,
         faults=simulation.faults,
@@ -64,15 +80,16 @@ def build_server(flags: Flags, now: VirtualClock) -> tuple[SimulatedEngine, Fron
         prefix_caching=flags.enable_prefix_caching,
         blocks_override=memory.num_gpu_blocks_override,
         memory_bytes=memory.kv_cache_memory_bytes,
+        rank=rank,
     )
-    engine = SimulatedEngine(
+    return kind(
         Scheduler(flags.limits, cache, leak=int(simulation.faults.leak), drafts=drafts),
         pace,
         Metrics(flags.names[0], facts, now(), without=simulation.release.without_metrics),
         seed=flags.seed,
         log_step=_say if flags.log_iterations else None,
+        rank=rank,
     )
-    return engine, Frontend(flags, engine, now)
 
 
 async def serve(flags: Flags, now: VirtualClock) -> int:

@@ -20,7 +20,8 @@ from flettner.simulator.text import draws
 from flettner.vllm_facts import drafts as drafted
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.values import Knob, Setting, Value
-from tests.support.virtual_server import Ended, VirtualServer
+from tests.support.data_parallel_server import new_virtual_server
+from tests.support.virtual_server import Ended
 
 CACHE = Path(".cache/loop")
 SEEDS = (9001, 9002)  # of the loads that settings are compared on; no run has them
@@ -70,6 +71,7 @@ def effective(flags: Flags) -> Mapping[Knob, Value]:
     return {
         **({drafted.CONFIG: drafts.tokens} if drafts else {}),
         "tensor_parallel_size": flags.tensor_parallel_size,
+        "data_parallel_size": flags.data_parallel_size,
         "max_num_seqs": limits.max_num_seqs,
         "max_num_batched_tokens": limits.max_num_batched_tokens,
         "long_prefill_token_threshold": limits.long_prefill_token_threshold,
@@ -111,7 +113,7 @@ def _cached(world: World, flags: Flags, setting: Setting, seed: int) -> Goodput:
 def _once(world: World, flags: Flags, seed: int) -> Goodput:
     """Run the whole load on one server, cold at its begin. Raises StartError."""
     flags = replace(flags, seed=draws(seed, "server").getrandbits(32))
-    server, clients = VirtualServer("static", flags, now_s=0.0, unix_s=0.0), Clients(world, seed)
+    server, clients = new_virtual_server("static", flags, now_s=0.0, unix_s=0.0), Clients(world, seed)
     arrived: list[float] = []
     for arrival in clients.until(world.seconds):
         arrived.append(arrival.request.arrived_at)

@@ -12,10 +12,11 @@ from flettner.agent.observe.engine_sample import sample
 from flettner.flettner_vllm.scheduler import Value
 from flettner.performance_model.iteration_log import StepRecord
 from flettner.simulator.card import Card
+from flettner.simulator.engine import SimulatedEngine
 from flettner.simulator.flags import Flags
 from flettner.simulator.release import VERSION
 from flettner.simulator.scheduler import ScheduledStep, SimulatedRequest
-from flettner.simulator.server import build_server
+from flettner.simulator.server import build_engine
 from flettner.simulator.step_time import StepWork
 from flettner.vllm_facts.metrics.page_totals import PageTotals
 from flettner.vllm_facts.metrics.totals import PageReader
@@ -52,11 +53,14 @@ class VirtualServer:
     patience_s: ClassVar[float] = 400.0  # of a client
 
     def __init__(
-        self, name: str, flags: Flags, *, now_s: float, unix_s: float, card: Card | None = None
+        self, name: str, flags: Flags, *, now_s: float, unix_s: float, card: Card | None = None, rank: int = 0
     ) -> None:
-        """`card`: the GPU, where other servers use it too. Raises StartError if the model does not fit."""
-        engine, _ = build_server(flags, lambda: unix_s)
-        engine.pace.card, engine.pace.server = card or Card(), name
+        """One engine. `card`: the GPU, where other servers use it too; `rank`: among data-parallel engines.
+
+        Raises StartError if the model does not fit.
+        """
+        engine = build_engine(SimulatedEngine, flags, lambda: unix_s, rank)
+        engine.pace.card, engine.pace.server = card or Card(), f"{name} {rank}" if rank else name
         self.name = name
         self.flags = flags
         self.scheduler, self.metrics = engine.scheduler, engine.metrics
@@ -104,7 +108,7 @@ class VirtualServer:
             if self._step is None:
                 self._step = self.scheduler.plan()
                 if self._step is None:
-                    self._pace.card.leave(self.name)
+                    self._pace.card.leave(self._pace.server)
                     self._now_s = max(self._now_s, until_s)
                     return
                 self._begin(self._step)
@@ -197,14 +201,17 @@ class VirtualServer:
             if not state.probe:
                 self._leave(request, "failed" if request.first_at is None else "truncated", at_s)
         self._open = {}
-        self._pace.card.leave(self.name)
+        self._pace.card.leave(self._pace.server)
 
     def scrape(self, at: datetime, at_s: float) -> EngineSample:
         """Return what the sensor `vllm_metrics` emits for the page."""
-        after = self._pages.totals(self.metrics.text(self.scheduler).encode())
+        after = self._pages.totals(self.page().encode())
         before, before_s = self._page or (None, at_s)
         self._page = after, at_s
         return sample(before, after, at=at, server=self.name, interval_s=at_s - before_s, version=VERSION)
+
+    def page(self) -> str:
+        return self.metrics.text(self.scheduler)
 
     def forget_scrapes(self) -> None:
         """Make the next scrape a first one, as of a new daemon."""
