@@ -8,6 +8,7 @@ from typing import Literal
 from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.blocks import BlockTrial
 from flettner.agent.domain.canary_evidence import CanaryEvidence
+from flettner.agent.domain.load_watch import LoadWatch
 from flettner.agent.domain.model import Plan, SavingLimits, Server
 from flettner.agent.domain.regimes import RegimePlan
 from flettner.agent.domain.request_counts import RequestCounts
@@ -127,6 +128,7 @@ class Saving(Rollout):
     tested: RequestCounts = field(default_factory=RequestCounts)  # minutes with nearly the load of the peak
     tested_minutes: int = 0
     unseen_s: int = 0  # seconds in a row in which no request could be counted
+    watch: LoadWatch = field(default_factory=LoadWatch)
     returned_at: datetime | None = None  # when it was in force, and the spared servers began to serve again
     kind: Literal["saving"] = "saving"
 

@@ -25,6 +25,7 @@ from flettner.agent.domain.events import (
     Stopped,
 )
 from flettner.agent.domain.fleet import Fleet, SparedServer
+from flettner.agent.domain.load_watch import BIN_S, count_open
 from flettner.agent.domain.model import SERVERS, OutcomeResult, Plan, Server
 from flettner.agent.domain.rollout import Saving
 from flettner.agent.domain.state import Phase, State
@@ -64,6 +65,7 @@ NEARLY = 0.7  # of the peak's load: a minute of the trial with as much counts as
 RECENT_MINUTES = 10
 MINUTE_S = 60
 AT_MOST = timedelta(hours=26)  # of the trial: every day has its peak
+FRESH_S = 10.0  # age of a scrape that says how many requests are open
 UNSEEN_S = 60  # without counted requests nobody knows whether the load returns
 
 
@@ -132,7 +134,8 @@ def count_load(state: State, event: Event) -> State:
     saving, counts = state.saving, sum_counts(carriers(state), event)
     tests = state.phase is Phase.SAVING and not saving.passed
     settled = tests and state.effects.awaited is None
-    saving = replace(saving, unseen_s=saving.unseen_s + 1 if event.blind else 0)
+    watch = saving.watch.add(counts.asked, _count_open(state, event), tested=settled and _is_peak(saving))
+    saving = replace(saving, unseen_s=saving.unseen_s + 1 if event.blind else 0, watch=watch)
     if tests:
         saving = replace(saving, exposed=saving.exposed + counts)
     since = saving.minute_since
@@ -143,6 +146,19 @@ def count_load(state: State, event: Event) -> State:
     return replace(
         state, rollout=replace(_end_minute(saving, tests=tests), minute=counts, minute_since=event.at)
     )
+
+
+def _count_open(state: State, event: Observed) -> int | None:
+    engines = [event.engines.get(server.name) for server in carriers(state)]
+    return count_open(
+        [(each.running, each.waiting) if each and each.age_s <= FRESH_S else None for each in engines]
+    )
+
+
+def _is_peak(saving: Saving) -> bool:
+    """Whether the last ten seconds had nearly the load of a peak."""
+    arrived = saving.watch.arrived[-BIN_S:]
+    return len(arrived) == BIN_S and sum(arrived) >= NEARLY * saving.limits.peak_rps * BIN_S
 
 
 def _end_minute(saving: Saving, *, tests: bool) -> Saving:
@@ -188,6 +204,8 @@ def why_not_save(rules: Rules, state: State, blind: str = "") -> tuple[str, Outc
             f"server{'s' if len(names) > 1 else ''}"
         )
         return why, "undecided"
+    if why := _why_more_comes(saving):
+        return why, "undecided"
     for counts in (saving.minute, saving.recent, saving.tested):
         if misses_slo(state.traffic.calibration, rules.slo, counts):
             of, bad = count_missed(counts)
@@ -197,6 +215,16 @@ def why_not_save(rules: Rules, state: State, blind: str = "") -> tuple[str, Outc
     if saving.unseen_s >= UNSEEN_S:
         return f"no request could be counted for {saving.unseen_s} s: {blind}", "undecided"
     return "", "undecided"
+
+
+def _why_more_comes(saving: Saving) -> str:
+    """Why a load that has not ended yet is too much; empty if it is not."""
+    if (more := saving.watch.find_excess(saving.limit_rps)) is not None:
+        limit = saving.limit_rps
+        return f"the load returned: {more[0]} requests came in {more[1]} s, and {limit:.3g}/s is the limit"
+    if saving.passed and (backlog := saving.watch.find_backlog()) is not None:
+        return f"{backlog[0]:.0f} requests are open, under the load of the peak at most {backlog[1]:.0f} were"
+    return ""
 
 
 def _why_passed(rules: Rules, state: State) -> str | None:

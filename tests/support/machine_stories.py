@@ -174,6 +174,7 @@ class World:
     states: list[State] = field(default_factory=list)
     green_fails: int = 0
     waiting: float = 12
+    open_at: dict[str, float] = field(default_factory=dict)  # requests that run at a server; else six
     silent: bool = False  # no requests arrive
     blind: str = ""  # why requests cannot be counted
     how: str = ""  # what the engine says of each stop
@@ -281,7 +282,9 @@ class World:
             liveness = EngineLiveness(age_s=9.0, running=2, waiting=0, tokens=40.0, lost=True)
             return replace(liveness, paused=name in self.paused)
         tokens, missing = 0.0 if name in self.wedged else 40.0, self.lacks.get(name, frozenset())
-        return EngineLiveness(age_s=0.5, running=6, waiting=0, tokens=tokens, missing=missing)
+        return EngineLiveness(
+            age_s=0.5, running=self.open_at.get(name, 6), waiting=0, tokens=tokens, missing=missing
+        )
 
     def perform(self, effect: fx.Effect) -> Iterable[e.Event]:  # noqa: C901 - a table of effects
         self.performed.append(effect)

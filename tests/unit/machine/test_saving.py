@@ -206,6 +206,30 @@ def test_the_load_that_returns_is_seen_within_a_minute() -> None:
     assert "the load returned" in world.state.saving.why
 
 
+def test_requests_that_came_count_before_they_have_ended() -> None:
+    many = {f"vllm{number}": 100 for number in range(4)}
+    world = saved(open_at=many).tick(20)
+
+    for second in range(1, 16):  # as many end as before, and each second ten more come
+        world.open_at = dict.fromkeys(many, 100 + 5 * second)
+        world.tick()
+
+    assert not world.state.fleet.spared
+    assert "requests came in 10 s, and 9/s is the limit" in world.state.saving.why
+
+
+def test_far_more_open_requests_than_under_the_peak_end_a_saving() -> None:
+    world = saved().tick(20)
+
+    for second in range(1, 100):  # their work grows, and not their rate
+        world.open_at = dict.fromkeys(carrying(world), 6 + 0.5 * second)
+        world.tick()
+        if world.state.phase is Phase.RESTORING:
+            break
+
+    assert "requests are open, under the load of the peak at most 12 were" in world.state.saving.why
+
+
 def test_stopped_servers_start_all_at_once() -> None:
     world = saved()
     world.rate = LIMIT + 1
