@@ -193,6 +193,7 @@ class CanaryEvidence:
     margin: float = 0.01  # a green that is worse by this share of requests or more must not pass
     gain_needed: GainNeeded = "never"
     shares_card: bool = False  # green and blue run on the same GPUs: beside each other both are slower
+    promised_only: bool = False  # a latency without an objective is not judged
     holding: bool = False  # the step is the hold step
     better: str = ""  # in what green was proved better, at a load that counts: no other proof is required
     gain: str = ""  # the measure by which it was better, at equal load

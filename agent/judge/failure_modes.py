@@ -3,8 +3,9 @@
 A latency is late above its objective, whatever blue does: where blue misses it, green must do better to pass,
 so an equally late green is not excused (docs/decisions/0004). Without an objective, late is `UNPROMISED`
 times blue's 90th percentile: only a green that much slower is worse. An ITL without an objective is not
-judged: larger batches trade it for TTFT, and its cost shows in e2e. An edge is fixed before the first count
-above it.
+judged: larger batches trade it for TTFT, and its cost shows in e2e. Nor is e2e for a change that takes less
+hardware where the first token and the next ones are promised: that it is slower was approved. An edge is
+fixed before the first count above it.
 
 Requests above an edge without an objective are not counted before the rollout, so their clumping is unknown.
 Treating them as independent rolled back 89 of 150 equal greens where servers stall for 45 s. So a latency
@@ -84,9 +85,13 @@ def open_streams(
     new = (
         _stream(name, edge_s, slo=slo, control=control, margin=margin, calibration=evidence.calibration)
         for name, edge_s in _edges(step, slo, control)
-        if name not in opened
+        if name not in opened and not (evidence.promised_only and _is_unpromised(slo, name))
     )
     return (*evidence.streams, *new)
+
+
+def _is_unpromised(slo: Slo, name: str) -> bool:
+    return name in LATENCIES and objective_of(slo, name) is None
 
 
 def _edges(step: Step, slo: Slo, control: RequestCounts) -> Iterator[tuple[str, float | None]]:

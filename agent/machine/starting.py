@@ -5,7 +5,7 @@ from datetime import datetime
 
 from flettner.agent.domain.canary_evidence import CanaryEvidence, GainNeeded
 from flettner.agent.domain.effects import Launch
-from flettner.agent.domain.model import Plan, Proposal, Server
+from flettner.agent.domain.model import Plan, Proposal, Server, Slo
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion
@@ -60,7 +60,7 @@ def _start_hot_change(
     return begin_trial(replace(state, rollout=rollout), at, _note(approved))
 
 
-def _start_canary(_: Rules, state: State, approved: Suggestion, plan: Plan, at: datetime) -> Transition:
+def _start_canary(rules: Rules, state: State, approved: Suggestion, plan: Plan, at: datetime) -> Transition:
     """Launch green, or first free a slot for it."""
     running, (baseline, baseline_s) = state.fleet.running, recent_traffic(state, at)
     state, name = name_next_server(state)
@@ -88,6 +88,7 @@ def _start_canary(_: Rules, state: State, approved: Suggestion, plan: Plan, at: 
             margin=plan.margin,
             gain_needed=gain_needed(approved.proposal, plan),
             shares_card=plan.shares_card,
+            promised_only=may_be_slower(approved.proposal, rules.slo),
             baseline_s=baseline_s,
         ),
     )
@@ -104,6 +105,11 @@ def _rollout_id(state: State, approved: Suggestion) -> str:
 
 def _note(approved: Suggestion) -> str:
     return f"{approved.id} approved by {approved.decided_by}"
+
+
+def may_be_slower(proposal: Proposal, slo: Slo) -> bool:
+    """Whether only promised latencies count: less hardware is slower, and the SLO says how slow it may be."""
+    return proposal.cheaper and slo.ttft is not None and slo.itl is not None
 
 
 def gain_needed(proposal: Proposal, plan: Plan) -> GainNeeded:

@@ -15,6 +15,7 @@ from flettner.agent.domain.request_counts import RequestCounts, count_requests
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.judge.canary.admissibility import UNEVEN, UNEVEN_UNSEEN
 from flettner.agent.judge.canary.verdict import AnytimeJudge
+from flettner.agent.judge.failure_modes import open_streams
 from tests.support.sampling import sampled
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -462,3 +463,20 @@ def test_equal_greens_do_not_fail(phi: float) -> None:
 def test_an_invalid_option_is_refused(option: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must lie between 0 and 1"):
         AnytimeJudge(**option)
+
+
+@pytest.mark.parametrize(
+    ("slo", "judged"),
+    [
+        (Slo(ttft=Objective(under_s=0.5, share=0.95)), {"ttft"}),
+        (SLO, {"ttft", "e2e"}),
+    ],
+)
+def test_of_less_hardware_only_promised_latencies_are_judged(slo: Slo, judged: set[str]) -> None:
+    def opened(evidence: CanaryEvidence) -> set[str]:
+        control = served(200, slo=slo)
+        streams = open_streams(evidence, step=PARITY, slo=slo, control=control, margin=0.01)
+        return {stream.name for stream in streams} & {"ttft", "itl", "e2e"}
+
+    assert opened(CanaryEvidence(promised_only=True)) == judged
+    assert opened(CanaryEvidence()) == {"ttft", "e2e"}
