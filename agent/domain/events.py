@@ -51,6 +51,7 @@ class Observed:
     findings: tuple[Finding, ...] = ()  # of lint, on the setting in force
     model_search: ModelSearchResult | None = None  # of the performance model
     headroom: Headroom | None = None  # the latest
+    peak_rps: float | None = None  # of all servers, in the busiest minute of the known hours of the week
     regimes: RegimeAdvice | None = None  # the latest
 
 

@@ -53,6 +53,7 @@ class Context:
     )
 
     headroom: Headroom | None = None  # None: it is not known, or no saving is wanted
+    peak_rps: float | None = None  # of all servers, in the busiest minute of the last week, as far as known
     regimes: RegimeAdvice | None = None  # of the performance model; None: one setting does
     servers: int = 1  # that serve, each replica counted
     saves: bool = False  # whether what only takes less hardware may be suggested

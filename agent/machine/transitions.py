@@ -69,6 +69,7 @@ class Rules:
             model_search=event.model_search,
             strategy=self.strategy,
             headroom=event.headroom if self.saves else None,
+            peak_rps=event.peak_rps,
             regimes=self._advised_regimes(state, event),
             servers=state.fleet.replica_count,
             saves=self.saves,

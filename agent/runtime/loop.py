@@ -127,8 +127,7 @@ class TargetLoop:
 
     @property
     def last_step(self) -> float:
-        """Loop time of the last step, for the watchdog."""
-        return self.self_metrics.stepped_at or 0.0
+        return self.self_metrics.stepped_at or 0.0  # loop time, for the watchdog
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -353,6 +352,7 @@ class TargetLoop:
                 findings=self.findings,
                 model_search=self.search_result,
                 headroom=self.headroom,
+                peak_rps=self.series.peaks.highest_rps(),
                 regimes=self.regimes,
             )
             self.series.add(observed)

@@ -45,6 +45,10 @@ class PeakHours:
         """Return the last week, oldest first."""
         return tuple(self._hours[at] for at in sorted(self._hours))
 
+    def highest_rps(self) -> float | None:
+        """Return requests per second of the busiest minute that is known; None without any."""
+        return max((hour.rps for hour in self._hours.values()), default=None)
+
     def add(self, row: MinuteRow) -> None:
         """Add a minute, again or not; a server that was seen without requests had none."""
         self._raise_to(row.at // HOUR_S * HOUR_S, row.requests_rps or 0.0)

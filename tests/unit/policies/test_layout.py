@@ -124,16 +124,16 @@ def test_more_than_two_gpus_on_pcie_exchange_more_slowly_in_each_of_28_layers(
         ),
         pytest.param(replace(LOADED, itl=None), SLO, "note", id="tokens are not measured"),
         pytest.param(
-            a_reading(running=6.0, kv=0.016, prompt_tokens=90_000.0, answer_tokens=900.0, itl=LOADED.itl),
+            a_reading(running=6.0, kv=0.016, prompt_tokens=300_000.0, answer_tokens=900.0, itl=LOADED.itl),
             SLO,
             "note",
-            id="prompts fill one GPU",
+            id="prompts fill three GPUs",
         ),
         pytest.param(
             a_reading(running=6.0, kv=0.016, prompt_tokens=100.0, answer_tokens=9e5, itl=LOADED.itl),
             SLO,
             "note",
-            id="tokens fill one GPU",
+            id="tokens fill three GPUs",
         ),
         pytest.param(replace(LOADED, ttft=late(0.2)), SLO, None, id="an objective is missed"),
     ],
@@ -144,3 +144,106 @@ def test_fewer_gpus_that_would_not_keep_the_promise_are_not_suggested(
     said = [proposal.klass for proposal in LayoutNote().propose(reading, saving(config(), slo))]
 
     assert said == ([kind] if kind else [])
+
+
+@pytest.mark.parametrize(
+    ("prompts", "changed"),
+    [
+        pytest.param(2_000.0, {"tensor_parallel_size": 1}, id="one"),
+        pytest.param(45_000.0, {"tensor_parallel_size": 1, "data_parallel_size": 2}, id="two"),
+        pytest.param(100_000.0, {"tensor_parallel_size": 1, "data_parallel_size": 3}, id="three"),
+    ],
+)
+def test_as_many_engines_are_kept_as_the_prompts_need(prompts: float, changed: Setting) -> None:
+    loaded = a_reading(running=6.0, kv=0.016, prompt_tokens=prompts, answer_tokens=900.0, itl=LOADED.itl)
+
+    (change,) = LayoutNote().propose(loaded, saving(config()))
+
+    assert dict(change.to) == changed
+    spared = 4 - int(str(changed.get("data_parallel_size", 1)))
+    assert change.expects.startswith(f"{spared} of 4 GPUs to spare")
+
+
+def test_of_several_engines_those_that_the_load_does_not_need_are_spared() -> None:
+    served = config(tensor_parallel_size=1, data_parallel_size=4)
+
+    (change,) = LayoutNote().propose(LOADED, saving(served))
+
+    assert dict(change.to) == {"data_parallel_size": 1}
+    assert LayoutNote().propose(LOADED, context(served)) == ()
+    busy = replace(LOADED, prompt_tokens_per_s=steady(150_000.0))
+    assert LayoutNote().propose(busy, saving(served)) == ()
+
+
+def test_the_engines_of_other_hosts_are_left_alone() -> None:
+    served = config(tensor_parallel_size=1, data_parallel_size=4, data_parallel_size_local=2)
+
+    assert LayoutNote().propose(LOADED, saving(served)) == ()
+
+
+def test_a_calm_window_is_held_against_the_peak_of_the_week() -> None:
+    calm = replace(LOADED, requests={"ok": 60})  # 2 a second
+
+    (alone,) = LayoutNote().propose(calm, replace(saving(config()), peak_rps=1.0))
+    (two,) = LayoutNote().propose(calm, replace(saving(config()), peak_rps=4.0))
+
+    assert dict(alone.to) == {"tensor_parallel_size": 1}
+    assert dict(two.to) == {"tensor_parallel_size": 1, "data_parallel_size": 2}
+    assert "at the week's peak" in two.expects
+
+
+def overloaded(*, running: float = 60.0, waiting: float = 40.0, prompts: float = 11_000.0) -> Reading:
+    reading = a_reading(running=running, kv=0.2, waiting=waiting, prompt_tokens=prompts, answer_tokens=400.0)
+    return replace(reading, ttft=late(0.9), itl=late(0.0, p50=0.05, p99=0.09))
+
+
+EIGHT_B = "meta-llama/Llama-3.1-8B"
+
+
+def test_where_an_objective_is_missed_the_same_gpus_compute_more_in_several_engines() -> None:
+    served = config(EIGHT_B, gpu="RTX 4090")
+
+    (change,) = LayoutNote().propose(overloaded(), context(served))
+
+    assert dict(change.to) == {"tensor_parallel_size": 1, "data_parallel_size": 4}
+    assert dict(change.assumed) == {"pipeline_parallel_size": 1, "data_parallel_size": 1}
+    assert (change.klass, change.cheaper, change.mitigation) == ("gated", False, False)
+    assert "times as many tokens of this load on the same 4 GPUs, in 4 engines" in change.expects
+
+
+@pytest.mark.parametrize(
+    ("served", "reading", "slo"),
+    [
+        pytest.param(
+            config(EIGHT_B, gpu="RTX 4090"),
+            overloaded(),
+            Slo(ttft=SLO.ttft, itl=Objective(under_s=0.015, share=0.95)),
+            id="a token would take too long on one GPU",
+        ),
+        pytest.param(
+            config("meta-llama/Llama-3.1-70B-Instruct", gpu="H100"),
+            overloaded(),
+            SLO,
+            id="it does not fit one",
+        ),
+        pytest.param(
+            config(EIGHT_B, gpu="H100"),
+            overloaded(running=2.0, waiting=0.0, prompts=100.0),
+            SLO,
+            id="few requests gain nothing",
+        ),
+        pytest.param(
+            config(EIGHT_B, gpu="RTX 4090", tensor_parallel_size=1, data_parallel_size=4),
+            overloaded(),
+            SLO,
+            id="there are as many engines already",
+        ),
+        pytest.param(
+            config(EIGHT_B, gpu="RTX 4090", data_parallel_rank=1), overloaded(), SLO, id="engines elsewhere"
+        ),
+    ],
+)
+def test_engines_that_would_not_help_are_not_suggested(
+    served: ServeConfig, reading: Reading, slo: Slo
+) -> None:
+    assert LayoutNote().propose(reading, context(served, slo)) == ()
