@@ -38,12 +38,13 @@ def _pool(workers: int, *, alone: bool = False) -> ProcessPoolExecutor:
 def check(pool: ProcessPoolExecutor, worlds: Sequence[World]) -> int:
     """Print whether each world is what it says; 1 if one is not."""
     wrong = 0
-    for world, (own, cure) in zip(worlds, pool.map(sweep, worlds), strict=True):
-        why = flaw(world, own, cure)
+    for world, (own, cure, gpus) in zip(worlds, pool.map(sweep, worlds), strict=True):
+        why = flaw(world, own, cure) if gpus is None else ""
         wrong += bool(why)
+        needs = "" if gpus is None else f", {gpus} GPUs keep the SLO"
         print(
             f"{world.name:<20} {own.whole:.3f} -> {cure.goodput.whole:.3f}, end {own.tail:.3f} -> "
-            f"{cure.goodput.tail:.3f} with {dict(cure.change)} of {cure.tried}: {why or 'ok'}",
+            f"{cure.goodput.tail:.3f} with {dict(cure.change)} of {cure.tried}{needs}: {why or 'ok'}",
             flush=True,
         )
     return int(wrong > 0)

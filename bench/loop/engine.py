@@ -24,6 +24,7 @@ from flettner.simulator.scheduler import SimulatedRequest
 from flettner.simulator.text import draws
 from flettner.vllm_facts.flag_parser import parse_setting
 from flettner.vllm_facts.values import GPUS, Setting
+from tests.support.data_parallel_server import new_virtual_server
 from tests.support.fake_engine import FakeEngine
 from tests.support.virtual_server import VirtualServer
 
@@ -36,7 +37,11 @@ GPU_MIB = 40_000.0
 
 
 def flags_of(world: World, setting: Setting) -> Flags:
-    """Return the flags of a server with this full setting; empty: as configured. Raises InvalidFlagError."""
+    """Return the flags of a server with this full setting; empty: as configured. Raises InvalidFlagError.
+
+    On which GPUs it runs is no flag.
+    """
+    setting = {knob: value for knob, value in setting.items() if knob != GPUS}
     origin = Origin(argv=("python", *world.command), env={}, cwd="")
     words = origin.command(setting, PORT)[1 + len(PROGRAM[:2]) :]
     try:
@@ -96,10 +101,19 @@ class VirtualEngine(FakeEngine):
             for at in range(host)
         ]
         placement = place(setting, self._gpus_of(blue), [], gpus)
-        choice = choose_strategy("surge", len(self.servers), placement.capacity)
+        if placement.shortage:
+            return PreflightResult(problem=placement.shortage)
+        choice = choose_strategy("auto", len(self.servers), placement.capacity)
         if choice.strategy is None:
             return PreflightResult(problem=choice.why)
-        return PreflightResult(why=choice.why, start_s=self._start_s, resolved=placement.resolve(beside=True))
+        start_s = self._start_s or self._world.start_s
+        return PreflightResult(
+            strategy=choice.strategy,
+            why=choice.why,
+            start_s=start_s,
+            outage_s=STOP_S + start_s if choice.strategy == "swap" else 0.0,
+            resolved=placement.resolve(beside=choice.strategy == "surge"),
+        )
 
     def describe_gpus(self) -> tuple[Gpu, ...]:
         """The GPUs of the host, as the sensor `nvidia_smi` names them; none where the world has no number."""
@@ -156,7 +170,7 @@ class VirtualEngine(FakeEngine):
         return None if virtual is None else virtual.open
 
     async def stop(self, server: Server, keep: int = 0) -> None:
-        if self._world.servers == 1:
+        if self._world.servers == 1 and self._world.gpus is None:
             raise ActError(f"{server.name} is a process: an ended process cannot be started again as it was")
         await super().stop(server, keep)
         if (virtual := self.virtual.pop(server.name, None)) is not None:
@@ -173,9 +187,9 @@ class VirtualEngine(FakeEngine):
 
     def _build(self, name: str, flags: Flags, ready_in_s: float = 0.0) -> VirtualServer:
         """Raises StartError."""
-        now_s, card = asyncio.get_running_loop().time(), self.card or Card()
+        now_s = asyncio.get_running_loop().time()
         seeded = replace(flags, seed=draws(self._seed, "server", name).getrandbits(32))
-        return VirtualServer(name, seeded, now_s=now_s + ready_in_s, unix_s=now_s, card=card)
+        return new_virtual_server(name, seeded, now_s=now_s + ready_in_s, unix_s=now_s, card=self.card)
 
     async def _start(self, server: Server) -> VirtualServer:
         """Raises ActError where the simulator would exit."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from bench.loop import real, story
 from bench.loop.run import Run
 from bench.loop.score import Score, score
-from bench.loop.static import Best, Goodput, best, of_start
+from bench.loop.static import Best, Goodput, best, least_gpus, of_start
 from bench.loop.world import ACTIVE, SEQS, World
 from flettner.vllm_facts.values import Setting
 
@@ -26,9 +26,9 @@ def run(world: World, seed: int, *, real_time: bool) -> Score:
     return score(world, real.play(world, seed) if real_time else story.play(world, seed))
 
 
-def sweep(world: World) -> tuple[Goodput, Best]:
-    """Return the goodput of the world's own setting, and the best one."""
-    return of_start(world), best(world)
+def sweep(world: World) -> tuple[Goodput, Best, int | None]:
+    """Return the goodput of the world's own setting, the best one, and the GPUs that a layout needs."""
+    return of_start(world), best(world), least_gpus(world) if world.gpus is not None else None
 
 
 def has_cap_to_change(world: World) -> bool:

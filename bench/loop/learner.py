@@ -39,7 +39,7 @@ BEFORE_S, BEFORE_SHARE, PEAK_SHARE = 600.0, 1 / 3, 0.8
 BEFORE_SEED = 7_000  # added to the seed of the run
 MOST_ROWS = 600  # of a fit, evenly spaced
 LLAMA = "meta-llama/Llama-3.1-8B"
-"""The simulated model of all GPUs but the T4, whose model is quantized to another size."""
+"""The simulated model where no flag names a known one, on all GPUs but the T4, whose model is quantized."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,7 +140,7 @@ def _served(request: SimulatedRequest) -> ServedRequest:
 
 def deployment(world: World, setting: Setting) -> ServeConfig:
     """Return the deployment as a daemon knows it, with the GPU and the model that are simulated."""
-    gpu = flags_of(world, setting).simulation.hardware
-    llama = find_model(LLAMA)
-    model = None if gpu.name.startswith("t4") or llama is None else replace(llama, max_len=gpu.max_model_len)
+    flags = flags_of(world, setting)
+    gpu, known = flags.simulation.hardware, find_model(flags.model) or find_model(LLAMA)
+    model = None if gpu.name.startswith("t4") or known is None else replace(known, max_len=gpu.max_model_len)
     return ServeConfig(setting=setting, card=find_gpu(gpu.gpu), model=model)

@@ -12,6 +12,7 @@ from pathlib import Path
 from bench.loop.clients import Clients
 from bench.loop.engine import flags_of
 from bench.loop.world import World
+from flettner.actuators.vllm.gpu_demand import gpus_needed
 from flettner.agent.domain.model import Objective, Slo
 from flettner.simulator.drafts import read_drafts
 from flettner.simulator.flags import Flags, InvalidFlagError
@@ -138,7 +139,8 @@ def best(world: World) -> Best:
     """Sweep a usual setting, each other knob, then caps times budgets and the others again; on one seed."""
     base, some, short = configured(world), SEEDS[:1], _shorter(world)
     choice = Best({}, goodput(short, base, some), 1)
-    for stage in (islice(_pairs(), 1), _singles(base), _pairs(), _singles(base)):
+    stages = (islice(_pairs(), 1), _singles(base), _pairs(), _singles(base))
+    for stage in (_layouts(world),) if world.gpus is not None else stages:
         for change in stage:
             if min(astuple(choice.goodput)) >= ENOUGH:
                 break
@@ -152,6 +154,25 @@ def best(world: World) -> Best:
     if own.whole + own.tail >= changed.whole + changed.tail:
         return replace(choice, change={}, goodput=own)
     return replace(choice, goodput=changed)
+
+
+def least_gpus(world: World) -> int | None:
+    """Return the fewest GPUs with which the SLO is kept, by a sweep of the layouts; None: with none."""
+    short, base = _shorter(world), configured(world)
+    slo = world.slo
+    share = min(o.share for o in (slo.ttft, slo.itl, slo.e2e) if o is not None)
+    for layout in sorted(_layouts(world), key=gpus_needed):
+        if goodput(short, {**base, **layout}, SEEDS[:1]).whole >= share:
+            return gpus_needed(layout)
+    return None
+
+
+def _layouts(world: World) -> Iterator[Setting]:
+    """The ways to use as many GPUs as the world begins with, or fewer."""
+    most = gpus_needed(configured(world))
+    for tp, dp in product((1, 2, 4, 8), range(1, most + 1)):
+        if tp * dp <= most:
+            yield {"tensor_parallel_size": tp, "data_parallel_size": dp}
 
 
 def _shorter(world: World) -> World:
