@@ -1,11 +1,13 @@
 """Seven days with two kinds of load: settings that follow the load, and the best single setting of a sweep.
 
-python -m bench.regimes [--json FILE] [WORLD ...]
+python -m bench.regimes [--cold] [--json FILE] [WORLD ...]
 
 In virtual time: the load of each two hours is drawn for a minute and replayed on the true law of step time;
 the advice comes from a law that is a few percent off, the load of the first two days, and the product's own
 search. The switches follow the product's trigger: where the load changes, the wrong setting is in force until
 the lengths have been other ones for five minutes, and for half of the two minutes of the trial after that.
+With `--cold` no limit changes while a server runs: the lengths must have been other ones for a quarter of an
+hour, then a server starts, and for half of the canary's shares.
 That a switch is tried, judged and taken back is not part of this bench, but of the tests of the machine.
 """
 
@@ -20,7 +22,7 @@ from typing import Any
 
 from bench.results import new_parser, write
 from flettner.agent.domain.model import Bound, Objective, Slo
-from flettner.agent.domain.regimes import LASTS_S, RegimePlan
+from flettner.agent.domain.regimes import RegimePlan
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.load_history import LoadHistory, describe_load
 from flettner.agent.prediction.regime_search import RegimeRequest, search_regimes, with_values
@@ -41,6 +43,7 @@ from tests.support.fast_time import NOON
 
 DAYS, LEARNED_DAYS, SPANS = 7, 2, 12
 SAMPLE_S, SPAN_S, TRIAL_S = 60.0, 7200, 120
+START_S, SHARES_S = 120, 300  # of a cold switch
 HOURS = 24
 CAP, BUDGET = "max_num_seqs", "max_num_batched_tokens"
 START: Setting = {CAP: 64, BUDGET: 2048}
@@ -105,6 +108,10 @@ def at_random_hours(day: Mix, batch: Mix) -> Hours:
     return mix
 
 
+def twice_a_day(day: Mix, batch: Mix) -> Hours:
+    return lambda _, hour, __: batch if hour in {4, 6, 16, 18} else day
+
+
 def with_daily_rate(mix: Mix) -> Hours:
     return lambda _, hour, __: replace(mix, rate=mix.rate * (1 + 0.6 * sin(2 * pi * hour / HOURS)))
 
@@ -122,6 +129,7 @@ WORLDS = (
     World(name="labels by night", mix=by_clock(CHAT, LABELS)),
     World(name="more labels by night", mix=by_clock(CHAT, replace(LABELS, rate=3.0))),
     World(name="four hours of labels", mix=by_clock(CHAT, LABELS, begin=24, end=4)),
+    World(name="labels twice a day", mix=twice_a_day(CHAT, LABELS)),
     World(name="labels at other hours each day", mix=at_random_hours(CHAT, LABELS)),
     World(
         name="labels on an H100",
@@ -227,7 +235,7 @@ def prepare(world: World) -> tuple[Week, LearnedModel]:
     return Week(world, loads, true, limits, goals), learned
 
 
-def advise(week: Week, learned: LearnedModel) -> RegimePlan | None:
+def advise(week: Week, learned: LearnedModel, *, cold: bool = False) -> RegimePlan | None:
     """What the product suggests after the days of learning: eight quarters of an hour have the same load."""
     history, at = LoadHistory(), int(NOON.timestamp())
     for span in range(LEARNED_DAYS * SPANS + 1):
@@ -249,6 +257,7 @@ def advise(week: Week, learned: LearnedModel) -> RegimePlan | None:
             above=above.trace(),
             hot=HOT,
             bounds=BOUNDS,
+            cold=cold,
         )
     )
     return advice.plan if advice else None
@@ -256,7 +265,8 @@ def advise(week: Week, learned: LearnedModel) -> RegimePlan | None:
 
 def follow(week: Week, plan: RegimePlan) -> tuple[SettingOf, list[int]]:
     """The settings of each two hours by the trigger, and those with a switch."""
-    above, late = False, (LASTS_S + TRIAL_S / 2) / SPAN_S
+    wrong_s = plan.lasts_s + (START_S + SHARES_S / 2 if plan.cold else TRIAL_S / 2)
+    above, late = False, wrong_s / SPAN_S
     parts: dict[int, Sequence[tuple[Setting, float]]] = {}
     switches: list[int] = []
     for span, load in enumerate(week.loads):
@@ -274,14 +284,14 @@ def always(setting: Setting) -> SettingOf:
     return lambda _: [(setting, 1.0)]
 
 
-def measure(world: World) -> Mapping[str, Any]:
+def measure(world: World, *, cold: bool = False) -> Mapping[str, Any]:
     before = process_time()
     week, learned = prepare(world)
     sweep = {str(setting): week.attained(always(setting)) for setting in SWEEP}
     single = max(sweep, key=lambda name: sweep[name])
     spans = range(LEARNED_DAYS * SPANS, len(week.loads))
     each = {span: max(SWEEP, key=partial(week.share, span)) for span in spans}
-    plan = advise(week, learned)
+    plan = advise(week, learned, cold=cold)
     row: dict[str, Any] = {
         "world": world.name,
         "start": week.attained(always(world.start)),
@@ -296,7 +306,8 @@ def measure(world: World) -> Mapping[str, Any]:
         row["followed"] = week.attained(setting_of)
         row["gain"] = row["followed"] / row["single"] - 1
         days = [span // SPANS for span in switches]
-        row |= {"most_switches_a_day": max(map(days.count, days), default=0), "cold_switches": 0}
+        most = max(map(days.count, days), default=0)
+        row |= {"most_switches_a_day": most, "cold_switches": len(switches) if plan.cold else 0}
         row |= {"below": dict(plan.below.values), "above": dict(plan.above.values)}
     row["cpu_s"] = process_time() - before
     return row
@@ -304,13 +315,14 @@ def measure(world: World) -> Mapping[str, Any]:
 
 def main() -> None:
     parser = new_parser("bench.regimes", __doc__, "regimes.json")
+    parser.add_argument("--cold", action="store_true", help="each switch starts servers")
     parser.add_argument("world", nargs="*", help="names of worlds; default: all")
     options = parser.parse_args()
     rows = []
     for world in WORLDS:
         if options.world and world.name not in options.world:
             continue
-        rows.append(measure(world))
+        rows.append(measure(world, cold=options.cold))
         shown = {
             name: round(value, 3) if isinstance(value, float) else value for name, value in rows[-1].items()
         }

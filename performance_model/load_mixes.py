@@ -7,7 +7,7 @@ the lengths of two kinds leave a gap between them, which those of one kind that 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import compress, groupby
+from itertools import compress, groupby, pairwise
 from math import exp, log
 from statistics import fmean
 from typing import Literal
@@ -49,6 +49,7 @@ class TwoMixes:
     above_share: float  # of the requests
     above_hours: tuple[int, ...]  # of the day, UTC, in most of whose quarters the load was above
     days: float  # that the rows are of
+    changes_a_day: float = 0.0  # from one kind to the other
 
     def is_above(self, tokens: float, *, before: bool) -> bool:
         """`before`: whether it was above before this."""
@@ -90,6 +91,7 @@ def _split(rows: Sequence[LoadRow], metric: Metric) -> TwoMixes | None:
         above_share=sum(row.requests for row in above) / max(1, sum(row.requests for row in rows)),
         above_hours=_most_hours(rows, above),
         days=(rows[-1].at - rows[0].at) / 86_400,
+        changes_a_day=sum(a != b for a, b in pairwise(is_above)) / ((rows[-1].at - rows[0].at) / 86_400),
     )
 
 

@@ -1,4 +1,4 @@
-"""Switch between two settings where the load is of two kinds that take turns, without a restart."""
+"""Switch between two settings where the load is of two kinds that take turns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +14,14 @@ from flettner.vllm_facts.values import Setting, describe_changes
 
 SOURCE = "prediction by flettner's model of vLLM's scheduler (docs/prediction.md)"
 DAY_HOURS = 24
+RISKS = "a prediction; each switch is a trial of some minutes, in which the values take turns"
+COLD_RISKS = "a prediction; each switch starts servers, which takes memory or capacity beside those that run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regimes:
-    """Rule PM4. It needs an accepted law, an objective, two days of load, and limits that change at run time.
+    """Rule PM4. It needs an accepted law, an objective, and two days of load. Where no limit changes at run
+    time, each switch is a rollout that starts servers.
 
     The advice says what is certainly gained over the best single setting; this rule adds who may switch when.
     """
@@ -51,7 +54,7 @@ class Regimes:
                     f"{100 * advice.gain.high:+.1f} points)"
                 ),
                 expects=describe_trigger(advice.plan),
-                risks="a prediction; each switch is a trial of some minutes, in which the values take turns",
+                risks=COLD_RISKS if advice.plan.cold else RISKS,
                 source=SOURCE,
                 evidence=_evidence(advice),
                 assumed=advice.assumed,

@@ -10,6 +10,8 @@ from flettner.vllm_facts.values import Setting, describe_changes
 
 LASTS_S = 300  # the load is of the other regime for so long before a switch
 MOST_SWITCHES = 6  # a day: two or three turns of both regimes
+COLD_LASTS_S, MOST_COLD_SWITCHES = 900, 2
+"""The same where a switch starts servers: one turn of both regimes a day."""
 WORDS: Mapping[Metric, str] = {"prompt_tokens": "prompts", "answer_tokens": "answers"}
 
 
@@ -24,13 +26,27 @@ class Regime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegimePlan:
-    """`above` holds once the metric is above `high`, until it is below `low`; `below` holds otherwise."""
+    """`above` holds once the metric is above `high`, until it is below `low`; `below` holds otherwise.
+
+    `cold`: no server takes the values while it runs, so each switch is a rollout that starts servers.
+    """
 
     metric: Metric
     low: float  # tokens, mean of the requests
     high: float
     below: Regime
     above: Regime
+    cold: bool = False
+
+    @property
+    def lasts_s(self) -> int:
+        """Seconds that the load is of the other regime before a switch."""
+        return COLD_LASTS_S if self.cold else LASTS_S
+
+    @property
+    def most_switches(self) -> int:
+        """Of a day."""
+        return MOST_COLD_SWITCHES if self.cold else MOST_SWITCHES
 
     def regime(self, *, above: bool) -> Regime:
         return self.above if above else self.below
@@ -57,5 +73,6 @@ def describe_trigger(plan: RegimePlan) -> str:
     what = WORDS[plan.metric]
     return (
         f"{describe_changes(plan.above.values)} once {what} are longer than {plan.high:.0f} tokens for "
-        f"{LASTS_S // 60} minutes, {describe_changes(plan.below.values)} once shorter than {plan.low:.0f}"
+        f"{plan.lasts_s // 60} minutes, {describe_changes(plan.below.values)} once shorter than "
+        f"{plan.low:.0f}"
     )

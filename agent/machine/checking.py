@@ -56,7 +56,8 @@ def check_suggestion(rules: Rules, state: State, suggestion: Suggestion, at: dat
     if SERVERS in suggestion.proposal.to:
         save = Preflight(number=0, servers=state.fleet.running, setting=state.fleet.setting, wanted="save")
         return request_effect(asked, save)
-    switches = suggestion.proposal.regimes is not None
+    two = suggestion.proposal.regimes
+    switches = two is not None and not two.cold
     if rules.strategy in HOT_FIRST or switches:
         hot = preflight_hot(rules, asked, suggestion)
         if rules.strategy == "hot" or switches or not hot.problem:
@@ -177,6 +178,7 @@ def conclude_preflight(
     rules: Rules, state: State, suggestion: Suggestion, preflight: PreflightResult, at: datetime
 ) -> Transition:
     """Propose the checked change; in `auto` mode an auto-class change inside its bounds needs no approval."""
+    preflight = _refuse_outage(suggestion, preflight)
     if preflight.problem:
         result: OutcomeResult = "refused" if preflight.lasting else "undecided"
         return without_effects(refuse_suggestion(state, suggestion, at, preflight.problem, result))
@@ -191,6 +193,14 @@ def conclude_preflight(
     state = replace(make_room(state, sealed), note=sealed.proposal.why)
     still = [sealed] if is_seen(state, sealed, at) else []
     return start_by_itself(rules, state, still, at) or without_effects(state)
+
+
+def _refuse_outage(suggestion: Suggestion, preflight: PreflightResult) -> PreflightResult:
+    """Nobody is asked about a later switch, so none may be an outage."""
+    two = suggestion.proposal.regimes
+    if two is None or not two.cold or preflight.strategy != "swap" or preflight.problem:
+        return preflight
+    return replace(preflight, problem=f"each switch would be an outage: {preflight.why}")
 
 
 def _with_resolved(suggestion: Suggestion, preflight: PreflightResult) -> Suggestion:

@@ -14,12 +14,13 @@ from flettner.agent.domain.canary_evidence import GainNeeded
 from flettner.agent.domain.events import Aborted, Event, Observed
 from flettner.agent.domain.model import Plan, Server
 from flettner.agent.domain.reading import Reading
-from flettner.agent.domain.regimes import LASTS_S, MOST_SWITCHES, WORDS, describe_trigger
+from flettner.agent.domain.regimes import WORDS, describe_trigger
 from flettner.agent.domain.request_counts import NO_REQUESTS
 from flettner.agent.domain.rollout import Regimes
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.judge.attainment import allowed_share, baseline_interval, count_missed, goodput_phi
+from flettner.agent.machine.canary_begin import begin_canary
 from flettner.agent.machine.guard import base_digest
 from flettner.agent.machine.hot_knobs import why_not_hot
 from flettner.agent.machine.hot_trial import begin_trial, build_change, set_at_once
@@ -40,6 +41,7 @@ AGAIN_AFTER = timedelta(minutes=30)  # a switch that ended without a verdict
 RETRY_AFTER = timedelta(minutes=1)  # the way back to the values from before; doubled each time
 CHECKED_S, CHECKED_REQUESTS = 600, 200  # that a comparison with the prediction is of, at least
 DAY = timedelta(days=1)
+NOTHING: Setting = {}
 
 
 def describe_switching(state: State) -> str:
@@ -61,7 +63,8 @@ def begin_regimes(
     two, blue = approved.proposal.regimes, state.fleet.running[0]
     if two is None:
         raise AssertionError(f"{approved.id} has no regimes")
-    before = {knob: value_of(blue, knob) for knob in two.above.values}
+    assumed = approved.proposal.assumed if two.cold else {}
+    before = {knob: value_of(blue, knob, assumed) for knob in two.above.values}
     regimes = Regimes(
         id=rollout_id,
         suggestion=approved,
@@ -78,10 +81,12 @@ def begin_regimes(
     return without_effects(enter_phase(state, Phase.OBSERVING, at, note))
 
 
-def value_of(server: Server, knob: Knob) -> Value:
-    """The value in force; where no flag sets it, that of the server's start."""
+def value_of(server: Server, knob: Knob, assumed: Setting = NOTHING) -> Value:
+    """The value in force; where no flag sets it, that of the server's start, or as `assumed`."""
     value = server.setting.get(knob)
-    return server.hot.start.get(knob) if value is None and server.hot is not None else value
+    if value is None and server.hot is not None:
+        value = server.hot.start.get(knob)
+    return assumed.get(knob) if value is None else value
 
 
 def count_load(state: State, event: Event) -> State:
@@ -91,10 +96,12 @@ def count_load(state: State, event: Event) -> State:
         return state
     above = _regime_of(regimes, event.reading)
     if regimes.above is None and above is not None:
-        regimes = replace(regimes, above=above, wait_until=event.at + timedelta(seconds=LASTS_S))
+        regimes = replace(
+            regimes, above=above, wait_until=event.at + timedelta(seconds=regimes.regimes.lasts_s)
+        )
     elif above is None or above is regimes.above:
         regimes = replace(regimes, other_s=max(0, regimes.other_s - 1))
-    elif regimes.other_s < LASTS_S:
+    elif regimes.other_s < regimes.regimes.lasts_s:
         regimes = replace(regimes, other_s=regimes.other_s + 1)
     else:
         regimes = replace(regimes, above=above, other_s=0, counts=NO_REQUESTS, counted_s=0)
@@ -127,7 +134,7 @@ def _is_settled(state: State, regimes: Regimes) -> bool:
     if regimes.above is None or regimes.other_s or _are_same(regimes.values, regimes.before):
         return False
     return _are_same(regimes.values, regimes.regimes.regime(above=regimes.above).values) and _has(
-        state, regimes.values
+        state, regimes, regimes.values
     )
 
 
@@ -135,10 +142,11 @@ def _are_same(values: Setting, other: Setting) -> bool:
     return all(is_same(value, other[knob]) for knob, value in values.items())
 
 
-def _has(state: State, values: Setting) -> bool:
+def _has(state: State, regimes: Regimes, values: Setting) -> bool:
     """Whether all servers that run have these values."""
+    assumed = regimes.suggestion.proposal.assumed if regimes.regimes.cold else NOTHING
     return all(
-        is_same(value_of(server, knob), value)
+        is_same(value_of(server, knob, assumed), value)
         for server in state.fleet.running
         for knob, value in values.items()
     )
@@ -184,19 +192,19 @@ def _note_end_of_switch(state: State, at: datetime) -> State:
 
 def _why_end(rules: Rules, state: State, regimes: Regimes, at: datetime) -> str:
     """Why the approval does not hold any more; empty if it does."""
-    if not _has(state, regimes.values):
+    if not _has(state, regimes, regimes.values):
         return _why_values_stay(state, regimes)
     plan, number = regimes.regimes, (state.epoch, state.effects.next_number)
     if why := rules.guard.why_out_of_bounds(plan):  # since a reload of the config
         return why
-    for regime in (plan.below, plan.above):
+    for regime in () if plan.cold else (plan.below, plan.above):
         if why := why_not_hot(state.fleet.running, regime.values, number):
             return why
     if _are_enough(regimes) and (why := _why_not_as_predicted(rules, state, regimes)):
         return why
     today = [moment for moment in regimes.switches if at - DAY < moment <= at]
-    if len(today) >= MOST_SWITCHES and _wanted(regimes) is not None:
-        return f"the load changed more than {MOST_SWITCHES} times in a day"
+    if len(today) >= plan.most_switches and _wanted(regimes) is not None:
+        return f"the load changed more than {plan.most_switches} times in a day"
     return ""
 
 
@@ -229,8 +237,10 @@ def end(state: State, at: datetime, why: str) -> State:
 def _why_values_stay(state: State, regimes: Regimes) -> str:
     """Why those from before do not come back; empty: they do, or no server runs that could say."""
     names, running = ", ".join(sorted(regimes.values)), state.fleet.running
-    if not _has(state, regimes.values):
+    if not _has(state, regimes, regimes.values):
         return f"{names} were changed otherwise, and stay"
+    if regimes.regimes.cold:
+        return f"the values of {names} stay: the servers would have to start again"
     hot = {knob: value for knob, value in regimes.before.items() if value is not None}
     why = why_not_hot(running, hot, (state.epoch, state.effects.next_number)) if running else ""
     return f"the values of {names} stay: {why}" if why else ""
@@ -238,7 +248,7 @@ def _why_values_stay(state: State, regimes: Regimes) -> str:
 
 def _go_back(rules: Rules, state: State, regimes: Regimes, at: datetime) -> Transition | None:
     """Put the values from before back, and end when they are, or cannot be; None: not yet."""
-    if _has(state, regimes.before) or _why_values_stay(state, regimes):
+    if _has(state, regimes, regimes.before) or _why_values_stay(state, regimes):
         return without_effects(replace(state, regimes=replace(regimes, ended_at=at)))
     if _waits(regimes, at):
         return None
@@ -282,9 +292,16 @@ def _switch(rules: Rules, state: State, regimes: Regimes, at: datetime) -> Trans
 def _begin(
     rules: Rules, state: State, regimes: Regimes, values: Setting, at: datetime, why: str
 ) -> Transition:
-    """Begin the change to these values: a trial, or at once where they are those from before."""
+    """Begin the change to these values: a trial, or at once where they are those from before.
+
+    A cold one is a rollout as any other, under the preflight of the approval.
+    """
     state, number, blue = end_all(state, why), regimes.switched + 1, state.fleet.running[0]
-    now = {knob: value_of(blue, knob) for knob in values}
+    cold = regimes.regimes.cold
+    now = {
+        knob: value_of(blue, knob, regimes.suggestion.proposal.assumed if cold else NOTHING)
+        for knob in values
+    }
     to = {knob: value for knob, value in values.items() if not is_same(value, now[knob])}
     proposal = replace(regimes.suggestion.proposal, to=to, why=why, expects="", evidence=(), regimes=None)
     switch = replace(
@@ -298,6 +315,9 @@ def _begin(
     )
     needed: GainNeeded = "if_missed" if regimes.plan.gain_needed else "never"
     id_ = f"{regimes.id}.{number}"
+    if cold:
+        state = replace(state, regimes=replace(regimes, switched=number, trial=id_))
+        return begin_canary(rules, state, id_, switch, regimes.plan, at, gain_needed=needed, note=why)
     change = build_change(rules, state, id_, switch, regimes.plan, at, gain_needed=needed)
     at_once = _are_same(values, regimes.before)
     change = replace(change, passed=at_once, why=why if at_once else "")
@@ -312,6 +332,8 @@ def ends_by(state: State, event: Aborted) -> bool:
     """
     regimes, change = state.switching, state.rollout
     if regimes is None or change is None or not regimes.covers(event.rollout):
+        return False
+    if regimes.regimes.cold and change.id == regimes.trial and change.outcome == "running":
         return False
     return state.phase is not Phase.TRIAL or change.id != regimes.trial or change.passed
 

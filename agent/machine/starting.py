@@ -3,26 +3,19 @@
 from dataclasses import replace
 from datetime import datetime
 
-from flettner.agent.domain.canary_evidence import CanaryEvidence, GainNeeded
-from flettner.agent.domain.effects import Launch
-from flettner.agent.domain.model import Plan, Proposal, Server, Slo
-from flettner.agent.domain.rollout import Canary
-from flettner.agent.domain.state import Phase, State
+from flettner.agent.domain.canary_evidence import GainNeeded
+from flettner.agent.domain.model import Plan, Proposal
+from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
-from flettner.agent.domain.upgrade import flags_in, start_in
-from flettner.agent.machine.answer_check import drain_or_examine
+from flettner.agent.machine.canary_begin import begin_canary
 from flettner.agent.machine.guard import PERSON, base_digest
 from flettner.agent.machine.hot_trial import begin_trial, build_change
 from flettner.agent.machine.open_suggestions import end_all, end_check, end_suggestion, enter_fitting_phase
 from flettner.agent.machine.regimes import begin_regimes
 from flettner.agent.machine.saving import begin_saving
-from flettner.agent.machine.traffic import recent_traffic
 from flettner.agent.machine.transitions import (
     Rules,
     Transition,
-    enter_phase,
-    name_next_server,
-    request_effect,
     without_effects,
 )
 
@@ -61,42 +54,8 @@ def _start_hot_change(
 
 
 def _start_canary(rules: Rules, state: State, approved: Suggestion, plan: Plan, at: datetime) -> Transition:
-    """Launch green, or first free a slot for it."""
-    running, (baseline, baseline_s) = state.fleet.running, recent_traffic(state, at)
-    state, name = name_next_server(state)
-    old = running[-1]
-    to = approved.proposal.to
-    green = Server(
-        name=name,
-        setting={**old.setting, **flags_in(to)},
-        like=old.name,
-        start={**old.start, **start_in(to)},
-        on_cpus=old.on_cpus,
-    )
-    rollout = Canary(
-        id=_rollout_id(state, approved),
-        suggestion=approved,
-        plan=plan,
-        started_at=at,
-        phase_since=at,
-        baseline=baseline,
-        server=name,
-        greens=(green,),
-        replicas={server.name: server.replicas for server in running},
-        evidence=CanaryEvidence(
-            calibration=state.traffic.calibration,
-            margin=plan.margin,
-            gain_needed=gain_needed(approved.proposal, plan),
-            shares_card=plan.shares_card,
-            promised_only=may_be_slower(approved.proposal, rules.slo),
-            baseline_s=baseline_s,
-        ),
-    )
-    state = replace(state, rollout=rollout)
-    if approved.preflight.strategy != "surge":
-        return drain_or_examine(state, at, _note(approved))
-    state = enter_phase(state, Phase.LAUNCHING, at, _note(approved))
-    return request_effect(state, Launch(number=0, server=green, deadline_s=plan.start_s))
+    needed, id_ = gain_needed(approved.proposal, plan), _rollout_id(state, approved)
+    return begin_canary(rules, state, id_, approved, plan, at, gain_needed=needed, note=_note(approved))
 
 
 def _rollout_id(state: State, approved: Suggestion) -> str:
@@ -105,11 +64,6 @@ def _rollout_id(state: State, approved: Suggestion) -> str:
 
 def _note(approved: Suggestion) -> str:
     return f"{approved.id} approved by {approved.decided_by}"
-
-
-def may_be_slower(proposal: Proposal, slo: Slo) -> bool:
-    """Whether only promised latencies count: less hardware is slower, and the SLO says how slow it may be."""
-    return proposal.cheaper and slo.ttft is not None and slo.itl is not None
 
 
 def gain_needed(proposal: Proposal, plan: Plan) -> GainNeeded:

@@ -1,7 +1,7 @@
 """What an operator is shown of a suggestion's rollout: strategy, duration, outage and checks. Pure."""
 
 from flettner.agent.domain.model import Forecast, Hold, Plan, PreflightResult, Proposal, StartForecast
-from flettner.agent.domain.regimes import MOST_SWITCHES
+from flettner.agent.domain.regimes import MOST_SWITCHES, RegimePlan
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.domain.upgrade import upgrades_in
 from flettner.agent.judge.wording import describe_duration
@@ -31,7 +31,7 @@ def _describe_rollout(suggestion: Suggestion, plan: Plan, outage: str) -> tuple[
     upgrade = bool(upgrades_in(suggestion.proposal.to))
     preflight, forecast, servers = suggestion.preflight, suggestion.forecast, len(suggestion.servers)
     if suggestion.proposal.regimes is not None:
-        return _describe_regimes(plan)
+        return _describe_regimes(suggestion.proposal.regimes, preflight, plan)
     if preflight.strategy == "hot":
         return (f"hot: {preflight.why}", _describe_trial(plan), *preflight.notes)
     if preflight.strategy == "save":
@@ -85,7 +85,17 @@ def _describe_trial(plan: Plan) -> str:
     )
 
 
-def _describe_regimes(plan: Plan) -> tuple[str, ...]:
+def _describe_regimes(two: RegimePlan, preflight: PreflightResult, plan: Plan) -> tuple[str, ...]:
+    if two.cold:
+        ends = (
+            "one that fails, more late requests than predicted or `flettner abort` ends it, and the values "
+            "that are in force stay"
+        )
+        return (
+            f"{preflight.strategy}: {preflight.why}",
+            "each switch is a rollout of its own, which starts servers with the other values",
+            f"this approval covers each later switch, at most {two.most_switches} a day; {ends}",
+        )
     ends = (
         "a switch that fails, more late requests than predicted or `flettner abort` ends it, and the values "
         "from before are back"

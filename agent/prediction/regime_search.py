@@ -34,6 +34,8 @@ BUDGETS: Sequence[Knob] = ("max_num_scheduled_tokens", "max_num_batched_tokens")
 OCTAVES = range(-4, 5)  # around the present value
 LEVEL = 0.01  # of a load's requests: settings that differ by less are equally good
 LEAST_GAIN = 0.05  # of the good requests: each switch is a trial, and something to know about
+LEAST_COLD_GAIN = 0.15  # where each switch starts servers, and half an hour of it has the wrong setting
+COLD_CHANGES = 2.5  # a day at most, on average: those of one turn of both loads
 DRAWS = 8
 
 
@@ -50,6 +52,11 @@ class RegimeRequest:
     hot: Mapping[Knob, tuple[float, float]]
     bounds: Mapping[Knob, Bound] = field(default_factory=dict)
     outcomes: tuple[Outcome, ...] = ()
+    cold: bool = False  # no limit is hot: `hot` is what may be changed by starting servers
+
+    @property
+    def least_gain(self) -> float:
+        return LEAST_COLD_GAIN if self.cold else LEAST_GAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,7 @@ def search_regimes(request: RegimeRequest) -> RegimeAdvice | None:
     """None where nothing is certainly gained, or nothing can be said: no accepted law, no objective."""
     learned = request.learned
     goals = goals_of(request.slo, learned.outside_s)
-    if learned.law is None or goals is None:
+    if learned.law is None or goals is None or (request.cold and request.mixes.changes_a_day > COLD_CHANGES):
         return None
     try:
         present = limits_of(learned.config, kv_tokens=learned.kv_tokens)
@@ -88,7 +95,7 @@ def search_regimes(request: RegimeRequest) -> RegimeAdvice | None:
     values = [_with_present(setting, best, learned.config.setting, present) for setting in best]
     attained = sum(load.share * max(row) for load, row in zip(loads, shares, strict=True))
     gain, noise = _gain_of(loads, learned.law, goals, present, single=single, best=best)
-    if values[0] == values[1] or gain <= max(LEAST_GAIN * max(both), ERRORS * noise):
+    if values[0] == values[1] or gain <= max(request.least_gain * max(both), ERRORS * noise):
         return None
     below, above = (
         Regime(values=to, missed=_most_missed(load, learned.law, with_values(present, setting), goals))
@@ -99,7 +106,9 @@ def search_regimes(request: RegimeRequest) -> RegimeAdvice | None:
         made_at=request.at,
         setting=learned.config.setting,
         mixes=mixes,
-        plan=RegimePlan(metric=mixes.metric, low=mixes.low, high=mixes.high, below=below, above=above),
+        plan=RegimePlan(
+            metric=mixes.metric, low=mixes.low, high=mixes.high, below=below, above=above, cold=request.cold
+        ),
         single=single,
         single_attainment=max(both),
         attainment=attained,

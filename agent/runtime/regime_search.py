@@ -1,6 +1,7 @@
 """Records the kinds of load of a target, and asks the model once a day for a setting for each."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,11 @@ from flettner.primitives.files import replace_file
 from flettner.vllm_facts.values import Knob, Setting
 
 LOOK_EVERY_S = 60.0
+STARTED: Mapping[Knob, tuple[float, float]] = {
+    "max_num_seqs": (1.0, 1024.0),
+    "max_num_batched_tokens": (64.0, 16_384.0),
+}
+"""What is searched where no server changes its limits while it runs, inside the bounds."""
 EVERY = timedelta(days=1)
 AGAIN = timedelta(hours=1)  # after flags changed, or without an answer
 log = structlog.get_logger(__name__)
@@ -35,6 +41,7 @@ class RegimeSearch:
     search: ModelSearch
     file: Path | None = None
     is_on: bool = False  # whether a policy uses it, and running servers may take changes
+    may_start: bool = False  # whether new servers may take them, where running ones do not
     advice: RegimeAdvice | None = None
     history: LoadHistory = field(default_factory=LoadHistory)
     _asked_at: datetime | None = None
@@ -44,6 +51,7 @@ class RegimeSearch:
         """Search within these rules from now on."""
         uses = any(getattr(policy, "uses_regimes", False) for _, policy in rules.policies)
         self.is_on, self.advice, self._asked_at = uses and rules.strategy in HOT_FIRST, None, None
+        self.may_start = rules.strategy == "auto"
 
     async def run(self, target: Observable) -> None:
         self._read()
@@ -81,7 +89,7 @@ class RegimeSearch:
         """None where a kind has no recorded quarter of an hour, or no limit changes at run time."""
         below, above = (self.history.sample_of(mixes, above=above) for above in (False, True))
         hot = common_limits(state.fleet.running)
-        if below is None or above is None or not hot:
+        if below is None or above is None or not (hot or self.may_start):
             return None
         setting = state.fleet.setting
         return RegimeRequest(
@@ -91,7 +99,8 @@ class RegimeSearch:
             mixes=mixes,
             below=below.trace(),
             above=above.trace(),
-            hot=hot,
+            hot=hot or STARTED,
+            cold=not hot,
             bounds=self.search.bounds,
             outcomes=state.outcomes,
         )

@@ -47,18 +47,21 @@ def ask(
     hot: Mapping[Knob, tuple[float, float]] = HOT,
     bounds: Mapping[Knob, Bound] = BOUNDS,
     outcomes: tuple[Outcome, ...] = (),
+    cold: bool = False,
+    changes_a_day: float = 2.0,
 ) -> RegimeAdvice | None:
     return search_regimes(
         RegimeRequest(
             learned=learned,
             slo=slo,
             at=NOON,
-            mixes=MIXES,
+            mixes=replace(MIXES, changes_a_day=changes_a_day),
             below=CHATS,
             above=labels() if above is None else above,
             hot=hot,
             bounds=bounds,
             outcomes=outcomes,
+            cold=cold,
         )
     )
 
@@ -97,3 +100,14 @@ def test_values_that_a_rollout_refuted_are_left_out() -> None:
 def test_nothing_is_advised_without_a_law_or_an_objective() -> None:
     assert ask(learned=without_law(LEARNED)) is None
     assert ask(slo=Slo()) is None
+
+
+def test_a_restart_for_each_switch_is_worth_a_large_gain_and_one_turn_a_day() -> None:
+    advice = ask(cold=True)
+
+    assert advice is not None
+    assert advice.plan.cold
+    assert advice.gain.value > 0.15 * advice.single_attainment
+    assert ask(cold=True, changes_a_day=6.0) is None
+    few = labels(1.0)
+    assert ask(cold=True, above=few) is None

@@ -16,7 +16,7 @@ from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.load_history import LoadHistory, decode, encode
 from flettner.agent.prediction.regime_search import RegimeRequest, search_regimes
 from flettner.agent.runtime.model_search import ModelSearch
-from flettner.agent.runtime.regime_search import RegimeSearch, common_limits
+from flettner.agent.runtime.regime_search import STARTED, RegimeSearch, common_limits
 from flettner.performance_model.load_mixes import ROW_S
 from flettner.performance_model.trace import TraceRequest
 from flettner.policies.regimes import Regimes
@@ -125,6 +125,18 @@ def test_servers_without_changeable_limits_are_not_asked_about(file: Path) -> No
     assert common_limits((BLUE, replace(BLUE, hot=HotKnobs(limits={BUDGET: (128, 1024)})))) == {
         BUDGET: (128, 1024)
     }
+
+
+def test_where_servers_may_start_those_without_changeable_limits_are_asked_about(file: Path) -> None:
+    worker = Asked()
+    search = RegimeSearch(search=model_search(worker, lambda: LEARNED), file=file)
+    search.use(rules(strategy="auto", policies=ON.policies))
+
+    play(search, 3600, replace(BLUE, hot=None))
+
+    ((_, request),) = worker.requests
+    assert request.cold
+    assert request.hot == STARTED
 
 
 def test_each_quarter_of_an_hour_is_kept_over_a_restart(tmp_path: Path) -> None:
