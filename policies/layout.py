@@ -1,4 +1,4 @@
-"""Report a model that is split over more GPUs than it needs, or suggest fewer where savings are wanted."""
+"""Report or spare GPUs that a layout does not need; split an overloaded engine into several narrower ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,8 @@ ROUNDS = 20  # until sequences and time of a token agree: each changes the other
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutNote:
     """Rule D9. A note, since longer tokens are the operator's to accept; with `save = true` in
-    `[targets.cost]` and a promised time of tokens or answers it is a change, which a person approves.
+    `[targets.cost]` and a promised time of tokens or answers it is a change, which a person approves. Where
+    an objective is missed, it is one to as many engines as the GPUs hold, if they compute far more tokens.
     """
 
     kv_idle_below_ratio: float = 0.1  # highest KV usage of the window
