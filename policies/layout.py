@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flettner.agent.domain.lateness import misses_any, misses_objective
-from flettner.agent.domain.model import Proposal, Slo
+from flettner.agent.domain.model import Objective, Proposal, Slo
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.performance_model.errors import PredictionInputError
@@ -19,6 +19,7 @@ from flettner.vllm_facts.sizing.parallel_layouts import is_single_host, plan_lay
 from flettner.vllm_facts.values import Knob, Value
 
 SOURCE = SCALING
+USUAL_SHARE = 0.95  # of the requests in time: their 95th percentile says it, else the 99th
 ROUNDS = 20  # until sequences and time of a token agree: each changes the other by less than itself
 
 
@@ -123,6 +124,8 @@ class LayoutNote:
         mean, prefill = (slower * 1e-6 * law.token_us * rate * part for rate in (prompts.mean, prompts.high))
         if mean > self.prefill_at_most_ratio or prefill > self.burst_at_most_ratio:
             return None
+        if not load.keeps_ttft(slo.ttft, slower, prompts.mean, mean):
+            return None
         limit_s = self.itl_at_most_ratio * slo.itl.under_s if slo.itl is not None else 2 * reading.itl.p50
         running, token_s, context_tokens = 1.0, 0.0, load.used / load.running
         for _ in range(ROUNDS):
@@ -155,6 +158,20 @@ class _Load:
         """The time of a token in a present engine."""
         engines = layout(self.config).dp
         return _step_s(self.laws[0], self.running / engines, self.used / engines)
+
+    def keeps_ttft(
+        self, objective: Objective | None, slower: float, prompts_per_s: float, prefill: float
+    ) -> bool:
+        """Whether first tokens come in time: a prompt takes longer on fewer GPUs, and so does its turn.
+
+        `prefill`: the part of an engine's time for prompts. Without requests nothing contradicts it.
+        """
+        if objective is None or self.reading.ttft is None:
+            return True
+        before, after = (law.token_us for law in self.laws)
+        now = min(0.95, slower * 1e-6 * before * prompts_per_s / layout(self.config).dp)
+        usual_s = self.reading.ttft.p95 if objective.share <= USUAL_SHARE else self.reading.ttft.p99
+        return usual_s * max(1.0, after / before) * max(1.0, (1 - now) / (1 - prefill)) <= objective.under_s
 
     def tokens_per_s(self, law: StepLaw, engines: int, each: float) -> float:
         """What so many engines compute of the present requests, `each` tokens of one in a step."""

@@ -247,3 +247,13 @@ def test_engines_that_would_not_help_are_not_suggested(
     served: ServeConfig, reading: Reading, slo: Slo
 ) -> None:
     assert LayoutNote().propose(reading, context(served, slo)) == ()
+
+
+def test_a_prompt_that_would_come_too_late_on_fewer_gpus_keeps_them() -> None:
+    served = config(EIGHT_B, gpu="H100")
+    slow = replace(LOADED, ttft=late(0.0, p50=0.2, p99=0.49))
+
+    (change,) = LayoutNote().propose(LOADED, saving(served))
+
+    assert dict(change.to) == {"tensor_parallel_size": 1}
+    assert [note.klass for note in LayoutNote().propose(slow, saving(served))] == ["note"]
