@@ -198,7 +198,9 @@ class VirtualEngine(FakeEngine):
         except InvalidFlagError as error:
             await asyncio.sleep(REFUSED_S)
             raise ActError(f"{server.name} exited with code 1: {error}") from error
-        start_s, card = flags.simulation.start_s, self.card or Card()  # a card of its own is not slowed
+        wake_s = self._world.wake_s if server.name in self.stopped else None
+        start_s = flags.simulation.start_s if wake_s is None else wake_s
+        card = self.card or Card()  # a card of its own is not slowed
         await asyncio.sleep(start_s / 2)
         try:
             virtual = self._build(server.name, flags, ready_in_s=start_s / 2)

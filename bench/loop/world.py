@@ -82,6 +82,7 @@ class World:
     servers: int = 1  # equal containers that run at the begin; with several of them a saving is wanted
     peak_rps: float | None = None  # of all servers, in the busiest minute of the week before the load
     history_h: int = 168  # hours of that week that are known
+    wake_s: float | None = None  # a stopped server sleeps, and is back after so many seconds; None: it starts
     live_cap: bool = False  # the server takes another cap while it runs, and the daemon's strategy is `hot`
 
     @property
@@ -208,6 +209,7 @@ class _WorldTable(_Table):
     servers: int = Field(1, ge=1)
     peak_rps: float | None = Field(None, gt=0)
     history_h: int = Field(168, ge=0)
+    wake_s: Annotated[float, Field(gt=0)] | None = None
     shared_card: Annotated[float, Field(ge=0, lt=1)] | None = None
     real: bool = False
     within_min: float | None = None

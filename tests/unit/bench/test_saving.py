@@ -49,7 +49,7 @@ RUN = Run(
 def test_the_worlds_have_several_servers_and_a_week() -> None:
     worlds = read(OWN)
 
-    assert len(worlds) == 20
+    assert len(worlds) == 21
     assert all(world.servers > 1 and world.peak_rps for world in worlds)
     assert "containers = [" in config_text(worlds[0], "w")
     assert "save = true" in config_text(worlds[0], "w")
