@@ -333,9 +333,15 @@ def ends_by(state: State, event: Aborted) -> bool:
     regimes, change = state.switching, state.rollout
     if regimes is None or change is None or not regimes.covers(event.rollout):
         return False
-    if regimes.regimes.cold and change.id == regimes.trial and change.outcome == "running":
-        return False
     return state.phase is not Phase.TRIAL or change.id != regimes.trial or change.passed
+
+
+def is_rolling_out(state: State) -> bool:
+    """Whether a switch starts servers: its rollout is aborted as any other, which ends the approval."""
+    regimes, change = state.switching, state.rollout
+    if regimes is None or change is None or not regimes.regimes.cold:
+        return False
+    return change.id == regimes.trial and change.outcome == "running"
 
 
 def abort(_: Rules, state: State, event: Aborted) -> Transition:

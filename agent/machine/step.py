@@ -211,9 +211,10 @@ class Machine:
 
 
 def _find_handler(state: State, event: e.Event) -> Handler | None:
-    if isinstance(event, e.Aborted) and regimes.ends_by(state, event):
-        return regimes.abort
-    return HANDLERS.get((state.phase, type(event)))
+    handler = HANDLERS.get((state.phase, type(event)))
+    if not isinstance(event, e.Aborted) or not regimes.ends_by(state, event):
+        return handler
+    return handler if handler is not None and regimes.is_rolling_out(state) else regimes.abort
 
 
 def _is_requested_exit(state: State, event: e.Event) -> bool:

@@ -157,10 +157,12 @@ def test_the_next_day_it_switches_again() -> None:
     assert world.state.switching is not None
 
 
-def test_an_abort_of_a_switch_rolls_it_back_and_ends_the_approval() -> None:
+@pytest.mark.parametrize("of_approval", [False, True])
+def test_an_abort_of_a_switch_rolls_it_back_and_ends_the_approval(*, of_approval: bool) -> None:
     world = approved().change(LONG)
     assert world.state.rollout is not None
-    world.feed(e.Aborted(at=world.at, actor="alice", reason="", rollout=world.state.rollout.id))
+    named = world.regimes.id if of_approval else world.state.rollout.id
+    world.feed(e.Aborted(at=world.at, actor="alice", reason="", rollout=named))
     world.settle()
     world.tick(3)
 
@@ -178,3 +180,13 @@ def test_a_restart_of_the_daemon_in_a_switch_loses_no_server(second: int) -> Non
 
     assert len(world.state.fleet.running) == 1
     assert set(world.weights) == {server.name for server in world.state.fleet.running}
+
+
+def test_an_abort_between_switches_ends_it_and_starts_nothing() -> None:
+    world = at_night()
+    world.tick(120)
+    world.feed(e.Aborted(at=world.at, actor="alice", reason="", rollout=world.regimes.id))
+    world.change(SHORT)
+
+    assert world.state.switching is None
+    assert world.cap() == 16
