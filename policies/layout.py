@@ -46,22 +46,11 @@ class LayoutNote:
         config, usage, slo = context.config, reading.kv_usage, context.slo
         if config is None or usage is None or has_insufficient_data(reading, self.coverage_at_least_ratio):
             return ()
-        now, wanted = layout(config), _find_engine(config)
-        if now.gpus == 1 or wanted is None:
+        now = layout(config)
+        loads = [] if now.gpus == 1 else self._list_loads(reading, config, _peak_times(reading, context))
+        if not loads:
             return ()
-        took, alone, laws = estimate_fit(config), estimate_fit(config, shape=wanted), _laws(config, wanted)
-        if took is None or alone is None or laws is None:
-            return ()
-        load = _Load(
-            reading=reading,
-            config=config,
-            laws=laws,
-            wanted=wanted,
-            used=usage.high * took.kv_tokens * now.dp,
-            kv_tokens=alone.kv_tokens,
-            room=self.room_at_most_ratio * alone.kv_tokens,
-            times=_peak_times(reading, context),
-        )
+        load, wanted = loads[0], loads[0].wanted
         if misses_any(reading, slo):
             more = self._find_more(load, slo)
             return () if more is None else (more,)
@@ -69,12 +58,35 @@ class LayoutNote:
             return ()
         if misses_objective(reading.ttft, slo.ttft, 1) or misses_objective(reading.itl, slo.itl, 1):
             return ()
-        if context.saves and (change := self._find_change(load, slo)) is not None:
-            return (change,)
+        changes = [change for each in loads if (change := self._find_change(each, slo))]
+        if context.saves and changes:
+            return (max(changes, key=_count_spared),)
         narrower = wanted.tp * wanted.pp < now.tp * now.pp
         if not narrower or load.used > load.room or (slo.itl and load.then_s > slo.itl.under_s):
             return ()
         return (_note(load),)
+
+    def _list_loads(self, reading: Reading, config: ServeConfig, times: float) -> list["_Load"]:
+        """With each engine that takes fewer GPUs than the present one, the narrowest first."""
+        took, usage = estimate_fit(config), reading.kv_usage
+        loads = []
+        for wanted in _list_engines(config) if took is not None and usage is not None else ():
+            alone, laws = estimate_fit(config, shape=wanted), _laws(config, wanted)
+            if took is None or usage is None or alone is None or laws is None:
+                return []
+            loads.append(
+                _Load(
+                    reading=reading,
+                    config=config,
+                    laws=laws,
+                    wanted=wanted,
+                    used=usage.high * took.kv_tokens * layout(config).dp,
+                    kv_tokens=alone.kv_tokens,
+                    room=self.room_at_most_ratio * alone.kv_tokens,
+                    times=times,
+                )
+            )
+        return loads
 
     def _find_more(self, load: "_Load", slo: Slo) -> Proposal | None:
         """Engines on all the GPUs in place of wider ones, where they compute far more tokens of this load."""
@@ -300,6 +312,20 @@ def _assumed(now: Layout) -> Mapping[Knob, Value]:
     """The sizes that no flag may set."""
     sizes = (("tensor", now.tp), ("pipeline", now.pp), ("data", now.dp))
     return {f"{name}_parallel_size": size for name, size in sizes if size == 1}
+
+
+def _count_spared(change: Proposal) -> float:
+    return next(float(row.value) for row in change.evidence if row.metric == "gpus_spared")
+
+
+def _list_engines(config: ServeConfig) -> list[Layout]:
+    """One engine of fewer GPUs than the present ones have, or of as many where there are several engines."""
+    narrowest, now = _find_engine(config), layout(config)
+    if narrowest is None:
+        return []
+    sizes = [narrowest.tp << power for power in range(1, 4) if narrowest.tp << power < now.tp]
+    wider = [replace(narrowest, tp=size) for size in sizes if now.tp % size == 0 and now.pp == narrowest.pp]
+    return [narrowest, *wider]
 
 
 def _find_engine(config: ServeConfig) -> Layout | None:

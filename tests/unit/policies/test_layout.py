@@ -118,7 +118,7 @@ def test_more_than_two_gpus_on_pcie_exchange_more_slowly_in_each_of_28_layers(
         pytest.param(LOADED, Slo(ttft=SLO.ttft), "note", id="no time of tokens is promised"),
         pytest.param(
             replace(LOADED, kv_usage=steady(0.004)),
-            Slo(itl=Objective(under_s=0.009, share=0.95)),
+            Slo(itl=Objective(under_s=0.0075, share=0.95)),
             "note",
             id="tokens would take too long",
         ),
@@ -249,11 +249,23 @@ def test_engines_that_would_not_help_are_not_suggested(
     assert LayoutNote().propose(reading, context(served, slo)) == ()
 
 
-def test_a_prompt_that_would_come_too_late_on_fewer_gpus_keeps_them() -> None:
+def test_a_prompt_that_would_come_too_late_on_one_gpu_gets_two() -> None:
     served = config(EIGHT_B, gpu="H100")
     slow = replace(LOADED, ttft=late(0.0, p50=0.2, p99=0.49))
 
     (change,) = LayoutNote().propose(LOADED, saving(served))
 
     assert dict(change.to) == {"tensor_parallel_size": 1}
-    assert [note.klass for note in LayoutNote().propose(slow, saving(served))] == ["note"]
+    (wider,) = LayoutNote().propose(slow, saving(served))
+    assert dict(wider.to) == {"tensor_parallel_size": 2}
+
+
+def test_where_one_gpu_is_too_slow_two_may_do() -> None:
+    fast = replace(LOADED, itl=late(0.0, p50=0.003, p99=0.004), kv_usage=steady(0.002))
+    served = config(EIGHT_B, gpu="H100")
+    slo = Slo(ttft=SLO.ttft, itl=Objective(under_s=0.0075, share=0.95))
+
+    (change,) = LayoutNote().propose(fast, saving(served, slo))
+
+    assert dict(change.to) == {"tensor_parallel_size": 2}
+    assert change.expects.startswith("2 of 4 GPUs to spare")
