@@ -7,7 +7,7 @@ Address and secrets are no part of a setting: servers with the same setting may 
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from math import isfinite
@@ -30,6 +30,9 @@ STRAY = "stray_words"
 
 GLUED = "glued_words"
 """Stands in a setting for a flag and its value in one word, `"--dtype auto"`, which vLLM refuses."""
+
+VALUED = "valued_switch"
+"""`valued_switch.NAME` stands in a setting for a switch with a value, `--NAME=true`, which vLLM refuses."""
 
 API_SERVER = ("python3", "-m", "vllm.entrypoints.openai.api_server")
 
@@ -74,6 +77,7 @@ class _Flag:
     start: int
     stop: int
     joined: bool = False  # --knob=value, -O3
+    valued: bool = False  # a switch with a value
 
 
 def parse_setting(argv: Sequence[str]) -> dict[str, Value]:
@@ -120,9 +124,16 @@ def edit_flags(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]:
         if knob == GLUED:
             edits = {flag.start: (flag.stop, str(flag.value).split(None, 1)) for flag in own} | edits
             continue
+        if knob.startswith(f"{VALUED}."):
+            plain = {flag.start: _without_value(flag) for flag in flags if f"{VALUED}.{flag.knob}" == knob}
+            edits = plain | edits
+            continue
         if own and is_same(own[-1].value, value):
             continue
         edits |= {flag.start: (flag.stop, []) for flag in own}
+        if own and own[-1].valued and isinstance(value, bool) and f"{VALUED}.{knob}" not in changes:
+            edits[own[-1].start] = (own[-1].stop, _with_value(own[-1], value))
+            continue
         if value is None or (value is False and knob in ONE_WAY):
             continue
         if own:
@@ -210,7 +221,10 @@ def _flags(argv: Sequence[str]) -> list[_Flag]:
             if _GLUED_WORD.match(argv[at]):
                 flags.append(_Flag(knob=GLUED, spelled="", value=argv[at], start=at, stop=at + 1))
             flags.append(_flag(argv, at))
-            at = flags[-1].stop
+            if (own := flags[-1]).valued:
+                text = " ".join(argv[at : own.stop])
+                flags.insert(-1, replace(own, knob=f"{VALUED}.{own.knob}", value=text, valued=False))
+            at = own.stop
             continue
         if model or not positional:
             last = flags[-1] if flags else None
@@ -331,8 +345,12 @@ def _flag(argv: Sequence[str], at: int) -> _Flag:
     off = name.startswith(("--no-", "--no_"))
     has_value = not off and not _is_known(knob) and (equals or _is_truth(argv[at + 1 : at + 2]))
     if (off or is_switch(knob)) and not has_value:
-        if equals:
+        if equals and text.lower() not in _ON | _OFF:
             raise FlagError(_no_value(knob, name, text, off=off))
+        if equals or _is_truth(argv[at + 1 : at + 2]):
+            on = (text if equals else argv[at + 1]).lower() in _ON
+            stop = at + 1 if equals else at + 2
+            return _Flag(knob=knob, spelled=name, value=on != off, start=at, stop=stop, valued=True)
         return _Flag(knob=knob, spelled=name, value=not off, start=at, stop=at + 1)
     if equals:
         return _Flag(
@@ -373,6 +391,18 @@ def _unabbreviated(name: str) -> str:
         return name
     longer = {ALIASES.get(flag, flag) for flag in NAMES if flag.startswith(name)}
     return longer.pop() if len(longer) == 1 else name
+
+
+def _without_value(flag: _Flag) -> tuple[int, list[str]]:
+    """The end of a switch with a value, and the words that say the same as vLLM takes them."""
+    left_out = flag.value is False and flag.knob in ONE_WAY
+    return flag.stop, [] if left_out else _words(flag.knob, flag.value, flag)
+
+
+def _with_value(flag: _Flag, value: bool) -> list[str]:
+    """The words of a switch with another value, for a release that takes one."""
+    text = str(value).lower()
+    return [f"{flag.spelled}={text}"] if flag.stop == flag.start + 1 else [flag.spelled, text]
 
 
 def _no_value(knob: str, name: str, text: str, *, off: bool) -> str:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from flettner.vllm_facts.flag_parser import GLUED, STRAY, UNNAMED_MODEL
+from flettner.vllm_facts.flag_parser import GLUED, STRAY, UNNAMED_MODEL, VALUED
+from flettner.vllm_facts.flag_table import ONE_WAY
 from flettner.vllm_facts.releases import TABLE
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.shell_command.docker_run import is_vllm_image
@@ -10,9 +11,12 @@ from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     invalid_flags_finding,
     is_older_than,
+    patch_number,
     text_of,
 )
+from flettner.vllm_facts.values import spell_flag
 
+PARSER = "vllm/utils/argparse_utils.py: FlexibleArgumentParser (exit code 2)"
 ENTRYPOINT = "https://docs.vllm.ai/en/latest/deployment/docker/"
 _READS_NONE = (0, 10)
 """Before it the parser of `api_server` has no positional argument; since then nothing reads it."""
@@ -110,9 +114,37 @@ def _check_glued_words(config: ServeConfig) -> Iterable[Finding]:
     yield invalid_flags_finding(
         f"'{words}' is one word: vLLM looks for a flag of that whole name and refuses it",
         {GLUED: None},
-        source="vllm/utils/argparse_utils.py: FlexibleArgumentParser (exit code 2)",
+        source=PARSER,
         expects="it starts with flag and value as two items of the list, or as --flag=value",
     )
+
+
+_TOOK_VALUES = frozenset(
+    {
+        *("enable_chunked_prefill", "multi_step_stream_outputs", "disable_logprobs_during_spec_decoding"),
+        "disable_chunked_mm_input",
+    }
+)
+_TAKES_NONE = (0, 8, 5)
+"""Before it these had StoreBoolean as their action, and no `--no-` form (vllm/engine/arg_utils.py)."""
+
+
+def _check_valued_switches(config: ServeConfig) -> Iterable[Finding]:
+    release = patch_number(config)
+    takes_some = release is not None and release < _TAKES_NONE
+    for knob in config.setting:
+        first, _, name = knob.partition(".")
+        if first != VALUED or (takes_some and name in _TOOK_VALUES):
+            continue
+        off = config.setting.get(name) is False
+        plain = "without it" if off and name in ONE_WAY else f"with {spell_flag('no_' * off + name)}"
+        since = " since 0.8.5" if name in _TOOK_VALUES and release is None else ""
+        yield invalid_flags_finding(
+            f"`{text_of(config, knob)}`: vLLM takes no value for this switch{since}, and refuses the command",
+            {knob: None},
+            source=PARSER,
+            expects=f"it starts {plain}",
+        )
 
 
 def _check_entry(config: ServeConfig) -> Iterable[Finding]:
@@ -146,7 +178,13 @@ LINTS = (
         rules=("V1",),
         find=_check_glued_words,
         reports="a flag and its value in one word",
-        source="vllm/utils/argparse_utils.py: FlexibleArgumentParser (exit code 2)",
+        source=PARSER,
+    ),
+    DeploymentCheck(
+        rules=("V1",),
+        find=_check_valued_switches,
+        reports="a switch with a value",
+        source=PARSER,
     ),
     DeploymentCheck(
         rules=("V1",),

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 
 from flettner.lint.rules.flag_values import find_meant_value, find_misfit
 from flettner.vllm_facts.deprecated_flags import ENVIRONMENT, RENAMED
-from flettner.vllm_facts.flag_parser import GLUED, STRAY, UNNAMED_MODEL
+from flettner.vllm_facts.flag_parser import GLUED, STRAY, UNNAMED_MODEL, VALUED
 from flettner.vllm_facts.flag_table import SHORT, is_switch
 from flettner.vllm_facts.knobs import FLAGS, KNOBS
 from flettner.vllm_facts.meant_flags import as_switch, find_misspelled, find_nearest, meant_flags
@@ -33,7 +33,7 @@ PARSER = "vllm/utils/argparse_utils.py: FlexibleArgumentParser (exit code 2)"
 
 def is_unknown(knob: Knob) -> bool:
     name = knob.partition(".")[0]
-    return name not in {GLUED, STRAY, UNNAMED_MODEL} and not (
+    return name not in {GLUED, STRAY, UNNAMED_MODEL, VALUED} and not (
         name in FLAGS or name in KNOBS or name in RENAMED or is_known_flag(name)
     )
 

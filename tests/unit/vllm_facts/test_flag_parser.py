@@ -104,11 +104,6 @@ def test_parses_every_way_to_start_a_server(head: list[str]) -> None:
         ([*SERVE, "another"], "belongs to no flag"),
         ([*SERVE, "--", "x"], "cannot be read"),
         ([*SERVE, "-=5"], "cannot be read"),
-        ([*SERVE, "--enforce-eager=true"], "takes no value, found 'true': write --enforce-eager$"),
-        ([*SERVE, "--enable-chunked-prefill=False"], "write --no-enable-chunked-prefill$"),
-        ([*SERVE, "--enable-chunked-prefill", "False"], "write --no-enable-chunked-prefill$"),
-        ([*SERVE, "--no-enforce-eager=false"], "write --enforce-eager$"),
-        ([*SERVE, "--headless=0"], "leave it out$"),
         ([*SERVE, "—enforce-eager"], "begins with a long dash: write --enforce-eager$"),
         ([*SERVE, "--enforce-eager=maybe"], "write --enforce-eager or leave it out$"),
         (["nohup", "uv", "run", "server"], "no server is named"),
@@ -120,6 +115,45 @@ def test_parses_every_way_to_start_a_server(head: list[str]) -> None:
 def test_an_unsafe_edit_is_refused(argv: list[str], why: str) -> None:
     with pytest.raises(FlagError, match=why):
         parse_setting(argv)
+
+
+@pytest.mark.parametrize(
+    ("given", "knob", "value", "plain"),
+    [
+        ("--enforce-eager=true", "enforce_eager", True, "--enforce-eager"),
+        ("--enable_chunked_prefill False", "enable_chunked_prefill", False, "--no_enable_chunked_prefill"),
+        ("--no-enforce-eager=off", "enforce_eager", True, "--enforce-eager"),
+        ("--headless=0", "headless", False, ""),
+    ],
+)
+def test_a_switch_with_a_value_is_read_and_written_without_it(
+    given: str, knob: str, value: bool, plain: str
+) -> None:
+    argv = [*SERVE, *given.split(), "--max-num-seqs", "2"]
+
+    assert parse_setting(argv) == {
+        "model": "org/model",
+        knob: value,
+        f"valued_switch.{knob}": given,
+        "max_num_seqs": 2,
+    }
+    assert edit_flags(argv, {f"valued_switch.{knob}": None}) == [
+        *SERVE,
+        *plain.split(),
+        "--max-num-seqs",
+        "2",
+    ]
+
+
+def test_a_switch_with_a_value_keeps_one_where_its_release_takes_it() -> None:
+    argv = [*SERVE, "--enable-chunked-prefill=False", "--multi-step-stream-outputs", "true"]
+
+    assert edit_flags(argv, {"enable_chunked_prefill": True, "multi_step_stream_outputs": False}) == [
+        *SERVE,
+        "--enable-chunked-prefill=true",
+        "--multi-step-stream-outputs",
+        "false",
+    ]
 
 
 @pytest.mark.parametrize(
