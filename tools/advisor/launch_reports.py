@@ -113,6 +113,7 @@ def _lint_launch(
             container=_judged_container(launch),
             hosts=launch.hosts,
             ray=launch.ray,
+            in_process=launch.in_process,
             unread=launch.unread,
             shared_card=shared_card,
         )

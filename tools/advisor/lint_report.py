@@ -135,6 +135,7 @@ def lint_command(
     container: Container | None = None,
     hosts: int | None = None,
     ray: bool = False,
+    in_process: bool = False,
     unread: Sequence[str] = (),
     shared_card: SharedCard | None = None,
 ) -> LintReport:
@@ -147,7 +148,7 @@ def lint_command(
         raise ConfigError(f"cannot parse the command: {error}") from error
     described = container or (None if unread else command.container)
     config = replace(config, shared_card=shared_card, granted=granted, container=described, hosts=hosts)
-    config = replace(config, ray=ray or _joins_ray(config.log))
+    config = replace(config, ray=ray or _joins_ray(config.log), in_process=in_process)
     if args.upgrade_to:
         return _report_migration(command, config, args, unread)
     lints = all_lints()

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flettner.vllm_facts.launch_files.containers import read_inline
+from flettner.vllm_facts.launch_files.installed import with_installed_release
 from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word
 from flettner.vllm_facts.launch_files.shell_variables import plain_values
 from flettner.vllm_facts.launch_files.yaml_nodes import (
@@ -60,7 +61,7 @@ def read_task(text: str, document: Node) -> list[Launch]:
         nodes, image = text_at(document, "nodes"), text_at(document, "image")
     hosts = int(nodes) if nodes.isdecimal() and int(nodes) > 1 else None
     env = {**_variables(get(document, "envs")), **_variables(get(document, "env"))}
-    return [
+    launches = [
         replace(
             launch,
             name=choice.label if len(gpus) > 1 else launch.name,
@@ -75,6 +76,9 @@ def read_task(text: str, document: Node) -> list[Launch]:
         for script in _join(scripts)
         for launch in read_inline(text, script, {**plain_values(env), **_granted(choice.count, hosts or 1)})
     ]
+    return with_installed_release(
+        launches, "\n".join([text_at(document, "setup"), *(s.text for s in scripts)])
+    )
 
 
 def _join(scripts: Sequence[Word]) -> Sequence[Word]:

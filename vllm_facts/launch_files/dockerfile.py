@@ -9,6 +9,7 @@ from posixpath import basename, join, normpath
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import SHELLS
 from flettner.vllm_facts.launch_files.containers import read_container
+from flettner.vllm_facts.launch_files.installed import with_installed_release
 from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word
 from flettner.vllm_facts.launch_files.shell_variables import expand_words
 from flettner.vllm_facts.launch_files.shell_words import split_commands
@@ -72,10 +73,11 @@ def read_dockerfile(text: str) -> list[Launch]:
     if all(launch.problem for launch in launches) and (script := files.find((*entry, *own))):
         problem = f"{script} starts the server, and its flags are unknown"
         launches = [Launch(name="", start=place, problem=problem, script=script, bypassed_image=image)]
-    return [
+    launches = [
         replace(launch, env={**env, **launch.env}, version=version, entry_fault=fault or launch.entry_fault)
         for launch in launches
     ]
+    return with_installed_release(launches, text)
 
 
 @dataclass(slots=True)

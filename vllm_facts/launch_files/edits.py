@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.launch_files.launch import Word
+from flettner.vllm_facts.launch_files.python_edits import edit_arguments
 from flettner.vllm_facts.shell_command.shell import quote_word
 
 _PLAIN = re.compile(r"--?[A-Za-z][\w./=-]*|[A-Za-z_][\w./-]*")
@@ -29,6 +30,8 @@ def edit_words(text: str, words: Sequence[Word], wanted: Sequence[str]) -> list[
     """The edits that turn `words` into `wanted`. Raises FlagError if the file's form does not allow them."""
     if any(word.form == "key" for word in words):
         return _edit_entries(text, words, wanted)
+    if any(word.form == "keyword" for word in words):
+        return [Edit(*place) for place in edit_arguments(text, words, wanted, _group)]
     edits: list[Edit] = []
     same = SequenceMatcher(a=[word.text for word in words], b=wanted, autojunk=False)
     for kind, low, high, first, last in same.get_opcodes():
@@ -58,6 +61,8 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
 def _replace(word: Word, new: str, text: str) -> Edit:
     if word.form == "none":
         raise FlagError(f"{word.text} is not written in the file")
+    if word.form == "computed":
+        raise FlagError(f"{word.text} is computed")
     if "$" in text[word.start : word.end]:
         raise FlagError(f"{text[word.start : word.end]} comes from a variable")
     return Edit(word.start, word.end, _quote(new, word, text))
@@ -166,7 +171,7 @@ def _remove(text: str, words: Sequence[Word], low: int, high: int) -> list[Edit]
         return [_remove_shell(text, words, start, stop) for start, stop in pairwise([*cuts, high])]
     if forms <= {"block"}:
         return [_remove_line(text, word) for word in gone]
-    if forms <= {"flow"}:
+    if forms <= {"flow", "computed"}:
         return [_remove_items(text, run) for run in _runs(text, gone)]
     raise FlagError(f"{gone[0].text} cannot be removed from this file")
 
@@ -232,9 +237,10 @@ def _insert(text: str, words: Sequence[Word], at: int, new: Sequence[str]) -> Ed
     last = placed[-1]
     if last.form == "shell":
         return Edit(last.end, last.end, _shell_lines(text, placed, new))
-    siblings = [word for word in placed if word.form == last.form]
+    alike = ("flow", "computed") if last.form == "computed" else (last.form,)
+    siblings = [word for word in placed if word.form in alike]
     quoted = [_quote(word, _quoting_sibling(text, siblings), text) for word in new]
-    if last.form == "flow":
+    if last.form in ("flow", "computed"):
         return Edit(last.end, last.end, "".join(f", {word}" for word in quoted))
     begin = text.rfind("\n", 0, last.start) + 1
     stop = text.find("\n", last.end)

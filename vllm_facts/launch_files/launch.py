@@ -6,9 +6,10 @@ from typing import Literal
 
 from flettner.vllm_facts.serve_config import Container, EntryFault, Granted, Launcher
 
-Form = Literal["shell", "block", "flow", "key", "value", "none"]
-"""How a word is written: in a shell command, as an item of a YAML list (in lines or in brackets), as a
-YAML key or its value, or not at all (an image or a chart adds it)."""
+Form = Literal["shell", "block", "flow", "key", "value", "keyword", "literal", "computed", "none"]
+"""How a word is written: in a shell command, as an item of a list (in lines or in brackets), as a YAML key or
+its value, as an argument of a call in Python, its literal value, or what an expression comes to, or not at
+all (an image or a chart adds it)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ class Launch:
     container: Container | None = None
     hosts: int | None = None  # that serve one model together
     ray: bool = False  # Ray is started beside the server
+    in_process: bool = False  # `LLM(…)` of a program of Python
     entry_fault: EntryFault | None = None
     locks_memory: bool = False  # without a limit: `ulimits` of compose
     bypassed_image: str = ""  # whose own entrypoint another command replaces

@@ -18,6 +18,7 @@ from flettner.vllm_facts.launch_files.flag_mappings import (
 )
 from flettner.vllm_facts.launch_files.helm_values import read_values
 from flettner.vllm_facts.launch_files.inference_services import read_llm_service, read_model_service
+from flettner.vllm_facts.launch_files.installed import with_installed_release
 from flettner.vllm_facts.launch_files.kubernetes import read_manifest
 from flettner.vllm_facts.launch_files.launch import Launch, Word
 from flettner.vllm_facts.launch_files.named_gpus import find_gpus_of_job
@@ -40,11 +41,14 @@ from flettner.vllm_facts.shell_command.docker_run import image_version
 
 KINDS = (
     "a compose file, Kubernetes manifest, chart's values, systemd unit, podman quadlet, Dockerfile, file of "
-    "--config or Ray Serve, task of SkyPilot or dstack, shell script or list of flags"
+    "--config or Ray Serve, task of SkyPilot or dstack, shell script, Python file, notebook or list of flags"
 )
 _YAML_NAME, _SCRIPT_NAME = re.compile(r"\.(ya?ml|json)$"), re.compile(r"\.(ba|z|k)?sh$")
 _UNIT = re.compile(r"^\[Service\][ \t]*$", re.MULTILINE)
 _QUADLET = re.compile(r"^\[Container\][ \t]*$", re.MULTILINE)
+_PYTHON = re.compile(
+    r"#![^\n]{0,80}\bpython|(?:[ \t]*(?:#[^\n]*)?\n){0,200}(?:import \w|from [\w.]{1,80} import )"
+)
 _KEY = re.compile(r"^(---|[\w.-]+:(\s|$)|\{)", re.MULTILINE)
 _FLAG_LIST = re.compile(r"([^\S\n]*(#.*)?\n)*[^\S\n]*--?[A-Za-z]")
 
@@ -57,6 +61,10 @@ def read_launches(name: str, text: str, env: Mapping[str, str] = {}) -> list[Lau
     lines = [line for line in text.splitlines() if line.strip()]
     first = next((line for line in lines if not line.lstrip().startswith("#")), "")
     script = _SCRIPT_NAME.search(name) is not None or text.lstrip().startswith("#!")
+    if _is_python(name, text):
+        from flettner.vllm_facts.launch_files.python_files import read_code  # noqa: PLC0415 - these alone
+
+        return read_code(name, text)
     if script and "<<" in text and (launches := _read_writing_script(text, env)):
         return launches
     if _QUADLET.search(text):
@@ -79,6 +87,10 @@ def read_launches(name: str, text: str, env: Mapping[str, str] = {}) -> list[Lau
     return _read_job(text, env)
 
 
+def _is_python(name: str, text: str) -> bool:
+    return name.endswith((".py", ".ipynb")) or _PYTHON.match(text) is not None
+
+
 def _read_writing_script(text: str, env: Mapping[str, str]) -> list[Launch]:
     """The servers that a script starts, or else those of the files that it writes by here-documents."""
     try:
@@ -95,7 +107,7 @@ def _read_writing_script(text: str, env: Mapping[str, str]) -> list[Launch]:
 def _read_job(text: str, env: Mapping[str, str]) -> list[Launch]:
     """The servers of a script, on the GPUs for which it asks Slurm."""
     gpu, count, nodes = find_gpus_of_job(text)
-    launches = read_script(text, env=env)
+    launches = with_installed_release(read_script(text, env=env), text)
     if fault := explain_script_fault(text, launches):
         launches = [replace(launch, entry_fault=launch.entry_fault or fault) for launch in launches]
     if not gpu and count is None:

@@ -134,7 +134,7 @@ def _read_command(text: str, words: Sequence[Word], variables: Variables) -> Ite
     for word in words:
         expansion.add(word)
     texts = [word.text for word in expansion.words]
-    if not _starts_vllm(texts):
+    if not starts_vllm(texts):
         return
     remarks = explain_defaults(text, [*expansion.words, *expansion.used])
     yield Launch(
@@ -160,7 +160,7 @@ def _program(words: Sequence[Word]) -> str:
     return next((text for text in texts if text not in WRAPPERS and not text.startswith("-")), "")
 
 
-def _starts_vllm(texts: Sequence[str]) -> bool:
+def starts_vllm(texts: Sequence[str]) -> bool:
     given = [text for text in texts if not ASSIGNMENT.match(text)]
     plain = [text.rpartition("/")[2] for text in given]
     if CONTAINERS.intersection(plain) and "run" in given:

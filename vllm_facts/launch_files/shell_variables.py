@@ -125,7 +125,7 @@ class Expansion:
                 )
         elif name in literals:
             self._add_value(word, literals[name], self.variables.values[name])
-        elif _hides_flags(word) and _is_place_of_flag(self.words):
+        elif _hides_flags(word) and is_place_of_flag(self.words):
             line = line_of(self.text, word.start)
             self.unread.append(f"line {line}: the flags in {word.text} are unknown")
         elif word.live:
@@ -150,7 +150,7 @@ def _hides_flags(word: Word) -> bool:
     return word.live and (_WHOLE.fullmatch(word.text) or word.text.startswith(("$(", "`"))) is not None
 
 
-def _is_place_of_flag(before: Sequence[Word]) -> bool:
+def is_place_of_flag(before: Sequence[Word]) -> bool:
     """Whether the next word is a flag, rather than a flag's value, the model or the program."""
     last = before[-1].text if before else "serve"
     if last.startswith("-"):
@@ -178,7 +178,7 @@ def drop_unknown_flags(text: str, words: Sequence[Word]) -> tuple[list[Word], li
     rest: list[Word] = []
     unread: list[str] = []
     for word in words:
-        if _PLACEHOLDER.fullmatch(word.text) and _is_place_of_flag(rest):
+        if _PLACEHOLDER.fullmatch(word.text) and is_place_of_flag(rest):
             unread.append(f"line {line_of(text, word.start)}: the flags in {word.text} are unknown")
         else:
             rest.append(word)

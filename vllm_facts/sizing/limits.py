@@ -25,6 +25,7 @@ MOST_SHARE = 0.95  # safe up to it: vllm-project/vllm#1298
 RESERVE = 0.01  # of a card: kept free of what the log says is free
 SHARED_MEMORY = ("GB10", "Jetson Orin", "Jetson Thor", "Radeon 8060S")
 UNIFIED_MOST = 0.85  # of memory that the CPU uses, too: vllm-project/recipes#632
+COPIES = "data_parallel_size"
 CONTEXT = 0.02  # of a card: the CUDA context of each further process, 0.3 to 0.5 GiB of 24
 
 
@@ -36,6 +37,11 @@ class Limit:
     why: str
 
 
+_OF_PROCESS = Limit(
+    1, "LLM(…) runs one copy; more of them are processes of their own (vllm/entrypoints/llm.py)"
+)
+
+
 def find_limits(config: ServeConfig) -> Mapping[Knob, Limit]:
     """For each knob that a fact limits, its lowest limit."""
     limits: dict[Knob, Limit] = {}
@@ -43,6 +49,7 @@ def find_limits(config: ServeConfig) -> Mapping[Knob, Limit]:
     rows = [
         *_card_limits(config.shared_card),
         *_unified_limits(config),
+        *([(COPIES, _OF_PROCESS)] if config.in_process else ()),
         *(_start_limits(config, start) if start is not None else ()),
     ]
     for knob, limit in rows:
@@ -52,7 +59,12 @@ def find_limits(config: ServeConfig) -> Mapping[Knob, Limit]:
 
 
 def has_limits(config: ServeConfig) -> bool:
-    return config.start is not None or config.shared_card is not None or shares_memory(config)
+    return (
+        config.start is not None
+        or config.shared_card is not None
+        or shares_memory(config)
+        or config.in_process
+    )
 
 
 def shares_memory(config: ServeConfig) -> bool:
@@ -96,6 +108,8 @@ def value_in_force(config: ServeConfig, knob: Knob) -> float | None:
     """The value of a knob that facts may limit, or vLLM's default; None if unknown."""
     if knob == SHARE:
         return memory_share(config)
+    if knob == COPIES:
+        return number_of(config, knob) or 1
     known = {LENGTH: longest_request, SEQS: effective_seqs, TOKENS: effective_batched_tokens}
     return known[knob](config)
 
