@@ -4,6 +4,7 @@ import ast
 import json
 import re
 
+from flettner.vllm_facts.placeholders import is_placeholder
 from flettner.vllm_facts.releases import TABLE
 from flettner.vllm_facts.values import Knob, Value
 
@@ -33,7 +34,7 @@ def describe_json_error(knob: Knob, value: Value) -> str:
     """Why and where the value is invalid JSON, as the end of a sentence; "" for a valid value."""
     if knob in OBJECTS and isinstance(value, (int, float)) and not isinstance(value, bool):
         return f'is {value}, yet wants keys and values: {{"key": {value}}}'
-    if not isinstance(value, str) or value in _UNSET or "$" in value:
+    if not isinstance(value, str) or value in _UNSET or is_placeholder(value):
         return ""
     if knob not in STRICT and not (knob in BRACED and value.lstrip().startswith("{")):
         return ""

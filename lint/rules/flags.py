@@ -4,7 +4,6 @@ Flags that are removed, not yet available or unknown; values out of their domain
 """
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -23,6 +22,7 @@ from flettner.vllm_facts.flag_table import is_switch
 from flettner.vllm_facts.json_flags import parse_json_part
 from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.models.context_limit import ALLOWED, allows_longer_context, find_exceeded_context
+from flettner.vllm_facts.placeholders import is_placeholder
 from flettner.vllm_facts.releases import FLAGS
 from flettner.vllm_facts.releases.history import came_later, describe_flag, has_flag, is_known_flag
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
@@ -39,7 +39,6 @@ from flettner.vllm_facts.validity.split import BLOCKS, divides_blocks
 from flettner.vllm_facts.values import Knob, Value, spell_flag
 
 DRAFT, DRAFT_TOKENS = "speculative_model", "num_speculative_tokens"
-_PLACEHOLDER = re.compile(r"\$|^<.*>$|^\{\{.*\}\}$")
 """A shell variable, a word in angle brackets in a documentation, a value of a template."""
 
 
@@ -145,7 +144,7 @@ def _check_values(config: ServeConfig) -> Iterable[Finding]:
         misfit = find_misfit(config, knob, value)
         if not misfit or (was_accepted(config, knob) and not is_number_flag(knob)):
             continue
-        if isinstance(value, str) and _PLACEHOLDER.search(value):
+        if isinstance(value, str) and is_placeholder(value, number=is_number_flag(knob)):
             yield _placeholder_finding(knob, value)
             continue
         meant = find_meant_value(config, knob, value)

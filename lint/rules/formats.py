@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from flettner.lint.rules.flag_values import was_accepted
 from flettner.vllm_facts.model_parsers import TOOLS
+from flettner.vllm_facts.placeholders import is_placeholder
 from flettner.vllm_facts.references import QUANTIZATION
 from flettner.vllm_facts.releases.history import describe_range, values_in
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
@@ -86,7 +87,7 @@ def _check_slow_format(config: ServeConfig) -> Iterable[Finding]:
 
 def _check_unknown_format(config: ServeConfig) -> Iterable[Finding]:
     given, methods = text_of(config, "quantization"), values_in("quantization", config.version)
-    if not given or not methods or given in methods or given in OTHER_HARDWARE or "$" in given:
+    if not given or not methods or given in methods or given in OTHER_HARDWARE or is_placeholder(given):
         return
     if was_accepted(config, "quantization") or _reads_auto_round(config, given):
         return

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 
 from flettner.lint.rules.flag_values import was_accepted
 from flettner.vllm_facts.json_flags import KEYS, RENAMED_KEYS, describe_json_error, repair_json
+from flettner.vllm_facts.placeholders import is_placeholder
 from flettner.vllm_facts.releases.history import (
     describe_key,
     describe_range,
@@ -96,7 +97,7 @@ def _check_key_values(config: ServeConfig) -> Iterable[Finding]:
     for flag in _json_flags(config):
         for key, value in _given_keys(config, flag).items():
             choices = values_in(f"{flag}.{key}", config.version)
-            if not choices or not isinstance(value, str) or "$" in value or value in choices:
+            if not choices or not isinstance(value, str) or is_placeholder(value) or value in choices:
                 continue
             if was_accepted(config, flag):
                 continue

@@ -26,7 +26,7 @@ class HereDocument:
 _BLANK = " \t\r"
 _ENDS = ";|&()"
 _HERE = re.compile(r"<<-?[ \t]*(['\"]?)(\w+)\1")
-_PLACEHOLDER = re.compile(r"<[A-Za-z][\w.-]{0,60}>(?=[\s/]|$)")  # of an example, for its reader to fill in
+_PLACEHOLDER = re.compile(r"<[A-Za-z][\w.|/-]{0,60}>(?=[\s/]|$)")  # of an example, for its reader to fill in
 _REDIRECTION = re.compile(rf"(?!{_PLACEHOLDER.pattern})(\d{{0,3}}|&)(>>|>\||>&|<&|<>|<<<|>|<)[ \t]*")
 _EXPANSIONS = ("$(", "${")
 _CLOSING = {"(": ")", "{": "}", '"': '"'}

@@ -88,7 +88,7 @@ def canonical_name(name: str) -> str:
 
 def is_open(plain: str) -> bool:
     """Whether the name has a placeholder, which may stand for another size or format."""
-    return any(char in plain for char in "$<{")
+    return any(char in plain for char in "$<{") or "your" in _BETWEEN_WORDS.split(plain)
 
 
 def name_words(plain: str) -> frozenset[str]:

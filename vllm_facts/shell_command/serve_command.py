@@ -23,6 +23,7 @@ from flettner.vllm_facts.flag_parser import (
     starts_engine,
 )
 from flettner.vllm_facts.flag_table import SHORT
+from flettner.vllm_facts.placeholders import is_placeholder
 from flettner.vllm_facts.serve_config import Container, EntryFault, Launcher
 from flettner.vllm_facts.shell_command import shell
 from flettner.vllm_facts.shell_command.docker_run import (
@@ -71,7 +72,7 @@ class ServeCommand:
         try:
             host = parse_address(self._all()).host
         except FlagError:
-            if not any("$" in word for word in self.argv):  # --port $PORT, --port $(PORT)
+            if not _hides_port(self.argv):
                 raise
             host = ""
         key = {"api_key": MASK} if find_api_key(self._all()) else {}
@@ -160,6 +161,12 @@ class ServeCommand:
 
     def _all(self) -> list[str]:
         return insert_file_flags(self.argv, self.file)
+
+
+def _hides_port(argv: Sequence[str]) -> bool:
+    """Whether a variable or a mark of a template stands for a number: `--port $PORT`, `--port <PORT>`."""
+    values = [word.rpartition("=")[2] for word in argv]
+    return any("$" in word for word in argv) or any(is_placeholder(value, number=True) for value in values)
 
 
 def _one_dash(argv: Sequence[str]) -> str:
