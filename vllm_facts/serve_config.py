@@ -1,7 +1,7 @@
 """The flags, environment, GPU and model of a vLLM server, and findings about them."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from flettner.vllm_facts.start_facts import StartFacts, read_start
@@ -24,12 +24,18 @@ Fact = Literal[
 class EntryFault:
     """Why a container or a script starts something else than its words say.
 
-    `of`: the items of a container's command, a line of a script by its syntax, a script by what it does, or
-    the second name of the model.
+    `of`: the items of a container's command, a line of a script by its syntax or where it cuts the command,
+    a variable that the server does not get, a script by what it does, or the second name of the model.
     """
 
     why: str
-    of: Literal["items", "line", "script", "name"] = "items"
+    of: Literal["items", "line", "cut", "variable", "script", "name"] = "items"
+    also: "tuple[EntryFault, ...]" = ()  # further ones
+
+    def together(self, *others: "EntryFault | None") -> "EntryFault":
+        """The fault with others after it."""
+        more = (each for other in others if other is not None for each in (other, *other.also))
+        return replace(self, also=(*self.also, *(replace(each, also=()) for each in more)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from flettner.vllm_facts.flag_parser import GLUED, STRAY, UNNAMED_MODEL, VALUED
 from flettner.vllm_facts.flag_table import ONE_WAY
 from flettner.vllm_facts.releases import TABLE
-from flettner.vllm_facts.serve_config import Finding, ServeConfig
+from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.shell_command.docker_run import is_vllm_image
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -37,6 +37,8 @@ _SCRIPT = "https://slurm.schedmd.com/sbatch.html; https://www.gnu.org/software/b
 _REMEDIES = {
     "items": ("", _ITEMS),
     "line": (_BASH, "the script runs on with a \\ at the end of that line, or the operator in it"),
+    "cut": (_BASH, "the server gets all its flags with nothing but a line break behind each \\"),
+    "variable": (_BASH, "the server gets it with `export` before the name"),
     "script": (_SCRIPT, "it runs with this line corrected"),
     "name": (_SERVE, "it starts with the one that is meant, directly after `vllm serve`"),
 }
@@ -148,11 +150,13 @@ def _check_valued_switches(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _check_entry(config: ServeConfig) -> Iterable[Finding]:
-    fault = config.entry_fault
-    if fault is None or (fault.of == "name" and is_older_than(config, _IGNORES_FLAG)):
-        return
-    source, expects = _REMEDIES[fault.of]
-    yield invalid_flags_finding(fault.why, {}, source=source, expects=expects)
+    first = config.entry_fault
+    for fault in (first, *first.also) if first else ():
+        if fault.of == "name" and is_older_than(config, _IGNORES_FLAG):
+            continue
+        source, expects = _REMEDIES[fault.of]
+        severity: FindingSeverity = "warning" if fault.of == "variable" else "error"
+        yield invalid_flags_finding(fault.why, {}, source=source, expects=expects, severity=severity)
 
 
 LINTS = (

@@ -22,7 +22,7 @@ from flettner.vllm_facts.launch_files.installed import with_installed_release
 from flettner.vllm_facts.launch_files.kubernetes import read_manifest
 from flettner.vllm_facts.launch_files.launch import Launch, Word
 from flettner.vllm_facts.launch_files.named_gpus import find_gpus_of_job
-from flettner.vllm_facts.launch_files.script_faults import explain_script_fault
+from flettner.vllm_facts.launch_files.script_faults import find_script_faults
 from flettner.vllm_facts.launch_files.shell_script import find_literals, read_script, without_places
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.launch_files.surroundings import texts_of
@@ -108,8 +108,17 @@ def _read_job(text: str, env: Mapping[str, str]) -> list[Launch]:
     """The servers of a script, on the GPUs for which it asks Slurm."""
     gpu, count, nodes = find_gpus_of_job(text)
     launches = with_installed_release(read_script(text, env=env), text)
-    if fault := explain_script_fault(text, launches):
-        launches = [replace(launch, entry_fault=launch.entry_fault or fault) for launch in launches]
+    if faults := find_script_faults(text, launches):
+        first, rest = faults[0], faults[1:]
+        launches = [
+            replace(
+                launch,
+                entry_fault=fault.together(*faults)
+                if (fault := launch.entry_fault)
+                else first.together(*rest),
+            )
+            for launch in launches
+        ]
     if not gpu and count is None:
         return launches
     return [replace(launch, gpu=gpu, gpus=count, hosts=nodes if nodes > 1 else None) for launch in launches]

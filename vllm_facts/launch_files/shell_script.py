@@ -24,6 +24,7 @@ from flettner.vllm_facts.shell_command.shell import ASSIGNMENT
 _OPENS, _CLOSES = frozenset({"if", "for", "while", "until", "case", "select"}), {"fi", "done", "esac"}
 _RESERVED = frozenset({"if", "then", "else", "elif", "do", "while", "until", "{", "}", "!", "time"})
 _LONE_OPERATOR = re.compile(r"[^\n\\;&|]{0,300}\n(?:[ \t]*\n){0,9}[ \t]*(?P<operator>&&?|\|\|?)(?![&|;])")
+_CUT = re.compile(r"\\[ \t]{1,200}\r?\n")
 _SILENT = frozenset({"echo", "printf", "pgrep", "pkill", "grep", "which", "type", "alias", "trap", "kill"})
 
 
@@ -46,12 +47,12 @@ def read_script(
     ray = any(map(_starts_ray, starts))
     for words in starts:
         if words[0].text.startswith("--") and launches:
-            launches[-1] = replace(
-                launches[-1], remarks=(*launches[-1].remarks, _explain_lost_flag(text, words[0]))
-            )
-        fault = _explain_lone_operator(text, words[-1], end) if lines else None
+            lost, fault = _explain_lost_flag(text, words[0]), launches[-1].entry_fault
+            launches[-1] = replace(launches[-1], entry_fault=fault.together(lost) if fault else lost)
+        faults = (_explain_lone_operator(text, words[-1], end), _explain_cut(text, words)) if lines else ()
+        found = next(filter(None, faults), None)
         launches += [
-            replace(launch, entry_fault=fault or launch.entry_fault)
+            replace(launch, entry_fault=found or launch.entry_fault)
             for launch in _read_command(text, words, variables)
         ]
     return [replace(launch, ray=True) for launch in launches] if ray else launches
@@ -93,9 +94,22 @@ def joins_ray(texts: Sequence[str]) -> bool:
     return any(text.rpartition("/")[2].endswith("multi-node-serving.sh") for text in texts)
 
 
-def _explain_lost_flag(text: str, word: Word) -> str:
+def _explain_lost_flag(text: str, word: Word) -> EntryFault:
     line = line_of(text, word.start)
-    return f"line {line}: {word.text} is not a flag of the server: a comment or a missing \\ ends its command"
+    why = f"line {line}: {word.text} is not a flag of the server: a comment or a missing \\ ends its command"
+    return EntryFault(f"{why} before, and the server runs without what follows", of="cut")
+
+
+def _explain_cut(text: str, words: Sequence[Word]) -> EntryFault | None:
+    """Why a shell ends the command between its words: a blank behind the mark of a continued line."""
+    for word, following in pairwise(words):
+        if word.end <= following.start and _CUT.search(text, word.end, following.start):
+            return EntryFault(
+                f"line {line_of(text, word.end)} has a blank behind its \\: the command ends there, and the "
+                f"server runs without {following.text} and what follows",
+                of="cut",
+            )
+    return None
 
 
 def _explain_lone_operator(text: str, last: Word, end: int | None) -> EntryFault | None:

@@ -306,7 +306,8 @@ def test_flag_after_a_comment_is_not_one_of_the_command() -> None:
     (launch,) = read_launches("run.sh", "vllm serve m \\\n  # --x 1 \\\n  --y 2\n")
 
     assert words(launch) == "vllm serve m"
-    assert "line 3: --y is not a flag of the server" in launch.remarks[0]
+    assert launch.entry_fault is not None
+    assert "line 3: --y is not a flag of the server" in launch.entry_fault.why
 
 
 def test_docker_run_is_read_in_scripts_and_units() -> None:

@@ -29,6 +29,37 @@ def test_a_fault_of_the_script_is_told(text: str, fault: str) -> None:
     assert (fault in launch.entry_fault.why) if launch.entry_fault else not fault
 
 
+def test_each_fault_of_a_script_is_told() -> None:
+    text = f"set -e\nA = 1\nexport B = 2\nHF_HOME=/srv\n#SBATCH --mem=4G\n{SERVE} \\\n --seed 1 \\ \n --x &\n"
+    (launch,) = read_launches("job.sh", f"#!/bin/bash\n{text}")
+
+    assert launch.entry_fault is not None
+    faults = (launch.entry_fault, *launch.entry_fault.also)
+    assert [fault.of for fault in faults] == ["cut", "script", "script", "script", "variable"]
+    assert "line 8 has a blank behind its \\" in faults[0].why
+    assert "the server runs without --x" in faults[0].why
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (f"CUDA_VISIBLE_DEVICES=0\n{SERVE}\n", "line 2: CUDA_VISIBLE_DEVICES is set for the script alone"),
+        (f"VLLM_USE_V1=0\n{SERVE}\n", "VLLM_USE_V1"),
+        (f"VLLM_USE_V1=0\nexport VLLM_USE_V1\n{SERVE}\n", ""),
+        (f"export VLLM_USE_V1=0\n{SERVE}\n", ""),
+        (f"set -a\nVLLM_USE_V1=0\n{SERVE}\n", ""),
+        (f"VLLM_USE_V1=0 {SERVE}\n", ""),
+        (f"HF_TOKEN=x\nhf auth login --token $HF_TOKEN\n{SERVE}\n", ""),
+        (f"MY_DIR=/srv\n{SERVE}\n", ""),
+        ("HF_HOME=/srv\ndocker run vllm/vllm-openai org/model\n", ""),
+        (f"NAME = x\n{SERVE} --served-model-name $NAME\n", "the server's command is put together without it"),
+    ],
+)
+def test_a_variable_that_the_server_does_not_get_is_told(text: str, fault: str) -> None:
+    (launch,) = read_launches("job.sh", f"#!/bin/bash\n{text}")
+    assert (fault in launch.entry_fault.why) if launch.entry_fault else not fault
+
+
 @pytest.mark.parametrize("begin", ["##!/bin/bash\n", "\n#!/bin/bash\n"])
 def test_a_job_whose_first_line_names_no_interpreter_is_refused(begin: str) -> None:
     (launch,) = read_launches("job.sbatch", f"{begin}#SBATCH --gres=gpu:1\n{SERVE}\n")
