@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flettner.lint.missing_facts import concerns, hold_back, keep_to_limits
+from flettner.lint.open_values import rests_on_open_value
 from flettner.lint.relevance import Relevance, blame_suspects, find_line, generalise, is_among, is_note
 from flettner.rules.precedence import Ordered, Outranked, Precedence, contradictions, ranked
 from flettner.rules.table import HEALTH, name_of, slug_of
@@ -365,6 +366,7 @@ def _run_lints(config: ServeConfig, lints: Iterable[LintRule]) -> list[Finding]:
         for lint in lints
         if concerns(lint, config)
         for finding in lint.check(config)
+        if not rests_on_open_value(finding, config)
     ]
     return sorted(findings, key=_severity)
 

@@ -251,9 +251,15 @@ def find_program(argv: Sequence[str]) -> int:
         if program in SHELLS:
             raise FlagError(f"the command starts a shell ({program}): give the server's command line instead")
         served = program == "vllm" and (not wrapped or list(argv[at + 1 : at + 2]) == ["serve"])
-        if served or _PYTHON.fullmatch(program) or not wrapped:
+        if served or _is_python(argv, at) or not wrapped:
             return at
     raise FlagError("no server is named: start with `vllm serve MODEL` or `python -m MODULE`")
+
+
+def _is_python(argv: Sequence[str], at: int) -> bool:
+    """By its name, or as a variable before `-m`."""
+    named = _PYTHON.fullmatch(argv[at].rpartition("/")[2]) is not None
+    return named or ("$" in argv[at] and list(argv[at + 1 : at + 2]) == ["-m"])
 
 
 def replace_program(argv: Sequence[str], program: str) -> tuple[list[str], str]:
@@ -295,7 +301,7 @@ def _head(argv: Sequence[str]) -> tuple[int, str]:
     program = argv[start].rpartition("/")[2]
     if program == "vllm":
         return _after_serve(argv, start + 1, required=True), "model"
-    if _PYTHON.fullmatch(program):
+    if _is_python(argv, start):
         after = _after_python(argv, start + 1)
         return after, UNNAMED_MODEL if argv[after - 1] == API_SERVER[-1] else "model"
     after = _after_serve(argv, start + 1, required=False)

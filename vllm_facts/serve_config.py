@@ -147,6 +147,7 @@ class Container:
     crowded: str = ""  # why there is hardly a place for it
     asked_ports: tuple[int, ...] = ()  # to which the file leads requests
     asked_by: str = ""  # what leads them there
+    partly_read: bool = False  # flags of its command are unknown
     port_variable: bool = False  # Kubernetes sets VLLM_PORT, for a Service of the name vllm
 
 

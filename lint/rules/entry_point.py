@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from flettner.vllm_facts.flag_parser import GLUED, STRAY, UNNAMED_MODEL, VALUED
 from flettner.vllm_facts.flag_table import ONE_WAY
 from flettner.vllm_facts.releases import TABLE
-from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
+from flettner.vllm_facts.serve_config import Container, Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.shell_command.docker_run import is_vllm_image
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -87,6 +87,8 @@ def _check_model_variable(config: ServeConfig) -> Iterable[Finding]:
         return
     name = next((name for name in _MODEL_VARIABLES if config.env.get(name)), "")
     if not name:
+        if not container.partly_read:
+            yield _unnamed_model_finding(container)
         return
     value = config.env[name]
     yield invalid_flags_finding(
@@ -94,6 +96,18 @@ def _check_model_variable(config: ServeConfig) -> Iterable[Finding]:
         "its default model",
         {"model": value} if "$" not in value else {},
         expects=f"it serves {value}",
+    )
+
+
+def _unnamed_model_finding(container: Container) -> Finding:
+    """A note for Kubernetes, where a manifest may be a part that others complete."""
+    return Finding(
+        rule="V1",
+        severity="info" if container.launcher == "Kubernetes" else "warning",
+        why=f"no model is named for {container.image}: it serves its default, Qwen/Qwen3-0.6B since 0.10",
+        expects="it serves the model that is named first among its words: `--model MODEL`, or MODEL alone",
+        risks="none",
+        source="vllm/config/model.py: model",
     )
 
 

@@ -25,7 +25,7 @@ from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, invalid_flags_finding, is_omni
 from flettner.vllm_facts.values import Knob, Value, is_same, spell_flag
 
-_OF_VLLM = re.compile(r"VLLM_(?!(?:ASCEND|HPU|GAUDI|OMNI|NEURON|SPYRE|TPU|METAL|MLX|RBLN)_)[A-Z]")
+_OF_VLLM = re.compile(r"VLLM_(?!(?:ASCEND|OPENVINO|HPU|GAUDI|OMNI|NEURON|SPYRE|TPU|METAL|MLX|RBLN)_)[A-Z]")
 _ALIKE = 0.75  # of 1
 _WRITE = "write the flag that is meant, or leave it out"
 PARSER = "vllm/utils/argparse_utils.py: FlexibleArgumentParser (exit code 2)"

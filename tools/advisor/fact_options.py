@@ -82,6 +82,7 @@ def build_serve_config(
     name = str(setting.get("model") or setting.get(UNNAMED_MODEL) or "")
     visible = _count_visible(command.server_env)
     gpus = args.gpus if args.gpus is not None else visible or gpus
+    gpus = None if "$" in command.server_env.get("CUDA_VISIBLE_DEVICES", "") else gpus
     gpus = min(gpus, visible) if gpus and visible else gpus
     if gpus is not None and gpus < 1:
         raise ConfigError(f"--gpus {gpus}: must be at least 1")
@@ -213,7 +214,7 @@ def _find_version(log: Sequence[str]) -> str:
 
 def _count_visible(env: Mapping[str, str]) -> int | None:
     devices = [device for device in env.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
-    return len(devices) or None
+    return None if any("$" in device for device in devices) else len(devices) or None
 
 
 _REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")

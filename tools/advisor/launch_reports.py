@@ -127,7 +127,9 @@ def _lint_launch(
 def _judged_container(launch: Launch) -> Container | None:
     """Without what asks for an address, where a flag that is not read may choose that address."""
     container = launch.container
-    return replace(container, checks=(), asked_ports=()) if container and launch.unread else container
+    if not container or not launch.unread:
+        return container
+    return replace(container, checks=(), asked_ports=(), partly_read=True)
 
 
 def _parse_launch(launch: Launch) -> ServeCommand:

@@ -1,7 +1,7 @@
 """Docker Compose files: each service that starts vLLM."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from flettner.vllm_facts.launch_files.containers import command_words, read_container
@@ -58,11 +58,19 @@ def _read_service(text: str, service: Node, start: int) -> list[Launch]:
             container=describe_service(service),
             locks_memory=_locks_memory(service),
             little_shared_memory="compose" if little and not _mounts_shared_memory(service) else None,
-            words=tuple(replace(word, text=replace_defaults(word.text)) for word in launch.words),
+            words=tuple(_with_defaults(launch.words)),
             remarks=(*remarks, *launch.remarks, *explain_defaults(text, launch.words)),
         )
         for launch in read_container(text, image, entry, own, start, left)
     ]
+
+
+def _with_defaults(words: Sequence[Word]) -> Iterator[Word]:
+    """The words as compose gives them: what becomes empty is none, unless it is a list's item."""
+    for word in words:
+        text = replace_defaults(word.text)
+        if text or not word.text or word.form in ("block", "flow"):
+            yield replace(word, text=text)
 
 
 def _left_to_shell(environment: Mapping[str, Variable], words: Sequence[Word]) -> dict[str, Variable]:

@@ -8,7 +8,7 @@ from flettner.vllm_facts.launch_files.launch import Launch
 from flettner.vllm_facts.shell_command.docker_run import CONTAINERS
 
 _INSTALLED = re.compile(
-    r"(?<![\w-])vllm(?:\[[\w,-]{0,40}\])?(?:==|@v?)(0\.\d{1,3}\.\d{1,3}(?:\.post\d)?)(?![\w.+-])"
+    r"(?<![\w-])vllm(?:\[[\w,-]{0,40}\])?(?:==|@v?)(0\.\d{1,3}\.\d{1,3}(?:\.post\d)?)(?:\+\w{1,20})?(?![\w.+-])"
 )
 _COMMENT = re.compile(r"(?:(?<=\n)|^)[ \t]{0,80}#[^\n]*")
 

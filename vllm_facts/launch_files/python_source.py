@@ -17,6 +17,7 @@ from flettner.vllm_facts.launch_files.shell_script import read_script, starts_vl
 from flettner.vllm_facts.launch_files.shell_variables import is_place_of_flag
 
 _ENGINES = frozenset({"LLM", "AsyncEngineArgs", "EngineArgs"})
+_OF_ENGINE = ("VLLM_", "CUDA_", "NCCL_", "PYTORCH_", "HF_")
 _RAY = frozenset({"LLMConfig", "vLLMEngineProcessorConfig", "VLLMEngineProcessorConfig"})
 _RUNNERS = frozenset(
     """
@@ -64,9 +65,18 @@ def _find_env(source: Source) -> dict[str, Variable]:
                 "environ.setdefault"
             ):
                 value = source.resolve(given)
+            case ast.Call(func=ast.Attribute(attr="env"), args=[ast.Dict() as given]):  # of Modal's image
+                literal = source.resolve(given)
+                pairs = literal.items() if isinstance(literal, dict) else ()
+                found |= {
+                    str(key): Variable(value=str(each), start=source.place(given)[0])
+                    for key, each in pairs
+                    if str(key).startswith(_OF_ENGINE)
+                }
+                continue
             case _:
                 continue
-        if isinstance(value, str) and name.startswith(("VLLM_", "CUDA_", "NCCL_", "PYTORCH_", "HF_")):
+        if isinstance(value, str) and name.startswith(_OF_ENGINE):
             found[name] = Variable(value=value, start=source.place(node)[0])
     return found
 
@@ -127,7 +137,7 @@ class _Reader:
         yield replace(launch, in_process=name == "LLM")
 
     def _read_ray(self, node: ast.Call) -> Iterator[Launch]:
-        given = {each.arg: each.value for each in node.keywords}
+        given = dict(read_arguments(self._source, node).values)
         loading, kwargs = given.get("model_loading_config"), given.get("engine_kwargs")
         parts = read_arguments(self._source, loading).values if loading else {}
         model = parts.get("model_source") or parts.get("model_id")
@@ -198,12 +208,19 @@ class _Reader:
         for later in body[at + 1 :]:
             if isinstance(later, ast.Assign) and name_of(later.targets[0]) == name:
                 break
+            if isinstance(later, ast.If) and (holds := self._source.truth(later.test)) is not None:
+                self._append(arguments, name, later.body if holds else later.orelse, sure=True)
+            else:
+                self._append(arguments, name, [later], sure=False)
+
+    def _append(self, arguments: Arguments, name: str, statements: Sequence[ast.stmt], *, sure: bool) -> None:
+        for later in statements:
             for node in ast.walk(later):
                 items = _appended(node, name)
                 if not items:
                     continue
                 self._skip(node)
-                if node is later or (isinstance(later, ast.Expr) and node is later.value):
+                if sure or node is later or (isinstance(later, ast.Expr) and node is later.value):
                     self._add_items(arguments, items)
                 else:
                     flags = " ".join(word_of_item(self._source, each).text for each in items)[:80]

@@ -49,7 +49,7 @@ class Source:
         whole = self.text[begin:end]
         return octets if whole.isascii() else len(whole.encode()[:octets].decode(errors="ignore"))
 
-    def resolve(self, node: ast.expr | None, depth: int = 0) -> Any:  # noqa: ANN401 - any literal
+    def resolve(self, node: ast.expr | None, depth: int = 0) -> Any:  # noqa: ANN401, C901 - any literal
         """The value of an expression; UNKNOWN where it is not literal."""
         if node is None or depth > _DEEPEST:
             return UNKNOWN
@@ -73,7 +73,22 @@ class Source:
                 return self._resolve_pairs(node, depth)
             case ast.Call():
                 return self._resolve_call(node, depth)
+            case ast.IfExp(test=test):
+                chosen = self.truth(test, depth + 1)
+                return (
+                    UNKNOWN
+                    if chosen is None
+                    else self.resolve(node.body if chosen else node.orelse, depth + 1)
+                )
         return UNKNOWN
+
+    def truth(self, test: ast.expr, depth: int = 0) -> bool | None:
+        """Whether a condition of literals holds; None where that is unknown."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self.truth(test.operand, depth + 1) if depth <= _DEEPEST else None
+            return None if inner is None else not inner
+        value = self.resolve(test, depth + 1)
+        return None if value is UNKNOWN else bool(value)
 
     def _resolve_pairs(self, node: ast.Dict, depth: int) -> Any:  # noqa: ANN401
         keys = [self.resolve(key, depth + 1) for key in node.keys]

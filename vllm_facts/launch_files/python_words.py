@@ -59,7 +59,24 @@ def read_arguments(source: Source, node: ast.expr) -> Arguments:
             written = ast.unparse(value)[:60]
             arguments.unread.append(f"line {value.lineno}: the flags in **{written} are unknown")
     arguments.values = values
+    if isinstance(node, ast.Name):
+        _add_entries(source, node.id, arguments)
     return arguments
+
+
+def _add_entries(source: Source, name: str, arguments: Arguments) -> None:
+    """What later statements set in the dictionary: `KWARGS["dtype"] = "half"`."""
+    for statement in ast.walk(source.tree):
+        match statement:
+            case ast.Assign(
+                targets=[ast.Subscript(value=ast.Name(id=owner), slice=ast.Constant(value=str() as key))],
+                value=value,
+            ) if owner == name:
+                flags = " ".join(word.text for word in _words_of_pair(source, key, (0, 0), value))
+                flags = flags or f"--{key.replace('_', '-')}"
+                arguments.unread.append(f"line {statement.lineno}: whether {flags} is added is unknown")
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr="update")) if owner == name:
+                arguments.unread.append(f"line {statement.lineno}: what is added to {name} is unknown")
 
 
 def _pairs(source: Source, node: ast.expr) -> Iterator[tuple[str, tuple[int, int], ast.expr]]:

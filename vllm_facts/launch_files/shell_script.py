@@ -18,7 +18,7 @@ from flettner.vllm_facts.launch_files.shell_variables import (
 )
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.serve_config import EntryFault
-from flettner.vllm_facts.shell_command.docker_run import CONTAINERS, runs_server, script_place
+from flettner.vllm_facts.shell_command.docker_run import CONTAINERS, STARTS, runs_server, script_place
 from flettner.vllm_facts.shell_command.shell import ASSIGNMENT
 
 _OPENS, _CLOSES = frozenset({"if", "for", "while", "until", "case", "select"}), {"fi", "done", "esac"}
@@ -55,7 +55,19 @@ def read_script(
             replace(launch, entry_fault=found or launch.entry_fault)
             for launch in _read_command(text, words, variables)
         ]
+    launches += _read_arrays(text, variables, launches)
     return [replace(launch, ray=True) for launch in launches] if ray else launches
+
+
+def _read_arrays(text: str, variables: Variables, known: Sequence[Launch]) -> Iterable[Launch]:
+    """The commands in arrays that the script uses elsewhere than as a plain command: `ID=$("${RUN[@]}")`."""
+    read = {word.start for launch in known for word in launch.words if word.end}
+    for name, items in variables.arrays.items():
+        starts = starts_vllm([item.text for item in items])
+        if not starts or items[0].start in read or f"${{{name}[@]}}" not in text:
+            continue
+        whole = Word(text=f"${{{name}[@]}}", start=items[0].start, end=items[0].end, form="shell", live=True)
+        yield from _read_command(text, (whole,), variables)
 
 
 def find_literals(text: str) -> Mapping[str, str]:
@@ -177,8 +189,8 @@ def _program(words: Sequence[Word]) -> str:
 def starts_vllm(texts: Sequence[str]) -> bool:
     given = [text for text in texts if not ASSIGNMENT.match(text)]
     plain = [text.rpartition("/")[2] for text in given]
-    if CONTAINERS.intersection(plain) and "run" in given:
-        inner = given[given.index("run") :]
+    if CONTAINERS.intersection(plain) and (start := next(iter(STARTS.intersection(given)), "")):
+        inner = given[given.index(start) :]
         ours = ("vllm", "serve") in pairwise(plain) or ("-m", WORKER_MODULE) in pairwise(inner)
         return runs_server(given) or ours
     return starts_engine(given) or ("vllm", "serve") in pairwise(plain)

@@ -129,7 +129,9 @@ class Expansion:
             line = line_of(self.text, word.start)
             self.unread.append(f"line {line}: the flags in {word.text} are unknown")
         elif word.live:
-            self.words.append(replace(word, text=replace_defaults(self._replace_literals(word.text))))
+            text = replace_defaults(self._replace_literals(word.text))
+            if text or self.text[word.start : word.end].startswith(('"', "'")):
+                self.words.append(replace(word, text=text))
         else:
             self.words.append(word)
 

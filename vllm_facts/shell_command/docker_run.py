@@ -11,6 +11,9 @@ from flettner.vllm_facts.serve_config import EntryFault
 from flettner.vllm_facts.shell_command.shell import split_command
 
 HOW = "write the server's own words after --, as in `flettner lint -- vllm serve MODEL --max-num-seqs 64`"
+STARTS = frozenset({"run", "create"})
+"""Commands of Docker with the same options and words."""
+
 CONTAINERS = frozenset({"docker", "nerdctl", "podman"})
 _ALONE = frozenset(
     {
@@ -83,7 +86,7 @@ def parse_docker_run(words: list[str], outside: Mapping[str, str]) -> DockerRunC
 
     `outside`: the variables of the shell, from which `-e NAME` takes its value.
     """
-    if words[1:2] != ["run"]:
+    if not STARTS.intersection(words[1:2]):
         raise FlagError(f"{' '.join(words[:2])}: only `{words[0]} run … IMAGE …` can be read; {HOW}")
     at, options = _options(words)
     if at >= len(words):
@@ -218,6 +221,9 @@ def _is_known(flag: str) -> bool:
 
 def runs_server(words: Sequence[str]) -> bool:
     """Whether `docker run …` starts vLLM: by one of its images, or an image named so with its flags."""
+    entry = words[words.index("--entrypoint") + 1 :][:1] if "--entrypoint" in words else []
+    if [word.rpartition("/")[2] for word in entry] == ["vllm"] and "serve" in words:
+        return True
     return any(
         is_vllm_image(word) or ("vllm" in word.rpartition("/")[2] and are_server_flags(words[at + 1 :]))
         for at, word in enumerate(words)

@@ -29,6 +29,7 @@ from flettner.vllm_facts.shell_command import shell
 from flettner.vllm_facts.shell_command.docker_run import (
     CONTAINERS,
     HOW,
+    STARTS,
     explain_shell,
     image_version,
     parse_docker_run,
@@ -121,7 +122,7 @@ class ServeCommand:
     @property
     def container(self) -> Container | None:
         """What `docker run` says of the container; None without it."""
-        if "run" not in self.before:
+        if not STARTS.intersection(self.before):
             return None
         ports = published_ports(self.before)
         return Container(
@@ -133,7 +134,7 @@ class ServeCommand:
         """`docker run`, if it leaves the container with 64 MB of /dev/shm."""
         words = self.before
         larger = any(word.startswith(("--ipc", "--shm-size")) or "shm" in word for word in words)
-        return "docker run" if "run" in words and not larger else None
+        return "docker run" if STARTS.intersection(words) and not larger else None
 
     @property
     def shared_memory_gib(self) -> float | None:
@@ -251,7 +252,7 @@ def _shown(given: Sequence[str]) -> str:
 def _start(given: list[str]) -> int:
     if given[0].rpartition("/")[2] in WRAPPERS:
         for at, word in enumerate(given):
-            if word.rpartition("/")[2] in CONTAINERS and given[at + 1 : at + 2] == ["run"]:
+            if word.rpartition("/")[2] in CONTAINERS and STARTS.intersection(given[at + 1 : at + 2]):
                 return at
     try:
         at = find_program(given)

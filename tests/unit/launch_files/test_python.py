@@ -121,6 +121,27 @@ def test_the_gpus_of_a_decorator_and_the_installed_release_are_those_of_the_serv
     assert (launch.gpu, launch.gpus, launch.version) == ("H100", 2, "0.11.2")
 
 
+def test_conditions_of_literals_are_followed() -> None:
+    code = (
+        "import a\nEAGER = False\nLONG = True\ncmd = ['vllm', 'serve', 'org/m']\n"
+        "cmd += ['--enforce-eager' if EAGER else '--no-enforce-eager']\n"
+        "if LONG:\n    cmd += ['--max-model-len', '9']\nelse:\n    cmd += ['--seed', '1']\n"
+    )
+    launch = read(code)
+    assert words(launch) == "vllm serve org/m --no-enforce-eager --max-model-len 9"
+    assert launch.unread == ()
+
+
+def test_entries_that_a_program_adds_to_a_dictionary_are_not_known() -> None:
+    code = (
+        "from ray.serve.llm import LLMConfig\nkwargs = dict(seed=1)\nif slow:\n    kwargs['dtype'] = 'half'\n"
+        "rest = dict(model_loading_config=dict(model_id='org/m'), engine_kwargs=kwargs)\nLLMConfig(**rest)\n"
+    )
+    launch = read(code)
+    assert words(launch) == "vllm serve org/m --seed 1"
+    assert launch.unread == ("line 4: whether --dtype half is added is unknown",)
+
+
 def test_variables_that_the_code_sets_are_those_of_the_server() -> None:
     code = 'import os\nos.environ["VLLM_USE_V1"] = "0"\nos.system("vllm serve org/m")\n'
     assert read(code).env["VLLM_USE_V1"].value == "0"

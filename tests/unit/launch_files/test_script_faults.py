@@ -65,3 +65,20 @@ def test_a_job_whose_first_line_names_no_interpreter_is_refused(begin: str) -> N
     (launch,) = read_launches("job.sbatch", f"{begin}#SBATCH --gres=gpu:1\n{SERVE}\n")
     assert launch.entry_fault is not None
     assert "sbatch takes the file for no script" in launch.entry_fault.why
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('RUN=(docker run --entrypoint vllm "$IMAGE" serve org/m)\nID=$("${RUN[@]}")\n', "serve org/m"),
+        ("docker create --name a vllm/vllm-openai:v0.21.0 --model org/m\n", "--model org/m"),
+        (
+            'PY="$(command -v python)"\nenv A=$b $PY -m vllm.entrypoints.openai.api_server --model org/m\n',
+            "org/m",
+        ),
+        ('vllm serve org/m ${MORE:-} --seed "${SEED:-1}"\n', "vllm serve org/m --seed 1"),
+    ],
+)
+def test_a_command_of_the_script_is_read_in_each_form(text: str, expected: str) -> None:
+    (launch,) = read_launches("run.sh", f"#!/bin/bash\n{text}")
+    assert " ".join(word.text for word in launch.words).endswith(expected)

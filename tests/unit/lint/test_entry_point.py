@@ -3,7 +3,7 @@
 import pytest
 
 from flettner.lint.rules import entry_point
-from flettner.vllm_facts.serve_config import Container, EntryFault
+from flettner.vllm_facts.serve_config import Container, EntryFault, Launcher
 from flettner.vllm_facts.shell_command.serve_command import parse_command
 from tests.support.lint_cases import case, findings
 
@@ -39,7 +39,20 @@ def test_a_model_in_a_variable_alone_becomes_a_flag(command: str, env: str, imag
     container = Container(launcher="compose", image=image)
     found = findings(entry_point.LINTS, case(command, env=env, container=container))
 
-    assert [dict(finding.to) for finding in found] == ([{"model": named}] if named else [])
+    assert [dict(finding.to) for finding in found if finding.to] == ([{"model": named}] if named else [])
+
+
+@pytest.mark.parametrize(
+    ("launcher", "partly_read", "severities"),
+    [("compose", False, ["warning"]), ("Kubernetes", False, ["info"]), ("compose", True, [])],
+)
+def test_a_container_without_a_model_serves_the_default(
+    launcher: Launcher, partly_read: bool, severities: list[str]
+) -> None:
+    container = Container(launcher=launcher, image=IMAGE, partly_read=partly_read)
+    found = findings(entry_point.LINTS, case("vllm serve", container=container))
+
+    assert [finding.severity for finding in found] == severities
 
 
 def test_a_script_that_a_shell_does_not_run_to_its_end_is_told() -> None:

@@ -1,0 +1,33 @@
+"""A value that is filled in later is no default."""
+
+import pytest
+
+from flettner.lint.fixes import find_fixes
+from flettner.lint.rules import all_lints
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import GpuModel
+from flettner.vllm_facts.sizing.gpus import find_gpu
+from tests.support.lint_cases import H100, case
+
+GB10 = find_gpu("GB10")
+
+
+@pytest.mark.parametrize(
+    ("model", "flag", "card", "rule"),
+    [
+        ("meta-llama/Llama-3.1-70B-Instruct", "--tensor-parallel-size $TP", H100, "D2"),
+        ("meta-llama/Llama-3.1-70B-Instruct", "--tensor-parallel-size=<GPUS>", H100, "D2"),
+        ("Qwen/Qwen3-30B-A3B", "--gpu-memory-utilization {share}", GB10, "M4"),
+    ],
+)
+def test_nothing_is_said_of_the_default_of_a_flag_to_fill_in(
+    model: str, flag: str, card: GpuModel, rule: str
+) -> None:
+    def rules(flags: str) -> set[str]:
+        config = case(
+            f"vllm serve {model} '{flags}'".replace("''", ""), model=find_model(model), card=card, gpus=8
+        )
+        return {finding.rule for finding in find_fixes(config, all_lints()).findings}
+
+    assert rule not in rules(flag.replace(" ", "' '"))
+    assert rule in rules("")
