@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flettner.vllm_facts.flag_table import ONE_WAY, SEVERAL
+from flettner.vllm_facts.flag_table import ONE_WAY, SEVERAL, is_switch
 from flettner.vllm_facts.launch_files.launch import Word
 from flettner.vllm_facts.launch_files.python_values import UNKNOWN, Source, dotted
 
@@ -54,6 +54,10 @@ def read_arguments(source: Source, node: ast.expr) -> Arguments:
     for name, place, value in _pairs(source, node):
         if name:
             values[name] = value
+            if source.resolve(value) is UNKNOWN and is_switch(name):
+                flag = "--" + name.replace("_", "-")
+                arguments.unread.append(f"line {value.lineno}: whether {flag} is added is unknown")
+                continue
             arguments.words += _words_of_pair(source, name, place, value)
         else:
             written = ast.unparse(value)[:60]

@@ -159,18 +159,31 @@ def _read_command(text: str, words: Sequence[Word], variables: Variables) -> Ite
     expansion = Expansion(variables, text)
     for word in words:
         expansion.add(word)
-    texts = [word.text for word in expansion.words]
+    expanded = _without_expansions(expansion.words)
+    texts = [word.text for word in expanded]
     if not starts_vllm(texts):
         return
     remarks = explain_defaults(text, [*expansion.words, *expansion.used])
     yield Launch(
         name="",
         start=words[0].start,
-        words=tuple(expansion.words),
+        words=tuple(expanded),
         env={} if "sudo" in texts else dict(variables.exported),
         unread=tuple(expansion.unread),
         remarks=tuple(dict.fromkeys(remarks)),
     )
+
+
+def _without_expansions(words: Sequence[Word]) -> Sequence[Word]:
+    """Without variables before the program, which hold assignments or nothing: `env $MORE vllm serve`."""
+    at = next((at for at, word in enumerate(words) if not _passes(word)), len(words))
+    kept = [word for word in words[:at] if not name_of_variable(word)]
+    rest = list(words[at:])
+    return [*kept, *rest] if len(kept) < at and starts_vllm([word.text for word in rest]) else words
+
+
+def _passes(word: Word) -> bool:
+    return bool(name_of_variable(word) or ASSIGNMENT.match(word.text)) or word.text in WRAPPERS
 
 
 def _find_unknown_command(words: Sequence[Word], variables: Variables) -> Word | None:

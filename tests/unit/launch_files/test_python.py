@@ -142,6 +142,14 @@ def test_entries_that_a_program_adds_to_a_dictionary_are_not_known() -> None:
     assert launch.unread == ("line 4: whether --dtype half is added is unknown",)
 
 
+def test_a_switch_of_unknown_value_may_be_on_or_off() -> None:
+    launch = read("from vllm import LLM\nLLM('org/m', enable_lora=path is not None)\n")
+    assert (words(launch), launch.unread) == (
+        "vllm serve org/m",
+        ("line 2: whether --enable-lora is added is unknown",),
+    )
+
+
 def test_variables_that_the_code_sets_are_those_of_the_server() -> None:
     code = 'import os\nos.environ["VLLM_USE_V1"] = "0"\nos.system("vllm serve org/m")\n'
     assert read(code).env["VLLM_USE_V1"].value == "0"

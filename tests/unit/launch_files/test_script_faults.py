@@ -76,9 +76,16 @@ def test_a_job_whose_first_line_names_no_interpreter_is_refused(begin: str) -> N
             'PY="$(command -v python)"\nenv A=$b $PY -m vllm.entrypoints.openai.api_server --model org/m\n',
             "org/m",
         ),
+        ('env A=1 $MORE "$@" nohup vllm serve org/m\n', "nohup vllm serve org/m"),
         ('vllm serve org/m ${MORE:-} --seed "${SEED:-1}"\n', "vllm serve org/m --seed 1"),
     ],
 )
 def test_a_command_of_the_script_is_read_in_each_form(text: str, expected: str) -> None:
     (launch,) = read_launches("run.sh", f"#!/bin/bash\n{text}")
     assert " ".join(word.text for word in launch.words).endswith(expected)
+
+
+def test_a_benchmark_of_the_command_line_program_starts_no_server() -> None:
+    assert (
+        read_launches("run.sh", "python -m vllm.entrypoints.cli.main bench throughput --model org/m\n") == []
+    )
