@@ -46,6 +46,7 @@ WRAPPERS = frozenset(
 """Programs that start the program named after them and pass its words on unchanged."""
 
 _FACTORS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_ENGINE_FLAGS = frozenset({"--runtime", "--backend", "--engine", "--provider"})
 _CLI = "vllm.entrypoints.cli.main"
 _DEMONSTRATION = "vllm.entrypoints.api_server"
 _SERVER_MODULE = re.compile(r"vllm\.entrypoints\.(?:(?:openai|cli)\.\w+|api_server)")
@@ -180,10 +181,17 @@ def find_api_key(argv: Sequence[str]) -> str:
 def is_vllm_server(argv: Sequence[str]) -> bool:
     """Whether a command line starts vLLM's HTTP server, directly or through a wrapper."""
     words = [word.rpartition("/")[2] for word in argv[:_PROGRAM_WORDS]]
+    if "vllm" in words and names_engine(words, words.index("vllm")):
+        return False
     if ("vllm", "serve") in pairwise(words):
         return True
     modules = [word for word in words if _SERVER_MODULE.fullmatch(word)]
     return bool(modules) and (modules[0] != _CLI or (_CLI, "serve") in pairwise(words))
+
+
+def names_engine(words: Sequence[str], at: int) -> bool:
+    """Whether `vllm` is the value of another program's flag: `ramalama --runtime vllm serve`."""
+    return at > 0 and words[at - 1] in _ENGINE_FLAGS
 
 
 def is_worker(argv: Sequence[str]) -> bool:

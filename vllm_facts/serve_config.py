@@ -174,7 +174,7 @@ class ServeConfig:
     container: Container | None = None  # by the file
     hosts: int | None = None  # that serve one model together, by the file; None: not known
     ray: bool = False  # Ray is started beside the server
-    in_process: bool = False  # `LLM(…)` of a program of Python
+    in_process: bool = False  # `LLM(…)` of a program, or a replica of Ray Serve
     entry_fault: EntryFault | None = None
     shared_memory_gib: float | None = None  # of /dev/shm, by the words of `docker run`
     locks_memory: bool = False  # the container may pin memory without a limit; False: not known

@@ -12,6 +12,7 @@ from flettner.vllm_facts.shell_command.serve_command import ServeCommand
 from flettner.vllm_facts.sizing.effective_flags import layout, memory_share
 
 CUDA, NVIDIA = "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"
+INTEL = "ZE_AFFINITY_MASK"
 PINNED = "kv_cache_memory_bytes"  # then the share says nothing
 _REDIRECTION = re.compile(r"\d{0,3}[<>]{1,2}\s{0,8}&?\s{0,8}[^\s&|;]+")
 _ENDS = re.compile(r"^[ \t]*(?:wait|kill|pkill|killall|docker (?:stop|kill|rm))\b", re.MULTILINE)
@@ -85,7 +86,7 @@ def _host_devices(server: PlacedServer, env: Mapping[str, str]) -> Sequence[str]
     before = " ".join(server.command.before) if server.command else ""
     if ids := re.search(r"--gpus[= ]\W*device=([\w,-]+)", before):
         return ids[1].split(",")
-    listed = env.get(NVIDIA, "")
+    listed = env.get(NVIDIA, "") or env.get(INTEL, "")
     return listed.split(",") if listed and listed not in {"all", "void", "none"} and "$" not in listed else ()
 
 

@@ -112,6 +112,7 @@ def read_ray_serve(configs: Sequence[Node]) -> list[Launch]:
                 start=config.start_mark.index,
                 words=(*_SERVE, *model, *kwargs),
                 ray=True,
+                in_process=True,
             )
         )
     return launches

@@ -52,7 +52,7 @@ class Launch:
     container: Container | None = None
     hosts: int | None = None  # that serve one model together
     ray: bool = False  # Ray is started beside the server
-    in_process: bool = False  # `LLM(…)` of a program of Python
+    in_process: bool = False  # `LLM(…)` of a program, or a replica of Ray Serve
     entry_fault: EntryFault | None = None
     locks_memory: bool = False  # without a limit: `ulimits` of compose
     bypassed_image: str = ""  # whose own entrypoint another command replaces

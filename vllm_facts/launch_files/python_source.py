@@ -146,7 +146,9 @@ class _Reader:
             return
         arguments = read_arguments(self._source, kwargs) if kwargs else Arguments()
         words = (*_SERVE, word_of_item(self._source, model), *arguments.words)
-        yield replace(self._launch(node, words, arguments, name=""), ray="model" not in given)
+        yield replace(
+            self._launch(node, words, arguments, name=""), ray="model" not in given, in_process=True
+        )
 
     def _launch(
         self, node: ast.expr, words: Sequence[Word], arguments: Arguments, *, name: str, placed: bool = True

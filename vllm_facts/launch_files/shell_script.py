@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from flettner.vllm_facts.flag_parser import SHELLS, WORKER_MODULE, WRAPPERS, starts_engine
+from flettner.vllm_facts.flag_parser import SHELLS, WORKER_MODULE, WRAPPERS, names_engine, starts_engine
 from flettner.vllm_facts.launch_files.launch import Launch, Word, line_of
 from flettner.vllm_facts.launch_files.shell_variables import (
     Expansion,
@@ -206,6 +206,8 @@ def starts_vllm(texts: Sequence[str]) -> bool:
         inner = given[given.index(start) :]
         ours = ("vllm", "serve") in pairwise(plain) or ("-m", WORKER_MODULE) in pairwise(inner)
         return runs_server(given) or ours
+    if "vllm" in plain and names_engine(plain, plain.index("vllm")):
+        return False
     return starts_engine(given) or ("vllm", "serve") in pairwise(plain)
 
 

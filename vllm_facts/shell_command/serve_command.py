@@ -250,6 +250,8 @@ def _shown(given: Sequence[str]) -> str:
 
 
 def _start(given: list[str]) -> int:
+    if given[:3] == ["ray", "job", "submit"] and "--" in given[:-1]:
+        return given.index("--") + 1
     if given[0].rpartition("/")[2] in WRAPPERS:
         for at, word in enumerate(given):
             if word.rpartition("/")[2] in CONTAINERS and STARTS.intersection(given[at + 1 : at + 2]):

@@ -38,7 +38,8 @@ class Limit:
 
 
 _OF_PROCESS = Limit(
-    1, "LLM(…) runs one copy; more of them are processes of their own (vllm/entrypoints/llm.py)"
+    1,
+    "LLM(…) or a replica of Ray Serve runs one copy; more are more of these (vllm/entrypoints/llm.py)",
 )
 
 

@@ -85,6 +85,10 @@ def test_a_command_of_the_script_is_read_in_each_form(text: str, expected: str) 
     assert " ".join(word.text for word in launch.words).endswith(expected)
 
 
+def test_a_program_that_names_vllm_as_its_engine_is_another_one() -> None:
+    assert read_launches("run.sh", "ramalama --runtime vllm serve org/m --port 1\n") == []
+
+
 def test_a_benchmark_of_the_command_line_program_starts_no_server() -> None:
     assert (
         read_launches("run.sh", "python -m vllm.entrypoints.cli.main bench throughput --model org/m\n") == []

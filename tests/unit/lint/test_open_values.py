@@ -31,3 +31,12 @@ def test_nothing_is_said_of_the_default_of_a_flag_to_fill_in(
 
     assert rule not in rules(flag.replace(" ", "' '"))
     assert rule in rules("")
+
+
+@pytest.mark.parametrize("in_process", [True, False])
+def test_an_engine_inside_a_program_gets_no_copies(in_process: bool) -> None:
+    model = find_model("Qwen/Qwen3-8B")
+    config = case("vllm serve Qwen/Qwen3-8B -tp 2", model=model, card=H100, gpus=2, in_process=in_process)
+    fixes = find_fixes(config, all_lints())
+
+    assert ("data_parallel_size" in fixes.to) != in_process

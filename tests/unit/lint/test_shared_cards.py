@@ -126,3 +126,23 @@ def test_a_small_share_stays_and_the_others_divide_the_rest() -> None:
 
     assert fair_share(SharedCard(own=0.9, others=others)) == 0.42
     assert fair_share(SharedCard(own=0.1, others=(others[0], others[0]))) == 0.1
+
+
+INTEL = """services:
+  a:
+    image: intel/llm-scaler-vllm
+    entrypoint: bash -lc "vllm serve Qwen/Qwen3-8B --max-model-len 8192 --port 1"
+    devices: ["/dev/dri:/dev/dri"]
+    environment: {{ZE_AFFINITY_MASK: "0"}}
+  b:
+    image: intel/llm-scaler-vllm
+    entrypoint: bash -lc "vllm serve Qwen/Qwen3-8B --max-model-len 8192 --port 2"
+    devices: ["/dev/dri:/dev/dri"]
+    environment: {{ZE_AFFINITY_MASK: "{mask}"}}
+"""
+
+
+@pytest.mark.parametrize(("mask", "shared"), [("0", True), ("1", False)])
+def test_intel_gpus_are_told_by_their_mask(mask: str, shared: bool) -> None:
+    found = shares("compose.yaml", INTEL.format(mask=mask))
+    assert (found != {"a": "", "b": ""}) == shared
