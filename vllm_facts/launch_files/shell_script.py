@@ -177,6 +177,8 @@ def _read_command(text: str, words: Sequence[Word], variables: Variables) -> Ite
 def _without_expansions(words: Sequence[Word]) -> Sequence[Word]:
     """Without variables before the program, which hold assignments or nothing: `env $MORE vllm serve`."""
     at = next((at for at, word in enumerate(words) if not _passes(word)), len(words))
+    if at and at < len(words) and words[at].text in ("-m", "serve"):
+        at -= 1  # the variable is the program
     kept = [word for word in words[:at] if not name_of_variable(word)]
     rest = list(words[at:])
     return [*kept, *rest] if len(kept) < at and starts_vllm([word.text for word in rest]) else words

@@ -76,6 +76,7 @@ def test_a_job_whose_first_line_names_no_interpreter_is_refused(begin: str) -> N
             'PY="$(command -v python)"\nenv A=$b $PY -m vllm.entrypoints.openai.api_server --model org/m\n',
             "org/m",
         ),
+        ('env A=$b "$PY" -m vllm.entrypoints.openai.api_server --model org/m\n', "--model org/m"),
         ('env A=1 $MORE "$@" nohup vllm serve org/m\n', "nohup vllm serve org/m"),
         ('vllm serve org/m ${MORE:-} --seed "${SEED:-1}"\n', "vllm serve org/m --seed 1"),
     ],
