@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import API_SERVER, SHELLS
@@ -221,13 +222,23 @@ def _is_known(flag: str) -> bool:
 
 def runs_server(words: Sequence[str]) -> bool:
     """Whether `docker run …` starts vLLM: by one of its images, or an image named so with its flags."""
-    entry = words[words.index("--entrypoint") + 1 :][:1] if "--entrypoint" in words else []
-    if [word.rpartition("/")[2] for word in entry] == ["vllm"] and "serve" in words:
+    entry = _entrypoint(words)
+    if entry == "vllm" and "serve" in words:
         return True
+    if entry.startswith("python") and not any(word.startswith("vllm.") for word in words):
+        return False
     return any(
         is_vllm_image(word) or ("vllm" in word.rpartition("/")[2] and are_server_flags(words[at + 1 :]))
         for at, word in enumerate(words)
     )
+
+
+def _entrypoint(words: Sequence[str]) -> str:
+    """The program of `--entrypoint`; "" without one."""
+    for word, following in pairwise((*words, "")):
+        if word.partition("=")[0] == "--entrypoint":
+            return (word.partition("=")[2] or following).rpartition("/")[2]
+    return ""
 
 
 def implied_words(image: str) -> tuple[str, ...]:

@@ -86,6 +86,12 @@ def test_a_command_of_the_script_is_read_in_each_form(text: str, expected: str) 
     assert " ".join(word.text for word in launch.words).endswith(expected)
 
 
+@pytest.mark.parametrize("option", ["--entrypoint python3", "--entrypoint=/usr/bin/python3"])
+def test_another_program_in_the_image_is_no_server(option: str) -> None:
+    command = f"docker run --rm {option} vllm/vllm-openai:v0.21.0 -c 'import torch'\n"
+    assert read_launches("run.sh", command) == []
+
+
 def test_a_program_that_names_vllm_as_its_engine_is_another_one() -> None:
     assert read_launches("run.sh", "ramalama --runtime vllm serve org/m --port 1\n") == []
 
