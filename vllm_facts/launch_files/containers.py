@@ -15,6 +15,7 @@ from flettner.vllm_facts.launch_files.shell_variables import (
     replace_defaults,
 )
 from flettner.vllm_facts.launch_files.shell_words import split_commands
+from flettner.vllm_facts.launch_files.templates import without_hidden
 from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, inner_place, list_words, word_of
 from flettner.vllm_facts.serve_config import EntryFault
 from flettner.vllm_facts.shell_command.docker_run import (
@@ -39,6 +40,7 @@ def read_container(
 
     `env`: the variables that its shells get.
     """
+    image = without_hidden(image)
     words = (*entry, *own)
     program = words[0].text.rpartition("/")[2] if words else ""
     if program in SHELLS:

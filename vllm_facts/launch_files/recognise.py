@@ -27,6 +27,7 @@ from flettner.vllm_facts.launch_files.shell_script import find_literals, read_sc
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.launch_files.surroundings import texts_of
 from flettner.vllm_facts.launch_files.systemd_unit import read_quadlet, read_unit
+from flettner.vllm_facts.launch_files.templates import is_template, mask_template, restore_all
 from flettner.vllm_facts.launch_files.written_files import find_written_files
 from flettner.vllm_facts.launch_files.yaml_nodes import (
     MAPPING,
@@ -78,13 +79,34 @@ def read_launches(name: str, text: str, env: Mapping[str, str] = {}) -> list[Lau
     if _FLAG_LIST.match(text) and not first.startswith("---"):
         return [_read_flags(text)]
     if _YAML_NAME.search(name) or (_KEY.match(first) and "vllm serve" not in first):
-        try:
-            documents = parse_documents(text)
-            around = _find_around(documents)
-            return [launch for node in documents for launch in _read_document(text, node, around)]
-        except RecursionError as error:
-            raise FlagError("the YAML refers to itself") from error
+        return _read_yaml_or_template(text)
     return _read_job(text, env)
+
+
+def _read_yaml_or_template(text: str) -> list[Launch]:
+    """A template that is no YAML before it is rendered is read without its values."""
+    try:
+        return _read_yaml(text)
+    except FlagError:
+        if is_template(text) and (launches := _read_template(text)):
+            return launches
+        raise
+
+
+def _read_yaml(text: str) -> list[Launch]:
+    try:
+        documents = parse_documents(text)
+        around = _find_around(documents)
+        return [launch for node in documents for launch in _read_document(text, node, around)]
+    except RecursionError as error:
+        raise FlagError("the YAML refers to itself") from error
+
+
+def _read_template(text: str) -> list[Launch]:
+    masked = mask_template(text)
+    with suppress(FlagError):
+        return restore_all(text, masked, _read_yaml(masked.text))
+    return []
 
 
 def _is_python(name: str, text: str) -> bool:

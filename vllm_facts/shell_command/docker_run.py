@@ -8,6 +8,7 @@ from itertools import pairwise
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import API_SERVER, SHELLS
 from flettner.vllm_facts.releases import TABLE
+from flettner.vllm_facts.releases.history import is_known_flag
 from flettner.vllm_facts.serve_config import EntryFault
 from flettner.vllm_facts.shell_command.shell import split_command
 
@@ -217,7 +218,8 @@ def are_server_flags(words: Sequence[str]) -> bool:
 
 def _is_known(flag: str) -> bool:
     name = flag.removeprefix("--").replace("-", "_")
-    return name in TABLE or name.removeprefix("no_") in TABLE
+    plain = name.removeprefix("no_")
+    return name in TABLE or plain in TABLE or is_known_flag(name) or is_known_flag(plain)
 
 
 def runs_server(words: Sequence[str]) -> bool:

@@ -163,7 +163,7 @@ def test_flags_that_cannot_be_read_are_not_judged(lint: Lint, folder: Path) -> N
 
 
 def test_server_that_cannot_be_read_does_not_hide_the_others(lint: Lint, folder: Path) -> None:
-    (folder / "compose.yaml").write_text(COMPOSE.replace("--model=Qwen/Qwen3-8B", "--enforce-eager=False"))
+    (folder / "compose.yaml").write_text(COMPOSE.replace("--model=Qwen/Qwen3-8B", "--enforce-eager=maybe"))
 
     status, out, _ = lint(*VERSION, "-f", "compose.yaml")
 

@@ -30,6 +30,7 @@ PIECES = (
         ">",
     ),
     *("#", "%", "[", "]", "---\n", "$X", '"$@"', "\r\n", "\0", "=", "+=", "vllm serve ", "sh -c ", "eval "),
+    *("{{ .x }}", "{{- if .a }}\n", "{{- end }}\n", "{% x %}"),
 )
 MUTATIONS = st.lists(
     st.tuples(st.integers(0, 2000), st.sampled_from((0, 1, 3, 20)), st.sampled_from(PIECES)), max_size=5
