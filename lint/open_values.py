@@ -21,6 +21,8 @@ def rests_on_open_value(finding: Finding, config: ServeConfig) -> bool:
         for knob, value in config.setting.items()
         if (knob in named or knob in _LAYOUT) and is_placeholder(value, number=True)
     }
+    if config.gpus == 1 and (config.hosts or 1) == 1:
+        open_knobs -= _LAYOUT  # the only layout of one GPU
     if open_knobs & _LAYOUT and (finding.rule.startswith("D") or named & _OF_LAYOUT):
         return True
     return bool(open_knobs & named)

@@ -115,6 +115,8 @@ class _Reader:
                     yield from self._read_call(node)
                 case ast.List() | ast.Tuple() | ast.BinOp():
                     yield from self._read_command(node)
+                case _:
+                    pass
 
     def _read_call(self, node: ast.Call) -> Iterator[Launch]:
         called = dotted(node.func)

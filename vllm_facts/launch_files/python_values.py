@@ -80,7 +80,8 @@ class Source:
                     if chosen is None
                     else self.resolve(node.body if chosen else node.orelse, depth + 1)
                 )
-        return UNKNOWN
+            case _:
+                return UNKNOWN
 
     def truth(self, test: ast.expr, depth: int = 0) -> bool | None:
         """Whether a condition of literals holds; None where that is unknown."""
@@ -170,6 +171,8 @@ def find_constants(tree: ast.Module) -> dict[str, ast.expr]:
                 found[name] = value
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                 found[name] = value
+            case _:
+                pass
     return {name: value for name, value in found.items() if bound[name] == 1}
 
 
@@ -184,6 +187,8 @@ def _bound_names(tree: ast.Module) -> Iterator[str]:
                 yield other or name
             case ast.Global(names=names) | ast.Nonlocal(names=names):
                 yield from names
+            case _:
+                pass
 
 
 def dotted(node: ast.expr) -> str:

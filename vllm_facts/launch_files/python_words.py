@@ -44,7 +44,8 @@ def name_of(node: ast.AST) -> str:
             return name
         case ast.expr():
             return dotted(node).rpartition(".")[2]
-    return ""
+        case _:
+            return ""
 
 
 def read_arguments(source: Source, node: ast.expr) -> Arguments:

@@ -12,7 +12,7 @@ from flettner.vllm_facts.shell_command.docker_run import CONTAINERS
 
 _STRICT = re.compile(r"-[a-z]{0,9}e[a-z]{0,9}")
 _SETS = frozenset({"export", "declare", "typeset", "readonly", "local"})
-_ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
+_ONE_SET = re.compile(r"[A-Za-z_]\w{0,80}=")
 _OF_LIBRARIES = frozenset(
     """
     CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES HF_HOME HF_TOKEN HF_HUB_OFFLINE HF_HUB_CACHE
@@ -73,7 +73,7 @@ def _explain_kept_variables(
     if CONTAINERS & given or any(map(_exports_all, commands)):
         return
     for command in commands:
-        for word in command if all(map(_ASSIGNED.match, (word.text for word in command))) else ():
+        for word in command if all(map(_ONE_SET.match, (word.text for word in command))) else ():
             name, _, value = word.text.partition("=")
             is_own = name in read_history().variables or name in _OF_LIBRARIES
             if not is_own or not value or name in exported or _uses(text, name):

@@ -33,6 +33,13 @@ def test_nothing_is_said_of_the_default_of_a_flag_to_fill_in(
     assert rule in rules("")
 
 
+def test_one_gpu_leaves_one_layout() -> None:
+    model = find_model("meta-llama/Llama-3.1-70B-Instruct")
+    config = case("vllm serve m --tensor-parallel-size $TP", model=model, card=H100, gpus=1)
+
+    assert "D2" in {finding.rule for finding in find_fixes(config, all_lints()).findings}
+
+
 @pytest.mark.parametrize("in_process", [True, False])
 def test_an_engine_inside_a_program_gets_no_copies(in_process: bool) -> None:
     model = find_model("Qwen/Qwen3-8B")
