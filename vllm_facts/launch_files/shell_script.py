@@ -153,6 +153,10 @@ def _read_command(text: str, words: Sequence[Word], variables: Variables) -> Ite
     if program == "eval":
         words = [word for word in words if word.text != "eval"]
     if whole := _find_unknown_command(words, variables):
+        named = _name_program(words, whole, variables)
+        if named:
+            words, whole = named, None
+    if whole:
         problem = f"{whole.text} is put together from several values: lint the command that it becomes"
         yield Launch(name="", start=whole.start, problem=problem)
         return
@@ -186,6 +190,18 @@ def _without_expansions(words: Sequence[Word]) -> Sequence[Word]:
 
 def _passes(word: Word) -> bool:
     return bool(name_of_variable(word) or ASSIGNMENT.match(word.text)) or word.text in WRAPPERS
+
+
+def _name_program(words: Sequence[Word], program: Word, variables: Variables) -> tuple[Word, ...]:
+    """The words with `vllm` for a program of which only the path is unknown: `"$BIN" serve`."""
+    at = list(words).index(program)
+    rest = list(words[at + 1 :])
+    name = name_of_variable(rest[0]) if rest else ""
+    if name in variables.arrays and name not in variables.unknown:
+        rest = [*variables.arrays[name], *rest[1:]]
+    if not rest or rest[0].text != "serve":
+        return ()
+    return (*words[:at], replace(program, text="vllm", form="none", live=False), *words[at + 1 :])
 
 
 def _find_unknown_command(words: Sequence[Word], variables: Variables) -> Word | None:

@@ -14,6 +14,7 @@ from flettner.vllm_facts.shell_command.shell import ASSIGNMENT
 
 _SETS = frozenset({"export", "readonly", "declare", "typeset", "local"})
 _DEFAULT = re.compile(r"\$?\$\{\w+:?-([^{}$]*)\}")
+_ALTERNATIVE = re.compile(r"\$?\$\{\w{1,80}:?\+[^{}]{0,400}(?:\{[^{}]{0,200}\}[^{}]{0,200})?\}")
 _REFERENCE = re.compile(r"\$\$?(?:\{(\w+)(?::?-[^{}$]*)?\}|(\w+))")  # compose writes $$ for the shell's $
 _PLACEHOLDER = re.compile(r"\$(\w+|\{\w+\}|\(\w+\))")
 _WHOLE = re.compile(r"\$\$?(?:\{(\w+)(\[[@*]\])?\}|(\w+|[@*]))")
@@ -63,8 +64,8 @@ class Variables:
             self.values.pop(name)
         appends, name, value = name.endswith("+"), name.rstrip("+"), replace_defaults(value)
         is_array = word.text.endswith("=") and word.live
-        if appends and is_array and name in self.arrays:
-            if sure:
+        if appends and is_array and name not in self.values:
+            if sure and name in self.arrays:
                 self.arrays[name] = (*self.arrays[name], *word.items)
             else:
                 self.conditional.setdefault(name, []).append(word)
@@ -188,8 +189,8 @@ def drop_unknown_flags(text: str, words: Sequence[Word]) -> tuple[list[Word], li
 
 
 def replace_defaults(text: str) -> str:
-    """The text with each `${NAME:-value}` read as its default."""
-    return _DEFAULT.sub(lambda default: default[1], text)
+    """The text with each `${NAME:-value}` read as its default, and without `${NAME:+value}`."""
+    return _DEFAULT.sub(lambda default: default[1], _ALTERNATIVE.sub("", text))
 
 
 def explain_defaults(text: str, words: Iterable[Word]) -> list[str]:

@@ -71,6 +71,10 @@ def test_a_job_whose_first_line_names_no_interpreter_is_refused(begin: str) -> N
     ("text", "expected"),
     [
         ('RUN=(docker run --entrypoint vllm "$IMAGE" serve org/m)\nID=$("${RUN[@]}")\n', "serve org/m"),
+        (
+            "more() {\n  A+=(--dtype half)\n}\nA=(serve org/m)\nA+=(--seed 1)\nmore\nvllm ${A[@]}\n",
+            "vllm serve org/m --seed 1",
+        ),
         ("docker create --name a vllm/vllm-openai:v0.21.0 --model org/m\n", "--model org/m"),
         (
             'PY="$(command -v python)"\nenv A=$b $PY -m vllm.entrypoints.openai.api_server --model org/m\n',
@@ -78,6 +82,11 @@ def test_a_job_whose_first_line_names_no_interpreter_is_refused(begin: str) -> N
         ),
         ('env A=$b "$PY" -m vllm.entrypoints.openai.api_server --model org/m\n', "--model org/m"),
         ('env A=1 $MORE "$@" nohup vllm serve org/m\n', "nohup vllm serve org/m"),
+        (
+            'BIN="${BIN:-$HOME/bin/vllm}"\nA=(serve org/m --seed 1)\n"$BIN" "${A[@]}"\n',
+            "vllm serve org/m --seed 1",
+        ),
+        ("vllm serve org/m ${KEY:+--api-key ${KEY}} --seed 1\n", "vllm serve org/m --seed 1"),
         ('vllm serve org/m ${MORE:-} --seed "${SEED:-1}"\n', "vllm serve org/m --seed 1"),
     ],
 )
