@@ -54,6 +54,7 @@ def _read_service(text: str, service: Node, start: int) -> list[Launch]:
             gpus=_count_gpus(service),
             devices=_list_gpus(service),
             together=_accelerator(service, environment) if get(service, "profiles") is None else "",
+            script=launch.script or (_find_script(service, (*entry, *own)) if launch.problem else ""),
             granted=granted_by_service(service),
             container=describe_service(service),
             locks_memory=_locks_memory(service),
@@ -63,6 +64,17 @@ def _read_service(text: str, service: Node, start: int) -> list[Launch]:
         )
         for launch in read_container(text, image, entry, own, start, left)
     ]
+
+
+def _find_script(service: Node, words: Sequence[Word]) -> str:
+    """The script beside the file that a volume puts where the command runs it; "" for none."""
+    named = " ".join(word.text for word in words)
+    for volume in items(get(service, "volumes")):
+        source, _, rest = str(volume.value).partition(":") if volume.id == SCALAR else ("", "", "")
+        target = rest.partition(":")[0]
+        if source.startswith("./") and target.endswith(".sh") and target in named:
+            return source
+    return ""
 
 
 def _with_defaults(words: Sequence[Word]) -> Iterator[Word]:

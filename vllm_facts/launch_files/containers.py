@@ -50,7 +50,7 @@ def read_container(
         launches = launches or [
             replace(launch, entry_fault=fault) for launch in _read_shell(text, words, values)
         ]
-        if not launches and _starts_server(words):
+        if not launches and (_starts_server(words) or (is_vllm_image(image) and _runs_script(words))):
             problem = f"{program} starts the server: its flags cannot be told from the script's"
             launches = [Launch(name="", start=start, problem=problem)]
     elif not entry and len(own) == 1 and f"-m {WORKER_MODULE} " in own[0].text:
@@ -98,6 +98,7 @@ _SERVES = re.compile(
 )
 """In a script: how a server is named. `vllm bench`, an installation and a name of a metric are none."""
 _USES_ARGUMENTS = re.compile(r"\$\{?[@*#\d]")
+_SCRIPT = re.compile(r"/[\w.-]{1,80}\.sh\b")
 _JOINED = re.compile(r"(?<!\S)\S{0,300}multi-node-serving\.sh")
 _JOINS = re.compile(r"\bray\s+start\b|multi-node-serving\.sh\s+(worker|leader)\b")
 
@@ -106,6 +107,12 @@ def _starts_server(words: Sequence[Word]) -> bool:
     """Whether the script starts vLLM's server, other than to join the cluster of another container."""
     script = " ".join(word.text for word in words[1:])
     return bool(_SERVES.search(_JOINED.sub("", script))) and not _JOINS.search(script)
+
+
+def _runs_script(words: Sequence[Word]) -> bool:
+    """Whether the shell runs a script, other than to join the cluster of another container."""
+    script = " ".join(word.text for word in words[1:])
+    return bool(_SCRIPT.search(_JOINED.sub("", script))) and not _JOINS.search(script)
 
 
 def _complete(text: str, launch: Launch, image: str) -> Launch:

@@ -152,7 +152,14 @@ def read_script_of(launch: Launch, text: str) -> list[Launch]:
     return [
         replace(
             own,
+            name=launch.name,
+            gpus=launch.gpus if own.gpus is None else own.gpus,
+            devices=launch.devices,
+            together=launch.together,
+            container=launch.container,
+            granted=launch.granted,
             start=launch.start,
+            remarks=(*launch.remarks, *own.remarks),
             words=without_places(own.words),
             env={**launch.env, **own.env},
             version=launch.version,

@@ -25,6 +25,7 @@ _OPENS, _CLOSES = frozenset({"if", "for", "while", "until", "case", "select"}), 
 _RESERVED = frozenset({"if", "then", "else", "elif", "do", "while", "until", "{", "}", "!", "time"})
 _LONE_OPERATOR = re.compile(r"[^\n\\;&|]{0,300}\n(?:[ \t]*\n){0,9}[ \t]*(?P<operator>&&?|\|\|?)(?![&|;])")
 _CUT = re.compile(r"\\[ \t]{1,200}\r?\n")
+_TESTS = frozenset({"[", "[[", "test", "!", "grep", "command", "which"})
 _SILENT = frozenset({"echo", "printf", "pgrep", "pkill", "grep", "which", "type", "alias", "trap", "kill"})
 
 
@@ -80,7 +81,7 @@ def _follow_commands(
 ) -> tuple[Variables, list[tuple[Word, ...]]]:
     """The variables after all commands, and the commands that do more than to set some."""
     variables = Variables(values={name: Word(text=value) for name, value in env.items()}, outside=set(env))
-    depth = 0
+    depth, before = 0, tuple[Word, ...]()
     starts: list[tuple[Word, ...]] = []
     for command in commands:
         first = command[0].text
@@ -88,9 +89,19 @@ def _follow_commands(
         if first == "for" and len(command) > 1:
             variables.unknown.add(command[1].text)
         words = _after_reserved(command)
-        if not variables.assign_all(words, sure=depth == 0, text=text):
+        sure = depth == 0 and not _is_conditional(text, before, command)
+        if not variables.assign_all(words, sure=sure, text=text):
             starts.append(words)
+        before = tuple(command)
     return variables, starts
+
+
+def _is_conditional(text: str, before: Sequence[Word], command: Sequence[Word]) -> bool:
+    """Whether a command runs by the answer of the one before it: `[ -n "$X" ] && A+=(…)`."""
+    if not before or before[-1].end > command[0].start:
+        return False
+    between = text[before[-1].end : command[0].start]
+    return "||" in between or ("&&" in between and before[0].text in _TESTS)
 
 
 def _starts_ray(words: Sequence[Word]) -> bool:

@@ -68,3 +68,28 @@ def test_without_the_script_a_server_of_unknown_flags_stays_a_problem(tmp_path: 
 
     assert "flags are unknown" in report.problem
     assert lint(tmp_path, "nvidia/cuda:12.9.1-devel-ubuntu24.04") == []
+
+
+COMPOSE = """\
+services:
+  v:
+    image: vllm/vllm-openai:v0.21.0
+    entrypoint: [bash, -c, "exec bash /start.sh"]
+    volumes: ["./start.sh:/start.sh:ro", "models:/models"]
+"""
+
+
+def test_a_script_that_a_volume_brings_is_read_beside_its_compose_file(tmp_path: Path) -> None:
+    (tmp_path / "start.sh").write_text("exec vllm serve org/m --seed 1\n")
+    file = tmp_path / "compose.yaml"
+
+    (launch,) = read_launches(str(file), COMPOSE)
+    assert launch.script == "./start.sh"
+    assert launch.problem
+    args = argparse.ArgumentParser()
+    add_options(args)
+    args.set_defaults(only=None, upgrade_to=None, fail_on="warning")
+    (report,) = lint_text(str(file), COMPOSE, args.parse_args([]))
+    assert report.launch.name == "v"
+    assert report.launch.version == "0.21.0"
+    assert [word.text for word in report.launch.words][-3:] == ["org/m", "--seed", "1"]

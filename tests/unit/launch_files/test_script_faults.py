@@ -109,3 +109,19 @@ def test_a_benchmark_of_the_command_line_program_starts_no_server() -> None:
     assert (
         read_launches("run.sh", "python -m vllm.entrypoints.cli.main bench throughput --model org/m\n") == []
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "added"),
+    [
+        ('[ -n "$X" ] && A+=(--dtype half)', False),
+        ("[[ -z $X ]] || A+=(--dtype half)", False),
+        ("cd /srv && A+=(--dtype half)", True),
+        ("A+=(--dtype half)", True),
+    ],
+)
+def test_what_a_test_decides_is_not_known(line: str, added: bool) -> None:
+    (launch,) = read_launches("run.sh", f'A=(--seed 1)\n{line}\nvllm serve org/m "${{A[@]}}"\n')
+
+    assert [word.text for word in launch.words[5:]] == (["--dtype", "half"] if added else [])
+    assert bool(launch.unread) != added
