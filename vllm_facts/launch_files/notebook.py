@@ -21,7 +21,7 @@ def read_notebook(text: str) -> list[Launch]:
     """The servers and engines that the cells start. Raises FlagError."""
     cells = list(_code_cells(text))
     launches = [launch for code, lines in cells for launch in _read_shells(code, lines)]
-    launches += read_python(parse_cells(cells))
+    launches += read_python(parse_cells(text, cells))
     code = "\n".join(code for code, _ in cells)
     return sorted(with_installed_release(launches, code), key=lambda launch: launch.start)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import SHELLS, starts_engine
 from flettner.vllm_facts.launch_files.installed import with_installed_release
-from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word, line_of
+from flettner.vllm_facts.launch_files.launch import Launch, Variable, Word
 from flettner.vllm_facts.launch_files.python_hosts import find_host
 from flettner.vllm_facts.launch_files.python_values import UNKNOWN, Source, dotted
 from flettner.vllm_facts.launch_files.python_words import Arguments, name_of, read_arguments, word_of_item
@@ -40,8 +40,7 @@ def read_python(source: Source) -> list[Launch]:
     launches = sorted(reader.launches(), key=lambda launch: launch.start)
     env = _find_env(source)
     remarks = [
-        f"line {line_of(source.text, source.lines[line - 1]) if source.exact else line}: "
-        f"the variable {name} is read as its default"
+        f"line {line}: the variable {name} is read as its default"
         for name, line in sorted(source.defaults.items(), key=lambda each: each[1])
     ]
     return [
@@ -201,7 +200,7 @@ class _Reader:
         for item in items:
             word = word_of_item(self._source, item)
             if isinstance(item, ast.Starred) or (word.live and is_place_of_flag(arguments.words)):
-                line = line_of_node(self._source, item)
+                line = self._source.line(item)
                 arguments.unread.append(f"line {line}: the flags in {ast.unparse(item)[:60]} are unknown")
             else:
                 arguments.words.append(word)
@@ -228,7 +227,7 @@ class _Reader:
                     self._add_items(arguments, items)
                 else:
                     flags = " ".join(word_of_item(self._source, each).text for each in items)[:80]
-                    line = line_of_node(self._source, items[0])
+                    line = self._source.line(items[0])
                     arguments.unread.append(f"line {line}: whether {flags} is added is unknown")
 
     def _read_text(self, node: ast.expr) -> Iterator[Launch]:
@@ -261,11 +260,6 @@ class _Reader:
     def _part_of(self, part: ast.expr) -> str:
         value = self._source.resolve(part.value if isinstance(part, ast.FormattedValue) else part)
         return f"${{{name_of(part) or 'VALUE'}}}" if value is UNKNOWN else str(value)
-
-
-def line_of_node(source: Source, node: ast.expr) -> int:
-    """Of the file; of the code of a notebook's cells together."""
-    return node.lineno if source.exact else 0
 
 
 def _items(node: ast.expr) -> list[ast.expr]:

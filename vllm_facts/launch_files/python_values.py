@@ -31,6 +31,7 @@ class Source:
     text: str
     tree: ast.Module
     lines: list[int]
+    file: str = ""  # the notebook whose code it is
     exact: bool = True  # the file holds the lines as they are, so that its words have places
     constants: Mapping[str, ast.expr] = field(default_factory=dict)
     defaults: dict[str, int] = field(default_factory=dict)  # of variables of the environment: their lines
@@ -40,6 +41,10 @@ class Source:
         start = self.lines[node.lineno - 1] + self._characters(node.lineno, node.col_offset)
         last, column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
         return start, self.lines[last - 1] + self._characters(last, column)
+
+    def line(self, node: ast.expr | ast.stmt) -> int:
+        """The line of the file."""
+        return node.lineno if self.exact else self.file.count("\n", 0, self.place(node)[0]) + 1
 
     def _characters(self, line: int, octets: int) -> int:
         if not self.exact:
@@ -118,7 +123,7 @@ class Source:
         if name in ("os.environ.get", "os.getenv", "getenv", "environ.get") and len(args) > 1:
             variable = self.resolve(args[0])
             if isinstance(variable, str):
-                self.defaults[variable] = node.lineno
+                self.defaults[variable] = self.line(node)
             return self.resolve(args[1], depth + 1)
         return UNKNOWN
 
@@ -132,12 +137,14 @@ def parse_source(text: str) -> Source:
     return Source(text=text, tree=tree, lines=lines, constants=find_constants(tree))
 
 
-def parse_cells(cells: Sequence[tuple[str, Sequence[int]]]) -> Source:
-    """The code of a notebook: each cell with the places of its lines in the file. Raises FlagError."""
+def parse_cells(file: str, cells: Sequence[tuple[str, Sequence[int]]]) -> Source:
+    """The code of a notebook: each cell with the places of its lines in it. Raises FlagError."""
     codes = [_keep_python(code) for code, _ in cells]
     text, tree = "\n".join(codes), _parse("\n".join(codes))
     places = [place for _, lines in cells for place in lines]
-    return Source(text=text, tree=tree, lines=[*places, 0], exact=False, constants=find_constants(tree))
+    return Source(
+        text=text, tree=tree, lines=[*places, 0], file=file, exact=False, constants=find_constants(tree)
+    )
 
 
 def _keep_python(code: str) -> str:

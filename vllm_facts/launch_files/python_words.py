@@ -57,12 +57,12 @@ def read_arguments(source: Source, node: ast.expr) -> Arguments:
             values[name] = value
             if source.resolve(value) is UNKNOWN and is_switch(name):
                 flag = "--" + name.replace("_", "-")
-                arguments.unread.append(f"line {value.lineno}: whether {flag} is added is unknown")
+                arguments.unread.append(f"line {source.line(value)}: whether {flag} is added is unknown")
                 continue
             arguments.words += _words_of_pair(source, name, place, value)
         else:
             written = ast.unparse(value)[:60]
-            arguments.unread.append(f"line {value.lineno}: the flags in **{written} are unknown")
+            arguments.unread.append(f"line {source.line(value)}: the flags in **{written} are unknown")
     arguments.values = values
     if isinstance(node, ast.Name):
         _add_entries(source, node.id, arguments)
@@ -79,9 +79,9 @@ def _add_entries(source: Source, name: str, arguments: Arguments) -> None:
             ) if owner == name:
                 flags = " ".join(word.text for word in _words_of_pair(source, key, (0, 0), value))
                 flags = flags or f"--{key.replace('_', '-')}"
-                arguments.unread.append(f"line {statement.lineno}: whether {flags} is added is unknown")
+                arguments.unread.append(f"line {source.line(statement)}: whether {flags} is added is unknown")
             case ast.Call(func=ast.Attribute(value=ast.Name(id=owner), attr="update")) if owner == name:
-                arguments.unread.append(f"line {statement.lineno}: what is added to {name} is unknown")
+                arguments.unread.append(f"line {source.line(statement)}: what is added to {name} is unknown")
 
 
 def _pairs(source: Source, node: ast.expr) -> Iterator[tuple[str, tuple[int, int], ast.expr]]:

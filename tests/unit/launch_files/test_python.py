@@ -228,6 +228,15 @@ def test_a_notebook_is_read_with_the_lines_of_its_cells() -> None:
     ]
 
 
+def test_the_lines_of_a_notebook_are_those_of_its_file() -> None:
+    source = ["import os\n", "from vllm import LLM\n", "LLM('org/m', enable_lora=bool(path), **more())\n"]
+    text = json.dumps({"cells": [{"cell_type": "code", "source": source}]}, indent=1)
+    (launch,) = read_launches("a.ipynb", text)
+
+    line = next(at for at, each in enumerate(text.splitlines(), 1) if "LLM(" in each)
+    assert [each.partition(":")[0] for each in launch.unread] == [f"line {line}"] * 2
+
+
 @pytest.mark.parametrize("text", ["def (", "x = [" * 300, "\0import a", "import a\nif"])
 def test_what_is_no_python_is_refused(text: str) -> None:
     with pytest.raises(FlagError):
