@@ -157,9 +157,10 @@ def _check_valued_switches(config: ServeConfig) -> Iterable[Finding]:
         since = " since 0.8.5" if name in _TOOK_VALUES and release is None else ""
         yield invalid_flags_finding(
             f"`{text_of(config, knob)}`: vLLM takes no value for this switch{since}, and refuses the command",
-            {knob: None},
+            {} if since else {knob: None},
             source=PARSER,
             expects=f"it starts {plain}",
+            severity="warning" if since else "error",
         )
 
 

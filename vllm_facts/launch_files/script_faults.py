@@ -54,7 +54,7 @@ def _explain_lost_assignments(
         words = [word.text for word in command]
         strict = strict or (words[0] == "set" and any(map(_STRICT.fullmatch, words[1:])))
         rest = words[1:] if words[0] in _SETS else words
-        if rest[1:2] != ["="] or not rest[0].isidentifier():
+        if rest[1:2] != ["="] or not rest[0].isidentifier() or _is_arithmetic(text, command[0].start):
             continue
         line = line_of(text, command[0].start)
         why = f"line {line}: with blanks around its = the value of {rest[0]} is not set"
@@ -62,6 +62,11 @@ def _explain_lost_assignments(
             yield f"{why}, and `set -e` ends the script there"
         elif f"${rest[0]}" in used or f"${{{rest[0]}" in used:
             yield f"{why}, and the server's command is put together without it"
+
+
+def _is_arithmetic(text: str, at: int) -> bool:
+    """`for ((i = 1; …))`, in which blanks around = are fine."""
+    return text[max(0, at - 200) : at].rstrip().endswith("(")
 
 
 def _explain_kept_variables(

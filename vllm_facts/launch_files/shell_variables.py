@@ -15,6 +15,9 @@ from flettner.vllm_facts.shell_command.shell import ASSIGNMENT
 _SETS = frozenset({"export", "readonly", "declare", "typeset", "local"})
 _DEFAULT = re.compile(r"\$?\$\{\w+:?-([^{}$]*)\}")
 _ALTERNATIVE = re.compile(r"\$?\$\{\w{1,80}:?\+[^{}]{0,400}(?:\{[^{}]{0,200}\}[^{}]{0,200})?\}")
+_STARTS_VLLM = re.compile(
+    r"\bvllm\W{1,4}serve\b|\bvllm\.entrypoints\b|\bdynamo\.vllm\b|\bvllm-openai\b|(?:^|/)vllm\W{0,4}$"
+)
 _REFERENCE = re.compile(r"\$\$?(?:\{(\w+)(?::?-[^{}$]*)?\}|(\w+))")  # compose writes $$ for the shell's $
 _PLACEHOLDER = re.compile(r"\$(\w+|\{\w+\}|\(\w+\))")
 _WHOLE = re.compile(r"\$\$?(?:\{(\w+)(\[[@*]\])?\}|(\w+|[@*]))")
@@ -75,7 +78,7 @@ class Variables:
             self.unknown.add(name)
         if word.live and "$" in value + "`" * ("`" in value) and not is_array:
             self.unknown.add(name)
-        if "vllm" in " ".join([value, *(item.text for item in word.items)]):
+        if _STARTS_VLLM.search(" ".join([value, *(item.text for item in word.items)])):
             self.commands.add(name)
         if is_array:
             self.arrays[name] = word.items

@@ -14,6 +14,7 @@ SERVE = "vllm serve org/model --port 9000"
         (f"set -euo pipefail\nDATA = /data\n{SERVE}\n", "the value of DATA is not set"),
         (f"DATA = /data\n{SERVE}\n", ""),
         (f"set -e\n{SERVE}\nDATA = /data\n", ""),
+        (f"set -e\nfor ((i = 1; i < 3; i++)); do echo $i; done\n{SERVE}\n", ""),
         (f"set -e\n[ $A = b ] && A=c\ntest x = y || true\n{SERVE}\n", ""),
         (f"#SBATCH --mem=4G\n{SERVE} \\\n  > out.log 2>&1 &\n", "Slurm ends a job with its script"),
         (f"#SBATCH --mem=4G\n{SERVE} &\necho started\n", "Slurm ends a job with its script"),
@@ -125,3 +126,8 @@ def test_what_a_test_decides_is_not_known(line: str, added: bool) -> None:
 
     assert [word.text for word in launch.words[5:]] == (["--dtype", "half"] if added else [])
     assert bool(launch.unread) != added
+
+
+def test_a_variable_that_only_mentions_vllm_is_no_command() -> None:
+    script = "UP=$(docker ps | grep -c vllm_1)\nUP=$((UP + 1))\n$UP && echo\n"
+    assert read_launches("run.sh", script) == []
