@@ -21,6 +21,8 @@ _OPERATIONS: Mapping[type[ast.operator], Any] = {
     ast.FloorDiv: lambda a, b: a // b if b else UNKNOWN,
 }
 _LARGEST = 2**63
+_LONGEST = 20_000  # characters of a text
+_MOST_STEPS = 200_000  # of evaluation in a file: lists of names of lists can be as large as they like
 _MAGIC = re.compile(r"(?:(?<=\n)|^)(?P<indent>[ \t]{0,40})[%!?]")  # a line of IPython's
 
 
@@ -35,6 +37,7 @@ class Source:
     exact: bool = True  # the file holds the lines as they are, so that its words have places
     constants: Mapping[str, ast.expr] = field(default_factory=dict)
     defaults: dict[str, int] = field(default_factory=dict)  # of variables of the environment: their lines
+    steps: int = 0  # of evaluation so far
 
     def place(self, node: ast.expr | ast.keyword | ast.stmt) -> tuple[int, int]:
         """Where the node stands in the file."""
@@ -55,8 +58,9 @@ class Source:
         return octets if whole.isascii() else len(whole.encode()[:octets].decode(errors="ignore"))
 
     def resolve(self, node: ast.expr | None, depth: int = 0) -> Any:  # noqa: ANN401, C901 - any literal
-        """The value of an expression; UNKNOWN where it is not literal."""
-        if node is None or depth > _DEEPEST:
+        """The value of an expression; UNKNOWN where it is not literal, or too large."""
+        self.steps += 1
+        if node is None or depth > _DEEPEST or self.steps > _MOST_STEPS:
             return UNKNOWN
         match node:
             case ast.Constant(value=value):
@@ -65,7 +69,7 @@ class Source:
                 return self.resolve(self.constants.get(name), depth + 1)
             case ast.JoinedStr(values=parts):
                 texts = [self.resolve(_inner(part), depth + 1) for part in parts]
-                return UNKNOWN if UNKNOWN in texts else "".join(map(str, texts))
+                return UNKNOWN if UNKNOWN in texts else _limit("".join(map(str, texts)))
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 value = self.resolve(operand, depth + 1)
                 return -value if _is_number(value) else UNKNOWN
@@ -107,7 +111,7 @@ class Source:
         name, args = dotted(node.func), node.args
         if name == "str" and len(args) == 1:
             value = self.resolve(args[0], depth + 1)
-            return UNKNOWN if value is UNKNOWN else str(value)
+            return UNKNOWN if value is UNKNOWN else _limit(str(value))
         if name in ("int", "float") and len(args) == 1:
             value = self.resolve(args[0], depth + 1)
             try:
@@ -116,7 +120,7 @@ class Source:
                 return UNKNOWN
         if name == "json.dumps" and len(args) == 1:
             value = self.resolve(args[0], depth + 1)
-            return UNKNOWN if value is UNKNOWN else json.dumps(value)
+            return UNKNOWN if value is UNKNOWN else _limit(json.dumps(value))
         if name == "dict" and not args and all(each.arg for each in node.keywords):
             values = {str(each.arg): self.resolve(each.value, depth + 1) for each in node.keywords}
             return UNKNOWN if UNKNOWN in values.values() else values
@@ -216,9 +220,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
+def _limit(text: str) -> Any:  # noqa: ANN401
+    return text if len(text) <= _LONGEST else UNKNOWN
+
+
 def _calculate(op: ast.operator, left: Any, right: Any) -> Any:  # noqa: ANN401
     if isinstance(op, ast.Add) and isinstance(left, str) and isinstance(right, str):
-        return left + right
+        return _limit(left + right)
     operation = _OPERATIONS.get(type(op))
     if operation is None or not (_is_number(left) and _is_number(right)):
         return UNKNOWN

@@ -200,6 +200,17 @@ def test_a_computed_value_is_left_to_its_author() -> None:
         change_flags("a.py", code, "", {"tensor_parallel_size": 2})
 
 
+@pytest.mark.parametrize("joined", [", ", " + "])
+def test_names_that_stand_for_ever_more_are_not_evaluated(joined: str) -> None:
+    """Each name stands for four hundred of the next: evaluated whole, they would fill any memory."""
+    values = [f"a{depth} = [{joined.join([f'a{depth + 1}'] * 400)}]" for depth in range(7)]
+    run = "subprocess.run(['vllm', 'serve', 'm', str(a0)])"
+    launch = read("\n".join(["import subprocess", *values, "a7 = 'x'", run]))
+
+    assert words(launch) == "vllm serve m"
+    assert launch.unread == ("line 10: the flags in str(a0) are unknown",)
+
+
 def test_a_notebook_is_read_with_the_lines_of_its_cells() -> None:
     cells = [
         {"cell_type": "markdown", "source": ["vllm serve org/none\n"]},
