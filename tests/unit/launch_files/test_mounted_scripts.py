@@ -74,7 +74,11 @@ def test_single_files_and_renamed_ones_are_found() -> None:
 
 @pytest.mark.parametrize("namespace", ["other", "''"])
 def test_a_config_map_of_another_namespace_is_not_mounted(namespace: str) -> None:
-    assert read("[bash, /scripts/run.sh]", namespace=namespace) == []
+    text = MANIFEST.format(command="[bash, /scripts/run.sh]", mount=MOUNT, namespace=namespace, items="")
+    (launch,) = read_launches("chat.yaml", text)
+
+    assert words(launch) == ""
+    assert launch.problem == "bash starts the server: its flags cannot be told from the script's"
 
 
 def test_the_script_keeps_its_place_for_changes() -> None:
