@@ -113,8 +113,8 @@ def find_second_model(argv: Sequence[str]) -> tuple[str, str] | None:
 def edit_flags(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]:
     """Return `argv` with `changes` applied and all other words unchanged.
 
-    None removes the flag, and so does False for the switches in ONE_WAY. The last repetition of a flag
-    remains. Raises FlagError if the edit is not safe.
+    None removes the flag, and so does False for the switches in ONE_WAY; of GLUED and VALUED it removes the
+    fault. The last repetition of a flag remains. Raises FlagError if the edit is not safe.
     """
     flags = _flags(argv)
     edits: dict[int, tuple[int, list[str]]] = {}
@@ -123,12 +123,8 @@ def edit_flags(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]:
         if knob in SECRETS or not _KNOB.fullmatch(knob):
             raise FlagError(f"{knob!r} is not the name of a flag")
         own = [flag for flag in flags if flag.knob == knob]
-        if knob == GLUED:
-            edits = {flag.start: (flag.stop, str(flag.value).split(None, 1)) for flag in own} | edits
-            continue
-        if knob.startswith(f"{VALUED}."):
-            plain = {flag.start: _without_value(flag) for flag in flags if f"{VALUED}.{flag.knob}" == knob}
-            edits = plain | edits
+        if knob == GLUED or knob.startswith(f"{VALUED}."):
+            edits = (_mend_words(flags, knob) if value is None else {}) | edits
             continue
         if own and is_same(own[-1].value, value):
             continue
@@ -148,6 +144,15 @@ def edit_flags(argv: Sequence[str], changes: Mapping[str, Value]) -> list[str]:
         edited += [*argv[at:start], *words]
         at = stop
     return [*edited, *argv[at:], *appended]
+
+
+def _mend_words(flags: Sequence[_Flag], knob: str) -> dict[int, tuple[int, list[str]]]:
+    """The edits that write glued words, or a switch with a value, as vLLM takes them."""
+    if knob == GLUED:
+        return {
+            flag.start: (flag.stop, str(flag.value).split(None, 1)) for flag in flags if flag.knob == GLUED
+        }
+    return {flag.start: _without_value(flag) for flag in flags if f"{VALUED}.{flag.knob}" == knob}
 
 
 def insert_file_flags(argv: Sequence[str], words: Sequence[str]) -> list[str]:

@@ -498,7 +498,9 @@ def test_reads_the_version_from_the_log(lint: Lint, tmp_path: Path, line: str) -
         pytest.param(("--", *SERVE, "-max-num-seqs", "8"), "write --max-num-seqs", id="one dash"),
         pytest.param(("--", "ray", "start", "--head"), "starts no vLLM server", id="ray"),
         pytest.param(("--", "ssh", "host", *SERVE), "the effect of ssh on the server is unknown", id="ssh"),
-        pytest.param(("--", *SERVE, "--enforce-eager=False"), "write --no-enforce-eager\n", id="no value"),
+        pytest.param(
+            ("--", *SERVE, "--enforce-eager=maybe"), "write --enforce-eager or leave it out\n", id="no value"
+        ),
         pytest.param(("--", "docker", "compose", "up"), "docker run", id="compose"),
         pytest.param(("--", "docker", "run", "--rm"), "no image", id="no image"),
         pytest.param(("--gpu-memory", "lots", "--", *SERVE), "write it as in 24GiB", id="no size"),
