@@ -280,6 +280,7 @@ _lasting_of_saving = _all_but(
     "tested",
     "tested_minutes",
     "unseen_s",
+    "watch",
 )
 
 

@@ -16,7 +16,7 @@ from flettner.agent.domain.model import SERVERS, Bound, PreflightResult, Slo
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine.guard import Guard
-from flettner.agent.machine.step import Machine
+from flettner.agent.machine.step import Machine, state_without_counts
 from flettner.agent.machine.transitions import Rules
 from flettner.performance_model.band import Band
 from flettner.policies.spare_servers import SpareServers
@@ -228,6 +228,16 @@ def test_far_more_open_requests_than_under_the_peak_end_a_saving() -> None:
             break
 
     assert "requests are open, under the load of the peak at most 12 were" in world.state.saving.why
+
+
+def test_a_load_that_varies_is_not_written_each_second() -> None:
+    world = saved(open_at={f"vllm{number}": 6 for number in range(4)}).tick(20)
+    before = state_without_counts(world.state)
+
+    world.open_at = dict.fromkeys(world.open_at, 7)
+    world.tick()
+
+    assert state_without_counts(world.state) == before
 
 
 def test_stopped_servers_start_all_at_once() -> None:
