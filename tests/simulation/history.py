@@ -37,6 +37,7 @@ TARGET = "chat"
 QUIET_S = 50.0  # no fault begins later
 SETTLED_S = 420.0  # deadline of a defined state after the last fault; a running rollout may end first
 CALM_S = 3.0
+MOST_RESTLESS = 100  # times that a settled world was not calm
 BLIND_S = 10.0  # after the end of a fault of the metrics
 SHM = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a disk in memory
 DISK = ("disk full", "fsync fails")
@@ -86,6 +87,7 @@ class History:
     quiet: bool = False
     mixed: bool = False  # an operator changed the flags of a server
     entries: int = 0
+    restless: int = 0  # times that entries were written in a settled world
     written_at: datetime = EPOCH  # the last entry
     quiet_s: float = QUIET_S
     settled_s: float = SETTLED_S
@@ -417,6 +419,10 @@ class History:
         """Check that only counts are written in a settled world."""
         now = self.loop.now_s
         if self._unsettled(last=last) or self.entries > written + 1:
+            self.restless += 1
+            if self.restless > MOST_RESTLESS:
+                more = self.entries - written
+                self.observer.wrong(f"3: entries are written without end, {more} in {CALM_S:g} s")
             self._until_settled(now, over, last=last)
         elif last:
             over(None)
