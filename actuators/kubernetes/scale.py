@@ -98,15 +98,12 @@ class Scaler:
         """Return when `keep` pods serve and the others have ended. Idempotent. Raises ActError."""
         leaving = await self._find_leaving(entry)
         surplus = entry.workload.replicas - keep - len(leaving)
-        pods = [pod for pod in await find_pods(self.client, entry.workload) if pod.active]
-        for pod in last_first(pods)[: max(0, surplus)]:
-            await self._isolate(entry, pod)
+        await self._isolate_last(entry, await self._find_active(entry), surplus)
 
         async def to_fewer(document: Json) -> Json | None:
             """A pod that gets ready meanwhile changes the status: the write is refused, and tried again."""
-            ready = [pod for pod in await find_pods(self.client, entry.workload) if pod.active and pod.ready]
-            for pod in last_first(ready)[: max(0, len(ready) - keep)]:
-                await self._isolate(entry, pod)
+            ready = [pod for pod in await self._find_active(entry) if pod.ready]
+            await self._isolate_last(entry, ready, len(ready) - keep)
             return self._rescale(Workload.parse(document), keep)
 
         await self.client.update(entry.workload.resource, entry.workload.name, to_fewer)
@@ -134,6 +131,13 @@ class Scaler:
         except TimeoutError as error:
             names = ", ".join(pod.name for pod in leaving)
             raise ActError(f"{names} did not end: `kubectl get pods`", external=True) from error
+
+    async def _find_active(self, entry: ServerEntry) -> list[Pod]:
+        return [pod for pod in await find_pods(self.client, entry.workload) if pod.active]
+
+    async def _isolate_last(self, entry: ServerEntry, pods: Sequence[Pod], count: int) -> None:
+        for pod in last_first(pods)[: max(0, count)]:
+            await self._isolate(entry, pod)
 
     async def _isolate(self, entry: ServerEntry, pod: Pod) -> None:
         services = await self.client.find(kubernetes.SERVICE)

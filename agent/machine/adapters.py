@@ -62,9 +62,9 @@ def _forget_lost_adapters(state: State) -> State:
 
     A server that exited or fails is replaced by one with the fleet's adapters: they are kept for that long.
     """
-    served = _by_name(_served_adapters(state))
     if state.phase not in IDLE or is_rolling(state) or state.fleet.exited or state.failing:
         return state
+    served = _by_name(_served_adapters(state))
     if served == state.fleet.adapters:
         return state
     return replace(state, fleet=replace(state.fleet, adapters=served))

@@ -63,8 +63,7 @@ def begin_regimes(
     two, blue = approved.proposal.regimes, state.fleet.running[0]
     if two is None:
         raise AssertionError(f"{approved.id} has no regimes")
-    assumed = approved.proposal.assumed if two.cold else {}
-    before = {knob: value_of(blue, knob, assumed) for knob in two.above.values}
+    before = {knob: value_of(blue, knob, _assumed(approved)) for knob in two.above.values}
     regimes = Regimes(
         id=rollout_id,
         suggestion=approved,
@@ -142,9 +141,15 @@ def _are_same(values: Setting, other: Setting) -> bool:
     return all(is_same(value, other[knob]) for knob, value in values.items())
 
 
+def _assumed(approved: Suggestion) -> Setting:
+    """The defaults that the values are compared with; a hot limit has that of its server's start."""
+    two = approved.proposal.regimes
+    return approved.proposal.assumed if two is not None and two.cold else NOTHING
+
+
 def _has(state: State, regimes: Regimes, values: Setting) -> bool:
     """Whether all servers that run have these values."""
-    assumed = regimes.suggestion.proposal.assumed if regimes.regimes.cold else NOTHING
+    assumed = _assumed(regimes.suggestion)
     return all(
         is_same(value_of(server, knob, assumed), value)
         for server in state.fleet.running
@@ -298,10 +303,7 @@ def _begin(
     """
     state, number, blue = end_all(state, why), regimes.switched + 1, state.fleet.running[0]
     cold = regimes.regimes.cold
-    now = {
-        knob: value_of(blue, knob, regimes.suggestion.proposal.assumed if cold else NOTHING)
-        for knob in values
-    }
+    now = {knob: value_of(blue, knob, _assumed(regimes.suggestion)) for knob in values}
     to = {knob: value for knob, value in values.items() if not is_same(value, now[knob])}
     proposal = replace(regimes.suggestion.proposal, to=to, why=why, expects="", evidence=(), regimes=None)
     switch = replace(

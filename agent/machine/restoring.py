@@ -127,8 +127,14 @@ def launch_successor(rules: Rules, state: State) -> Transition:
     # without a predecessor: as the configured command says
     fresh = Server(name=name, setting={})
     if old is not None:
-        fresh = replace(fresh, setting=old.setting, like=old.name, replicas=old.replicas, start=old.start)
-        fresh = replace(fresh, on_cpus=old.on_cpus)
+        fresh = Server(
+            name=name,
+            setting=old.setting,
+            like=old.name,
+            replicas=old.replicas,
+            start=old.start,
+            on_cpus=old.on_cpus,
+        )
     return request_effect(state, Launch(number=0, server=fresh, deadline_s=rules.plan.start_s))
 
 

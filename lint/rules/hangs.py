@@ -105,21 +105,23 @@ def _name_tuned(config: ServeConfig) -> str:
     return f"; set by hand here: {tuned}" if tuned else ""
 
 
+_SOURCE = (
+    "vllm-project/vllm#9920; NVIDIA/nccl#2079; "
+    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+)
 LINTS = (
     DeploymentCheck(
         rules=("F9",),
         find=_check_first_exchange,
         reports="a log that ends where NCCL links the GPUs",
-        source="vllm-project/vllm#33041; vllm-project/vllm#9920; NVIDIA/nccl#2079; "
-        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+        source=f"vllm-project/vllm#33041; {_SOURCE}",
         needs=LOG,
     ),
     DeploymentCheck(
         rules=("F8",),
         find=_check_stuck,
         reports="several GPUs that have computed no token since the start",
-        source="vllm-project/vllm#9920; NVIDIA/nccl#2079; "
-        "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
+        source=_SOURCE,
         needs=LOG,
     ),
 )
