@@ -78,9 +78,9 @@ def simulator_image(api: docker.APIClient) -> Image:
     return Image(tag=tag, binds=_binds(python, REPOSITORY), flags=flags)
 
 
-def real_vllm_image(api: docker.APIClient) -> Image:
+def real_vllm_image(api: docker.APIClient, release: str = "") -> Image:
     """vLLM for the CPU with a tiny model: a start takes a minute. What it caches is kept under .cache."""
-    vllm = real_vllm()
+    vllm = real_vllm(release)
     cache = REPOSITORY / ".cache" / "vllm-home"
     cache.mkdir(parents=True, exist_ok=True)
     tag = _made(api, "real", vllm.python, _REAL, {**ENVIRONMENT, "VLLM_CPU_OMP_THREADS_BIND": "nobind"})

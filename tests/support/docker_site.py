@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -75,8 +75,8 @@ class Bench:
     async def simulator(self) -> Image:
         return await self.engine(simulator_image)
 
-    async def real(self) -> Image:
-        return await self.engine(real_vllm_image)
+    async def real(self, release: str = "") -> Image:
+        return await self.engine(partial(real_vllm_image, release=release))
 
     async def run(
         self,

@@ -23,6 +23,7 @@ from flettner.actuators.envoy.split import carried_by
 from flettner.actuators.host import procfs
 from flettner.actuators.host.procfs import Process
 from flettner.agent.audit import chain, records
+from flettner.agent.config.listen import Role
 from flettner.simulator.tally import RequestRecord
 from flettner.simulator.traffic import Load, TrafficGenerator
 from flettner.simulator.workload import Shape, lengths
@@ -84,6 +85,7 @@ class Rig:
     site_config: SiteConfig
     api: int = field(default_factory=free_port)
     listen: int = field(default_factory=free_port)
+    role: Role = "operator"  # of `token`
     token: str = ""
     daemon: asyncio.subprocess.Process | None = None
     patience_s: float = PATIENCE_S  # for a rollout
@@ -135,7 +137,7 @@ class Rig:
         """Make the folder, write the config and make a token."""
         self.home.mkdir(exist_ok=True)
         self.config.write_text(self.site_config.text(api=self.api, listen=self.listen))
-        self.token = store_roles(self.home / "tokens", principal="alice")["operator"]
+        self.token = store_roles(self.home / "tokens", principal="alice")[self.role]
 
     # The daemon.
 

@@ -1,7 +1,5 @@
 """LoRA adapters at run time, with real vLLM on the CPU."""
 
-import json
-import struct
 from pathlib import Path
 
 import aiohttp
@@ -9,31 +7,8 @@ import pytest
 
 from flettner.agent.domain.model import Adapter, Server
 from flettner.vllm_facts.flag_parser import parse_setting
+from tests.support.adapter_clients import write_adapter
 from tests.support.real_vllm import real_engine
-
-RANK, HIDDEN = 4, 256  # the tiny model's
-
-
-def write_adapter(folder: Path) -> Adapter:
-    """A LoRA of the first layer's queries, in the format of safetensors: header, then the numbers."""
-    folder.mkdir()
-    config = {
-        "peft_type": "LORA",
-        "r": RANK,
-        "lora_alpha": RANK,
-        "target_modules": ["q_proj"],
-        "bias": "none",
-    }
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    layer, header, data = "base_model.model.model.layers.0.self_attn.q_proj", {}, b""
-    for side, shape in (("lora_A", (RANK, HIDDEN)), ("lora_B", (HIDDEN, RANK))):
-        numbers = struct.pack(f"<{RANK * HIDDEN}f", *([0.01] * RANK * HIDDEN))
-        offsets = [len(data), len(data) + len(numbers)]
-        header[f"{layer}.{side}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": offsets}
-        data += numbers
-    head = json.dumps(header).encode()
-    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + data)
-    return Adapter(name=folder.name, path=str(folder))
 
 
 async def served(server: Server, model: str) -> int:
