@@ -1,18 +1,17 @@
 """The first effect of a rollout that starts servers."""
 
 from dataclasses import replace
-from datetime import datetime
 
-from flettner.agent.domain.canary_evidence import CanaryEvidence, GainNeeded
+from flettner.agent.domain.canary_evidence import CanaryEvidence
 from flettner.agent.domain.effects import Launch
-from flettner.agent.domain.model import Plan, Proposal, Server, Slo
+from flettner.agent.domain.model import Proposal, Server, Slo
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.domain.upgrade import flags_in, start_in
 from flettner.agent.machine.answer_check import drain_or_examine
 from flettner.agent.machine.traffic import recent_traffic
 from flettner.agent.machine.transitions import (
+    RolloutStart,
     Rules,
     Transition,
     enter_phase,
@@ -21,22 +20,12 @@ from flettner.agent.machine.transitions import (
 )
 
 
-def begin_canary(
-    rules: Rules,
-    state: State,
-    rollout_id: str,
-    approved: Suggestion,
-    plan: Plan,
-    at: datetime,
-    *,
-    gain_needed: GainNeeded,
-    note: str,
-) -> Transition:
+def begin_canary(rules: Rules, state: State, start: RolloutStart) -> Transition:
     """Launch green, or first free a slot for it."""
-    running, (baseline, baseline_s) = state.fleet.running, recent_traffic(state, at)
+    running, (baseline, baseline_s) = state.fleet.running, recent_traffic(state, start.at)
     state, name = name_next_server(state)
     old = running[-1]
-    to = approved.proposal.to
+    to = start.suggestion.proposal.to
     green = Server(
         name=name,
         setting={**old.setting, **flags_in(to)},
@@ -45,29 +34,29 @@ def begin_canary(
         on_cpus=old.on_cpus,
     )
     rollout = Canary(
-        id=rollout_id,
-        suggestion=approved,
-        plan=plan,
-        started_at=at,
-        phase_since=at,
+        id=start.id,
+        suggestion=start.suggestion,
+        plan=start.plan,
+        started_at=start.at,
+        phase_since=start.at,
         baseline=baseline,
         server=name,
         greens=(green,),
         replicas={server.name: server.replicas for server in running},
         evidence=CanaryEvidence(
             calibration=state.traffic.calibration,
-            margin=plan.margin,
-            gain_needed=gain_needed,
-            shares_card=plan.shares_card,
-            promised_only=_may_be_slower(approved.proposal, rules.slo),
+            margin=start.plan.margin,
+            gain_needed=start.gain_needed,
+            shares_card=start.plan.shares_card,
+            promised_only=_may_be_slower(start.suggestion.proposal, rules.slo),
             baseline_s=baseline_s,
         ),
     )
     state = replace(state, rollout=rollout)
-    if approved.preflight.strategy != "surge":
-        return drain_or_examine(state, at, note)
-    state = enter_phase(state, Phase.LAUNCHING, at, note)
-    return request_effect(state, Launch(number=0, server=green, deadline_s=plan.start_s))
+    if start.suggestion.preflight.strategy != "surge":
+        return drain_or_examine(state, start.at, start.note)
+    state = enter_phase(state, Phase.LAUNCHING, start.at, start.note)
+    return request_effect(state, Launch(number=0, server=green, deadline_s=start.plan.start_s))
 
 
 def _may_be_slower(proposal: Proposal, slo: Slo) -> bool:

@@ -11,13 +11,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from flettner.agent.domain.blocks import Arm, BlockSecond
-from flettner.agent.domain.canary_evidence import GainNeeded
 from flettner.agent.domain.effects import SetKnobs
 from flettner.agent.domain.events import Aborted, EffectFailed, KnobsSet, Observed, ServerLost
-from flettner.agent.domain.model import OutcomeResult, Plan
+from flettner.agent.domain.model import OutcomeResult
 from flettner.agent.domain.rollout import HotChange
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.domain.verdict import Verdict
 from flettner.agent.judge.blocks.verdict import begin_blocks, update_blocks
 from flettner.agent.judge.wording import describe_duration
@@ -27,6 +25,7 @@ from flettner.agent.machine.restoring import TRIES, missing_server, restore
 from flettner.agent.machine.routes import route_to
 from flettner.agent.machine.traffic import recent_traffic
 from flettner.agent.machine.transitions import (
+    RolloutStart,
     Rules,
     Transition,
     await_nothing,
@@ -44,33 +43,24 @@ ENOUGH_BLOCKS = 10  # in which a gain could have shown: twice as many as the sma
 HELD = "held"
 
 
-def build_change(
-    rules: Rules,
-    state: State,
-    rollout_id: str,
-    approved: Suggestion,
-    plan: Plan,
-    at: datetime,
-    *,
-    gain_needed: GainNeeded,
-) -> HotChange:
+def build_change(rules: Rules, state: State, start: RolloutStart) -> HotChange:
     """The rollout of a change on the servers that run, before its first block."""
-    baseline, baseline_s = recent_traffic(state, at)
+    baseline, baseline_s = recent_traffic(state, start.at)
     trial = begin_blocks(
-        rollout_id,
+        start.id,
         slo=rules.slo,
         baseline=baseline,
-        gain_needed=gain_needed,
+        gain_needed=start.gain_needed,
         baseline_s=baseline_s,
-        margin=plan.margin,
+        margin=start.plan.margin,
         calibration=state.traffic.calibration,
     )
     return HotChange(
-        id=rollout_id,
-        suggestion=approved,
-        plan=plan,
-        started_at=at,
-        phase_since=at,
+        id=start.id,
+        suggestion=start.suggestion,
+        plan=start.plan,
+        started_at=start.at,
+        phase_since=start.at,
         baseline=baseline,
         trial=trial,
     )

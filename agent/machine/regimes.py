@@ -10,9 +10,8 @@ verdict decides (hot_trial.py). Only the way back to the values from before the 
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from flettner.agent.domain.canary_evidence import GainNeeded
 from flettner.agent.domain.events import Aborted, Event, Observed
-from flettner.agent.domain.model import Plan, Server
+from flettner.agent.domain.model import Server
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.regimes import WORDS, describe_trigger
 from flettner.agent.domain.request_counts import NO_REQUESTS
@@ -29,6 +28,7 @@ from flettner.agent.machine.open_suggestions import end_all
 from flettner.agent.machine.traffic import expected_rate
 from flettner.agent.machine.transitions import (
     IDLE,
+    RolloutStart,
     Rules,
     Transition,
     enter_phase,
@@ -56,28 +56,26 @@ def describe_switching(state: State) -> str:
     return f"{now}: {describe_trigger(regimes.regimes)}; `flettner abort {regimes.id}` ends it"
 
 
-def begin_regimes(
-    state: State, rollout_id: str, approved: Suggestion, plan: Plan, at: datetime, note: str
-) -> Transition:
+def begin_regimes(state: State, start: RolloutStart) -> Transition:
     """Keep the approval. The first switch waits until the load has shown which regime it is of."""
-    two, blue = approved.proposal.regimes, state.fleet.running[0]
+    two, blue = start.suggestion.proposal.regimes, state.fleet.running[0]
     if two is None:
-        raise AssertionError(f"{approved.id} has no regimes")
-    before = {knob: value_of(blue, knob, _assumed(approved)) for knob in two.above.values}
+        raise AssertionError(f"{start.suggestion.id} has no regimes")
+    before = {knob: value_of(blue, knob, _assumed(start.suggestion)) for knob in two.above.values}
     regimes = Regimes(
-        id=rollout_id,
-        suggestion=approved,
-        plan=plan,
-        started_at=at,
-        phase_since=at,
+        id=start.id,
+        suggestion=start.suggestion,
+        plan=start.plan,
+        started_at=start.at,
+        phase_since=start.at,
         outcome="promoted",
-        why=note,
+        why=start.note,
         before=before,
         values=before,
         above=next((up for up in (False, True) if _are_same(two.regime(above=up).values, before)), None),
     )
-    state = replace(state, regimes=regimes, rollout=replace(regimes, ended_at=at))
-    return without_effects(enter_phase(state, Phase.OBSERVING, at, note))
+    state = replace(state, regimes=regimes, rollout=replace(regimes, ended_at=start.at))
+    return without_effects(enter_phase(state, Phase.OBSERVING, start.at, start.note))
 
 
 def value_of(server: Server, knob: Knob, assumed: Setting = NOTHING) -> Value:
@@ -315,15 +313,21 @@ def _begin(
         servers=tuple(server.name for server in state.fleet.running),
         rate_rps=expected_rate(state, at),
     )
-    needed: GainNeeded = "if_missed" if regimes.plan.gain_needed else "never"
-    id_ = f"{regimes.id}.{number}"
+    start = RolloutStart(
+        id=f"{regimes.id}.{number}",
+        suggestion=switch,
+        plan=regimes.plan,
+        at=at,
+        note=why,
+        gain_needed="if_missed" if regimes.plan.gain_needed else "never",
+    )
     if cold:
-        state = replace(state, regimes=replace(regimes, switched=number, trial=id_))
-        return begin_canary(rules, state, id_, switch, regimes.plan, at, gain_needed=needed, note=why)
-    change = build_change(rules, state, id_, switch, regimes.plan, at, gain_needed=needed)
+        state = replace(state, regimes=replace(regimes, switched=number, trial=start.id))
+        return begin_canary(rules, state, start)
+    change = build_change(rules, state, start)
     at_once = _are_same(values, regimes.before)
     change = replace(change, passed=at_once, why=why if at_once else "")
-    state = replace(state, rollout=change, regimes=replace(regimes, switched=number, trial=id_))
+    state = replace(state, rollout=change, regimes=replace(regimes, switched=number, trial=start.id))
     return (set_at_once if at_once else begin_trial)(state, at, why)
 
 

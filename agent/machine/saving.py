@@ -26,10 +26,9 @@ from flettner.agent.domain.events import (
 )
 from flettner.agent.domain.fleet import Fleet, SparedServer
 from flettner.agent.domain.load_watch import BIN_S, count_open
-from flettner.agent.domain.model import SERVERS, OutcomeResult, Plan, Server
+from flettner.agent.domain.model import SERVERS, OutcomeResult, Server
 from flettner.agent.domain.rollout import Saving
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.judge.attainment import (
     allowed_share,
     baseline_interval,
@@ -46,6 +45,7 @@ from flettner.agent.machine.restoring import missing_server, restore
 from flettner.agent.machine.routes import route_to
 from flettner.agent.machine.traffic import recent_traffic
 from flettner.agent.machine.transitions import (
+    RolloutStart,
     Rules,
     Transition,
     await_nothing,
@@ -69,25 +69,24 @@ FRESH_S = 10.0  # age of a scrape that says how many requests are open
 UNSEEN_S = 60  # without counted requests nobody knows whether the load returns
 
 
-def begin_saving(
-    state: State, rollout_id: str, approved: Suggestion, plan: Plan, at: datetime, note: str
-) -> Transition:
+def begin_saving(state: State, start: RolloutStart) -> Transition:
     """Take the traffic of the spared servers away, which stay up."""
-    limits, servers = approved.proposal.saving, int(str(approved.proposal.to[SERVERS]))
+    proposal = start.suggestion.proposal
+    limits, servers = proposal.saving, int(str(proposal.to[SERVERS]))
     if limits is None:
-        raise AssertionError(f"{approved.id} has no limits of a saving")
+        raise AssertionError(f"{start.suggestion.id} has no limits of a saving")
     rollout = Saving(
-        id=rollout_id,
-        suggestion=approved,
-        plan=plan,
-        started_at=at,
-        phase_since=at,
-        baseline=recent_traffic(state, at)[0],
+        id=start.id,
+        suggestion=start.suggestion,
+        plan=start.plan,
+        started_at=start.at,
+        phase_since=start.at,
+        baseline=recent_traffic(state, start.at)[0],
         limits=limits,
         limit_rps=LIMIT * servers * limits.server_rps,
     )
     fleet = replace(state.fleet, spared=choose_spared(state.fleet, servers))
-    state = enter_phase(replace(state, rollout=rollout, fleet=fleet), Phase.SAVING, at, note)
+    state = enter_phase(replace(state, rollout=rollout, fleet=fleet), Phase.SAVING, start.at, start.note)
     return _route_to_rest(state)
 
 

@@ -14,6 +14,7 @@ from flettner.agent.machine.open_suggestions import end_all, end_check, end_sugg
 from flettner.agent.machine.regimes import begin_regimes
 from flettner.agent.machine.saving import begin_saving
 from flettner.agent.machine.transitions import (
+    RolloutStart,
     Rules,
     Transition,
     without_effects,
@@ -34,36 +35,22 @@ def start_rollout(rules: Rules, state: State, suggestion: Suggestion, at: dateti
             state = end_suggestion(state, other, "superseded", why)
     state = replace(state, suggestions=replace(state.suggestions, open=()), sightings={})
     approved = replace(suggestion, status="approved", decided_by=by)
-    if suggestion.proposal.regimes is not None:
-        id_, note = _rollout_id(state, approved), _note(approved)
-        return begin_regimes(state, id_, approved, suggestion.plan, at, note)
-    if suggestion.preflight.strategy == "save":
-        id_, note = _rollout_id(state, approved), _note(approved)
-        return begin_saving(state, id_, approved, suggestion.plan, at, note)
-    start = _start_hot_change if suggestion.preflight.strategy == "hot" else _start_canary
-    return start(rules, state, approved, suggestion.plan, at)
-
-
-def _start_hot_change(
-    rules: Rules, state: State, approved: Suggestion, plan: Plan, at: datetime
-) -> Transition:
-    """Begin a trial on the servers that run; no server starts."""
-    needed = gain_needed(approved.proposal, plan)
-    rollout = build_change(rules, state, _rollout_id(state, approved), approved, plan, at, gain_needed=needed)
-    return begin_trial(replace(state, rollout=rollout), at, _note(approved))
-
-
-def _start_canary(rules: Rules, state: State, approved: Suggestion, plan: Plan, at: datetime) -> Transition:
-    needed, id_ = gain_needed(approved.proposal, plan), _rollout_id(state, approved)
-    return begin_canary(rules, state, id_, approved, plan, at, gain_needed=needed, note=_note(approved))
-
-
-def _rollout_id(state: State, approved: Suggestion) -> str:
-    return f"{state.target}-{approved.id.removeprefix(f'{state.target}-s')}"
-
-
-def _note(approved: Suggestion) -> str:
-    return f"{approved.id} approved by {approved.decided_by}"
+    start = RolloutStart(
+        id=f"{state.target}-{approved.id.removeprefix(f'{state.target}-s')}",
+        suggestion=approved,
+        plan=suggestion.plan,
+        at=at,
+        note=f"{approved.id} approved by {by}",
+        gain_needed=gain_needed(approved.proposal, suggestion.plan),
+    )
+    if approved.proposal.regimes is not None:
+        return begin_regimes(state, start)
+    if approved.preflight.strategy == "save":
+        return begin_saving(state, start)
+    if approved.preflight.strategy == "hot":  # no server starts
+        state = replace(state, rollout=build_change(rules, state, start))
+        return begin_trial(state, at, start.note)
+    return begin_canary(rules, state, start)
 
 
 def gain_needed(proposal: Proposal, plan: Plan) -> GainNeeded:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
+from flettner.agent.domain.canary_evidence import GainNeeded
 from flettner.agent.domain.effects import Awaited, Effect, Launch, Retire, Route, SetKnobs
 from flettner.agent.domain.events import Observed, ServerLost
 from flettner.agent.domain.fleet import Split
@@ -26,7 +27,6 @@ from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import runs_on_cpus
 from flettner.vllm_facts.sizing.gpus import NO_GPU, find_gpu
-from flettner.vllm_facts.values import Setting
 
 IDLE = (Phase.OBSERVING, Phase.CHECKING, Phase.PROPOSED, Phase.COOLDOWN)
 WITHOUT_ROLLOUT = (*IDLE, Phase.RESTORING, Phase.HALTED)  # nothing that was approved is carried out
@@ -64,7 +64,7 @@ class Rules:
             slo=self.slo,
             bounds=self.guard.bounds,
             outcomes=state.outcomes,
-            config=describe_serve_config(blue.setting, event.reading, name_gpu(blue, self.gpu)),
+            config=describe_serve_config(blue, event.reading, self.gpu),
             findings=event.findings,
             model_search=event.model_search,
             strategy=self.strategy,
@@ -82,16 +82,24 @@ class Rules:
         return None if refused else advice
 
 
-def name_gpu(server: Server, given: str) -> str:
-    """The model of its GPUs as it was given, or NO_GPU where its environment says so; empty: not known."""
-    return given or (NO_GPU if server.on_cpus else "")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutStart:
+    """What an approval, or a switch between regimes, begins."""
+
+    id: str
+    suggestion: Suggestion
+    plan: Plan
+    at: datetime
+    note: str
+    gain_needed: GainNeeded
 
 
-def describe_serve_config(setting: Setting, reading: Reading | None, gpu: str = "") -> ServeConfig:
+def describe_serve_config(server: Server, reading: Reading | None, gpu: str = "") -> ServeConfig:
     """What is known of a running server: its flags, and the version and GPUs that were measured.
 
     `gpu`: as the operator wrote it, where none was measured. A server on CPUs has none of the host's GPUs.
     """
+    setting, gpu = server.setting, gpu or (NO_GPU if server.on_cpus else "")
     names = {gpu.name for gpu in reading.gpus} if reading else set()
     facts = reading.facts if reading else {}
     bare = ServeConfig(

@@ -7,7 +7,7 @@ import structlog
 
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.reading import Reading
-from flettner.agent.machine.transitions import describe_serve_config, name_gpu
+from flettner.agent.machine.transitions import describe_serve_config
 from flettner.agent.runtime.companion import Observable
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 
@@ -52,7 +52,7 @@ class CommandCheck:
         if server is None:
             self.findings, self._checked = (), None
             return
-        config = describe_serve_config(server.setting, reading, name_gpu(server, self._gpu))
+        config = describe_serve_config(server, reading, self._gpu)
         if config == self._checked:
             return
         self._checked = config

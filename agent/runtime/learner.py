@@ -11,7 +11,7 @@ from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Engine, Now
 from flettner.agent.domain.prediction_check import LawDrop
 from flettner.agent.domain.reading import EngineSample, RequestSample, Sample, count_replicas
-from flettner.agent.machine.transitions import describe_serve_config, name_gpu
+from flettner.agent.machine.transitions import describe_serve_config
 from flettner.agent.prediction.learned import TRACE_S, FittedLaw, LearnedModel, describe_drop, without_dropped
 from flettner.agent.prediction.lesson import LAWS, LOG_FLAG, Lesson, learn
 from flettner.agent.prediction.recorder import Recorder, Role
@@ -94,7 +94,7 @@ class Learner:
         }
 
     def _describe(self, server: Server, target: Observable) -> ServeConfig:
-        return describe_serve_config(server.setting, target.reading, name_gpu(server, self.gpu))
+        return describe_serve_config(server, target.reading, self.gpu)
 
     async def read_log(self, target: Observable) -> None:
         """Sample the iteration log of one server: equal servers take equally long for equal steps."""

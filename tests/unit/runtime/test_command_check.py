@@ -6,7 +6,7 @@ import pytest
 
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.reading import Gpu
-from flettner.agent.machine.transitions import describe_serve_config, name_gpu
+from flettner.agent.machine.transitions import describe_serve_config
 from flettner.agent.runtime.command_check import CommandCheck, lint_command
 from flettner.lint.fixes import find_fixes
 from flettner.lint.rules import all_lints
@@ -27,7 +27,7 @@ def server(setting: Setting) -> Server:
 
 
 def rules(setting: Setting) -> list[str]:
-    return [finding.rule for finding in lint_command(describe_serve_config(setting, T4))]
+    return [finding.rule for finding in lint_command(describe_serve_config(server(setting), T4))]
 
 
 def test_a_server_without_faults_has_no_findings() -> None:
@@ -43,7 +43,8 @@ def test_memory_that_others_may_hold_is_left_to_what_is_measured() -> None:
     setting: Setting = {"model": "Qwen/Qwen2.5-1.5B-Instruct", "gpu_memory_utilization": 0.6}
 
     assert "M5" in [
-        finding.rule for finding in find_fixes(describe_serve_config(setting, T4), all_lints()).findings
+        finding.rule
+        for finding in find_fixes(describe_serve_config(server(setting), T4), all_lints()).findings
     ]
     assert "M5" not in rules(setting)
 
@@ -54,7 +55,7 @@ def test_a_server_that_runs_refutes_an_error_of_its_start() -> None:
 
 
 def test_the_deployment_has_the_version_and_the_gpu_that_were_measured() -> None:
-    case = describe_serve_config(SLOW, T4)
+    case = describe_serve_config(server(SLOW), T4)
 
     assert (case.version, case.card.name if case.card else "", case.gpus) == ("0.32.0", "T4", None)
     assert case.model is not None
@@ -63,21 +64,21 @@ def test_the_deployment_has_the_version_and_the_gpu_that_were_measured() -> None
 @pytest.mark.parametrize("facts", [{"version": "0.32.0+cpu"}, {CPU_CACHE: "4294967296"}])
 def test_a_server_on_cpus_has_no_graphs_and_none_of_the_hosts_gpus(facts: dict[str, str]) -> None:
     setting: Setting = {"model": "Qwen/Qwen2.5-1.5B-Instruct", "enforce_eager": True}
-    config = describe_serve_config(setting, replace(T4, facts={**T4.facts, **facts}))
+    config = describe_serve_config(server(setting), replace(T4, facts={**T4.facts, **facts}))
 
     assert config.card is None
     assert lint_command(config) == ()
     assert "G1" in rules(setting)
-    on_gpu = describe_serve_config(setting, replace(T4, facts={**T4.facts, CPU_CACHE: "None"}))
+    on_gpu = describe_serve_config(server(setting), replace(T4, facts={**T4.facts, CPU_CACHE: "None"}))
     assert on_gpu.card is not None
 
 
 def test_a_servers_environment_says_that_it_runs_on_cpus() -> None:
     on_cpus = replace(server(SLOW), on_cpus=chooses_cpus({"VLLM_CPU_KVCACHE_SPACE": "1"}))
 
-    assert name_gpu(on_cpus, "") == "cpu"
-    assert name_gpu(on_cpus, "L4") == "L4"
-    assert name_gpu(server(SLOW), "") == ""
+    assert describe_serve_config(on_cpus, T4).on_cpus
+    assert not describe_serve_config(on_cpus, T4, "L4").on_cpus
+    assert not describe_serve_config(server(SLOW), T4).on_cpus
     assert not chooses_cpus({"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_USE_V1": "1"})
     assert chooses_cpus({"VLLM_CPU_OMP_THREADS_BIND": "0-23"})
 
@@ -86,15 +87,15 @@ def test_the_operator_says_which_card_no_sensor_sees() -> None:
     setting: Setting = {"model": "Qwen/Qwen2.5-1.5B-Instruct", "enforce_eager": True}
     unseen = a_reading(gpus=())
 
-    named = describe_serve_config(setting, unseen, "L4")
+    named = describe_serve_config(server(setting), unseen, "L4")
 
     assert named.card is not None
     assert named.card.name == "L4"
-    assert describe_serve_config(setting, unseen).card is None
-    measured = describe_serve_config(setting, T4, "L4").card
+    assert describe_serve_config(server(setting), unseen).card is None
+    measured = describe_serve_config(server(setting), T4, "L4").card
     assert measured is not None
     assert measured.name == "T4"
-    assert lint_command(describe_serve_config(setting, T4, "cpu")) == ()
+    assert lint_command(describe_serve_config(server(setting), T4, "cpu")) == ()
 
 
 async def test_flags_are_linted_again_only_when_the_deployment_changes() -> None:
