@@ -8,8 +8,6 @@ from datetime import datetime
 from pathlib import Path
 from tempfile import mkdtemp
 
-import aiohttp
-
 from bench.upgrades.releases import Release
 from bench.upgrades.report import Upgrade
 from bench.upgrades.sites import SITES, STEPS, Site
@@ -30,7 +28,7 @@ async def upgrade_in_turn(engine: str, releases: Sequence[Release], rounds: int)
         home = Path(mkdtemp(prefix="u-"))
         async with AsyncExitStack() as stack:
             site = await stack.enter_async_context(SITES[engine](home, releases))
-            await load_adapter(site)
+            await site.rig.load_adapter(site.address, ADAPTER, site.folder / ADAPTER)
             clients = await stack.enter_async_context(site.rig.clients(rate=RATE))
             adapters = TrafficGenerator(
                 site.rig.url, ADAPTER, Load(rate=ADAPTER_RATE), shape=SHAPE, seed=2, timeout_s=40.0
@@ -39,21 +37,6 @@ async def upgrade_in_turn(engine: str, releases: Sequence[Release], rounds: int)
             stack.push_async_callback(adapters.stop)
             for release in releases:
                 yield await upgrade(site, release, seed, engine, (clients, adapters))
-
-
-async def load_adapter(site: Site) -> None:
-    """Load it as an operator does: at the server itself, while it runs."""
-    folder = site.folder / ADAPTER
-    folder.mkdir()
-    body = {"lora_name": ADAPTER, "lora_path": str(folder)}
-    url = f"http://{site.address}/v1/load_lora_adapter"
-    async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
-        assert answer.status == 200, await answer.text()  # noqa: PLR2004 - HTTP
-
-    def has_it(target: Document) -> bool:
-        return bool(target) and all(ADAPTER in each["adapters"] for each in target["servers"])
-
-    await until(site.rig.target, has_it, "the adapter")
 
 
 async def upgrade(

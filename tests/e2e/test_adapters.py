@@ -24,16 +24,9 @@ class WithAdapters(SiteConfig):
 
 
 async def load_adapter(rig: Rig, server: str, name: str, folder: Path) -> None:
-    """Load it as an operator does: at the server itself."""
-    folder.mkdir(exist_ok=True)
     document = await rig.target()
     (address,) = [shown["address"] for shown in document["servers"] if shown["name"] == server]
-    body = {"lora_name": name, "lora_path": str(folder)}
-    async with aiohttp.ClientSession() as session:
-        url = f"http://{address}/v1/load_lora_adapter"
-        async with session.post(url, json=body) as answer:
-            assert answer.status == 200, await answer.text()
-    await until(rig.target, lambda target: listed(target, name), f"{name} at every server")
+    await rig.load_adapter(address, name, folder)
 
 
 def listed(target: Document, name: str) -> bool:

@@ -40,6 +40,7 @@ from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.suggestion import Suggestion, Suggestions
 from flettner.agent.machine.guard import PERSON
 from flettner.agent.machine.open_suggestions import end_suggestion, enter_fitting_phase
+from flettner.agent.machine.step import Machine
 from flettner.agent.notify.delivery import DeliveryCounts, NoticeDelivery
 from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.agent.observe.spending import Spending
@@ -50,6 +51,7 @@ from flettner.agent.telemetry.self_metrics import SelfMetrics
 from flettner.performance_model.errors import PredictionInputError
 from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Setting, Value
+from tests.support.machine_stories import rules
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 PLAN = Plan(
@@ -389,3 +391,11 @@ class FakeDaemonView:
         )
         suggestions = replace(state.suggestions, open=())
         return replace(state, phase=Phase.LAUNCHING, suggestions=suggestions, rollout=rollout)
+
+
+@dataclass
+class MachineDaemonView(FakeDaemonView):
+    """A daemon view that applies events with the real state machine."""
+
+    def _after(self, state: State, event: Event) -> State:
+        return Machine(rules()).step(state, event)[0]

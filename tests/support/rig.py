@@ -220,6 +220,19 @@ class Rig:
         status, document = await self.ask("GET", f"/v1/targets/{TARGET}")
         return document if status == 200 else {}
 
+    async def load_adapter(self, address: str, name: str, folder: Path) -> None:
+        """Load it as an operator does, at a server itself; wait until the daemon knows it of every server."""
+        folder.mkdir(exist_ok=True)
+        body = {"lora_name": name, "lora_path": str(folder)}
+        url = f"http://{address}/v1/load_lora_adapter"
+        async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
+            assert answer.status == 200, await answer.text()
+
+        def has_it(target: Document) -> bool:
+            return bool(target) and all(name in server["adapters"] for server in target["servers"])
+
+        await until(self.target, has_it, f"{name} at every server")
+
     async def rollout(self) -> Document:
         """Return the latest rollout; empty if there is none or the daemon does not answer."""
         status, document = await self.ask("GET", "/v1/rollouts")

@@ -4,7 +4,6 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-import aiohttp
 import pytest
 import yaml
 
@@ -18,7 +17,7 @@ from tests.support.kubernetes.engines import BLUE, FLAGS, GREEN, bind, names, se
 from tests.support.kubernetes.manifests import IMAGE, PORT, container, deployment
 from tests.support.kubernetes.namespace import Namespace
 from tests.support.kubernetes.site import STREAMS, KubernetesSite, host_site, site_of
-from tests.support.rig import SHAPE, Document, lost, until
+from tests.support.rig import SHAPE, lost
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -175,7 +174,7 @@ async def test_an_adapter_outlasts_the_promotion_of_a_tag(here: Namespace, tmp_p
     async with site_of(here, tmp_path / "s", upgrades='images = ["vllm/vllm-openai:*"]').running() as site:
         await as_admin(site)
         [pod] = await here.list("pods")
-        await load_adapter(site, f"{pod['status']['podIP']}:{PORT}", tmp_path / "sql")
+        await site.load_adapter(f"{pod['status']['podIP']}:{PORT}", "sql", tmp_path / "sql")
         clients = TrafficGenerator(site.url, "sql", Load(rate=3.0), shape=SHAPE, seed=2, timeout_s=90.0)
         await clients.start()
         try:
@@ -191,17 +190,3 @@ async def test_an_adapter_outlasts_the_promotion_of_a_tag(here: Namespace, tmp_p
     assert lost(clients) == []
     assert served["adapters"] == ["sql"]
     assert looks <= 2
-
-
-async def load_adapter(site: KubernetesSite, address: str, folder: Path) -> None:
-    """Load it as an operator does, at the server itself; wait until the daemon knows it."""
-    folder.mkdir()
-    body = {"lora_name": "sql", "lora_path": str(folder)}
-    url = f"http://{address}/v1/load_lora_adapter"
-    async with aiohttp.ClientSession() as session, session.post(url, json=body) as answer:
-        assert answer.status == 200, await answer.text()
-
-    def has_it(target: Document) -> bool:
-        return bool(target) and all("sql" in each["adapters"] for each in target["servers"])
-
-    await until(site.target, has_it, "the adapter")

@@ -1,5 +1,4 @@
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,12 +13,8 @@ from flettner.agent.api.idempotency import HEADER
 from flettner.agent.api.problems import MEDIA
 from flettner.agent.api.tokens import Tokens
 from flettner.agent.config.listen import Role
-from flettner.agent.domain.events import Event
-from flettner.agent.domain.state import State
-from flettner.agent.machine.step import Machine
 from tests.support.api_tokens import ROLES, store_roles
 from tests.support.fake_daemon_view import FakeDaemonView
-from tests.support.machine_stories import rules
 
 Client = TestClient[Request, Application]
 
@@ -44,14 +39,6 @@ async def post(client: Client, path: str, body: object = None) -> tuple[int, dic
         content_type = MEDIA if response.status >= 400 else "application/json"
         answer: dict[str, Any] = await response.json(content_type=content_type)
         return response.status, answer
-
-
-@dataclass
-class MachineDaemonView(FakeDaemonView):
-    """A daemon view that applies events with the real state machine."""
-
-    def _after(self, state: State, event: Event) -> State:
-        return Machine(rules()).step(state, event)[0]
 
 
 @pytest.fixture

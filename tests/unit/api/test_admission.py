@@ -7,9 +7,9 @@ import pytest
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase
 from flettner.vllm_facts.values import Value
-from tests.support.fake_daemon_view import NOON, PLAN
+from tests.support.fake_daemon_view import NOON, PLAN, MachineDaemonView
 from tests.support.suggestions import approved
-from tests.unit.api.conftest import Client, MachineDaemonView, post
+from tests.unit.api.conftest import Client, post
 
 PATH = "/v1/targets/chat/suggestions"
 

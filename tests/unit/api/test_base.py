@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from flettner.agent.domain.state import Phase
-from tests.support.fake_daemon_view import FakeDaemonView
+from tests.support.fake_daemon_view import FakeDaemonView, MachineDaemonView
 from tests.support.machine_stories import NOON, World
-from tests.unit.api.conftest import Client, MachineDaemonView, post
+from tests.unit.api.conftest import Client, post
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import Outcome, Server
 from flettner.agent.domain.state import Phase
 from flettner.vllm_facts.values import Setting
-from tests.support.fake_daemon_view import NOON, FakeDaemonView
-from tests.unit.api.conftest import Client, MachineDaemonView, post
+from tests.support.fake_daemon_view import NOON, FakeDaemonView, MachineDaemonView
+from tests.unit.api.conftest import Client, post
 
 PATH = "/v1/targets/chat/undo"
 BODY: dict[str, Any] = {"reason": "answers are slower since"}

@@ -24,37 +24,14 @@ from flettner.performance_model.search import (
     search,
 )
 from flettner.performance_model.step_law import StepLaw, UncertainLaw, widen, with_error
-from flettner.performance_model.trace import TraceRequest, mean_rate
-from flettner.vllm_facts.models.lookup import find_model
-from flettner.vllm_facts.serve_config import ServeConfig
-from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.performance_model.trace import mean_rate
 from flettner.vllm_facts.values import Value
+from tests.support.learned import LAW, deployment
+from tests.support.learned import requests_at as load
 
-LAW = StepLaw(step_us=18_000, knee=111, token_us=88.0, sequence_us=40.0, kv_read_us=0.14)
 UNCERTAIN = widen(LAW, common=0.1, each=0.05, count=8, seed=1)
 LIMITS = EngineLimits(kv_blocks=2588)
 GOALS = Goals(ttft_s=1.0, itl_s=0.04)
-
-
-def load(
-    rate: float, *, seconds: float = 300.0, prompt: int = 500, output: int = 200, seed: int = 1
-) -> list[TraceRequest]:
-    random, at, made = Random(seed), 0.0, []  # noqa: S311 - reproducible, not secret
-    while (at := at + random.expovariate(rate)) < seconds:
-        made.append(
-            TraceRequest(
-                arrival_s=at,
-                prompt_tokens=max(1, round(random.lognormvariate(0, 0.8) * prompt)),
-                output_tokens=max(1, round(random.lognormvariate(0, 0.8) * output)),
-            )
-        )
-    return made
-
-
-def case(**setting: Value) -> ServeConfig:
-    model = "meta-llama/Llama-3.1-8B"
-    flags = {"model": model, "max_model_len": 8192, "gpu_memory_utilization": 0.9, **setting}
-    return ServeConfig(setting=flags, card=find_gpu("RTX 4090"), model=find_model(model))
 
 
 def test_a_band_encloses_what_other_loads_of_the_kind_measure() -> None:
@@ -124,7 +101,7 @@ def search_from(
     also: Sequence[Changes] = (),
     refuse: Callable[[Changes], str] = allow_all,
 ) -> SearchResult:
-    present = case(max_num_seqs=seqs, max_num_batched_tokens=2048)
+    present = deployment({"max_num_seqs": seqs, "max_num_batched_tokens": 2048})
     return search(present, load(rate), UNCERTAIN, GOALS, kv_tokens=41_408, also=also, refuse=refuse)
 
 
@@ -146,7 +123,7 @@ def test_the_search_changes_nothing_where_all_goes_well() -> None:
 
 
 def test_the_search_changes_nothing_where_nothing_helps() -> None:
-    result = search(case(), load(2.0), UNCERTAIN, Goals(itl_s=0.001), kv_tokens=41_408)
+    result = search(deployment({}), load(2.0), UNCERTAIN, Goals(itl_s=0.001), kv_tokens=41_408)
 
     assert (result.best, result.base, result.gain) == (None, 0.0, 0.0)
 
@@ -189,7 +166,7 @@ def test_a_batch_that_the_kv_cache_holds_is_tried_where_requests_are_preempted()
     for rate in (0.2, 2.0):
         refused.clear()
         trace = load(rate, seconds=600.0, prompt=300, output=900)
-        search(case(max_num_seqs=256), trace, UNCERTAIN, GOALS, kv_tokens=20_000, refuse=refuse)
+        search(deployment({"max_num_seqs": 256}), trace, UNCERTAIN, GOALS, kv_tokens=20_000, refuse=refuse)
         caps = [changes["max_num_seqs"] for changes in refused if changes.keys() == {"max_num_seqs"}]
         between = [cap for cap in caps if isinstance(cap, int) and cap & (cap - 1)]
 
@@ -198,8 +175,8 @@ def test_a_batch_that_the_kv_cache_holds_is_tried_where_requests_are_preempted()
 
 
 def test_all_neighbours_differ_from_the_setting_in_force() -> None:
-    base = limits_of(case(max_num_seqs=64))
-    near = [dict(changes) for changes in neighbours(case(max_num_seqs=64), base)]
+    base = limits_of(deployment({"max_num_seqs": 64}))
+    near = [dict(changes) for changes in neighbours(deployment({"max_num_seqs": 64}), base)]
 
     assert {} not in near
     assert all(changes == near[near.index(changes)] for changes in near)
@@ -210,9 +187,9 @@ def test_all_neighbours_differ_from_the_setting_in_force() -> None:
 def test_what_vllm_would_refuse_is_vetoed() -> None:
     small = EngineLimits(kv_blocks=100, max_model_len=8192)
 
-    assert "does not hold" in veto(case(), small)
-    assert "below" in veto(case(max_num_seqs=512, max_num_batched_tokens=256), LIMITS)
-    assert veto(case(), LIMITS) == ""
+    assert "does not hold" in veto(deployment({}), small)
+    assert "below" in veto(deployment({"max_num_seqs": 512, "max_num_batched_tokens": 256}), LIMITS)
+    assert veto(deployment({}), LIMITS) == ""
 
 
 def test_pairs_tell_apart_what_two_loads_cannot() -> None:
@@ -237,12 +214,19 @@ def test_pairs_tell_apart_what_two_loads_cannot() -> None:
 )
 def test_what_is_not_modelled_is_refused(setting: dict[str, Value], why: str) -> None:
     with pytest.raises(PredictionInputError, match=why):
-        limits_of(case(**setting))
+        limits_of(deployment(setting))
 
 
 def test_limits_follow_the_flags() -> None:
     limits = limits_of(
-        case(max_num_seqs=64, watermark=0.01, enable_prefix_caching=False, num_gpu_blocks_override=900)
+        deployment(
+            {
+                "max_num_seqs": 64,
+                "watermark": 0.01,
+                "enable_prefix_caching": False,
+                "num_gpu_blocks_override": 900,
+            }
+        )
     )
 
     assert (limits.max_num_seqs, limits.watermark, limits.enable_prefix_caching) == (64, 0.01, False)
@@ -251,7 +235,7 @@ def test_limits_follow_the_flags() -> None:
 
 def test_what_a_running_server_refutes_vetoes_nothing() -> None:
     """The estimate of memory is wrong for this server: it runs with a longer context than fits by it."""
-    running = case(max_model_len=131_072, max_num_seqs=8)
+    running = deployment({"max_model_len": 131_072, "max_num_seqs": 8})
     limits = limits_of(running, kv_tokens=200_000)
 
     assert veto(running, limits)

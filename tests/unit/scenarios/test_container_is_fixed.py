@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from flettner.actuators.docker.container import Container, Json
 from flettner.actuators.docker.dry_run import create_body
 from flettner.agent.api.app import build_app
 from flettner.agent.api.tokens import Tokens
-from flettner.agent.domain.events import ChangeAsked, Event
+from flettner.agent.domain.events import ChangeAsked
 from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import Bound, Server
 from flettner.agent.domain.state import State
@@ -26,7 +26,7 @@ from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.values import Value
 from tests.support.api_tokens import store_roles
 from tests.support.docker_documents import container, recorded
-from tests.support.fake_daemon_view import NOON, FakeDaemonView
+from tests.support.fake_daemon_view import NOON, MachineDaemonView
 from tests.support.machine_stories import rules
 
 SAGEMAKER = container(
@@ -59,14 +59,6 @@ VALUES: tuple[Value, ...] = (
     *(None, True, False, 0, 1, 8, -5, 8.5, 0.5, 10**9),
     *("1", "evil", "8 --model evil", "--model=evil", "8; rm -rf /", "$(evil)", "../../etc", "a,b", "[1,2]"),
 )
-
-
-@dataclass
-class GuardedDaemonView(FakeDaemonView):
-    """A daemon view that applies events with the real state machine."""
-
-    def _after(self, state: State, event: Event) -> State:
-        return Machine(rules()).step(state, event)[0]
 
 
 def serving(spec: Container) -> State:
@@ -132,7 +124,7 @@ def test_a_name_that_the_bounds_allow_is_a_flag_and_no_field_of_docker(kind: str
 
 async def test_the_api_refuses_every_field_of_docker(tmp_path: Path) -> None:
     text = store_roles(tmp_path / "tokens", principal="mallory")["operator"]
-    daemon = GuardedDaemonView()
+    daemon = MachineDaemonView()
     server = TestServer(build_app(daemon, Tokens(tmp_path / "tokens", daemon.now)))
     answers = {}
     async with TestClient(server, headers={"Authorization": f"Bearer {text}"}) as client:

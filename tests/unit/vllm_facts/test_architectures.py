@@ -1,9 +1,7 @@
 """The architectures of each release, and the types of models of each Transformers."""
 
-import sys
 import tarfile
 import zipfile
-from importlib.util import module_from_spec, spec_from_file_location
 from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
@@ -26,18 +24,12 @@ from flettner.vllm_facts.releases.architectures import (
     read_architectures,
 )
 from flettner.vllm_facts.releases.history import read_history
-
-SCRIPT = Path(__file__).parents[3] / "scripts/vllm_architectures.py"
+from tests.support.scripts import load_script
 
 
 @pytest.fixture
 def script() -> ModuleType:
-    spec = spec_from_file_location("vllm_architectures", SCRIPT)
-    assert spec is not None and spec.loader is not None  # noqa: PT018 - one thing
-    module = module_from_spec(spec)
-    sys.modules["vllm_architectures"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("vllm_architectures")
 
 
 def test_the_table_ends_with_the_newest_release_of_the_others() -> None:

@@ -1,9 +1,6 @@
 """The flags, values and JSON keys of each release."""
 
 import json
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -24,9 +21,9 @@ from flettner.vllm_facts.releases.history import (
     read_history,
     values_in,
 )
+from tests.support.scripts import load_script
 
 PRESENT = f"{RELEASE[0]}.{RELEASE[1]}.0"
-SCRIPT = Path(__file__).parents[3] / "scripts/vllm_history.py"
 ONLY_FROM_THE_PARSER = frozenset(
     """
     all2all_backend anthropic_disabled_thinking_effort collect_detailed_traces mm_processor_device
@@ -37,12 +34,7 @@ ONLY_FROM_THE_PARSER = frozenset(
 
 @pytest.fixture
 def script() -> ModuleType:
-    spec = spec_from_file_location("vllm_history", SCRIPT)
-    assert spec is not None and spec.loader is not None  # noqa: PT018 - one thing
-    module = module_from_spec(spec)
-    sys.modules["vllm_history"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("vllm_history")
 
 
 def test_the_table_agrees_with_the_parser_of_the_release_that_has_one() -> None:
