@@ -132,23 +132,3 @@ async def test_servers_and_envoy_survive_a_daemon_stop(site: Start) -> None:
     assert rig.envoy.find() == envoy
     assert lost(traffic) == []
     assert set(answers) == {"200"}
-
-
-async def test_restarts_a_killed_envoy_with_the_same_split(site: Start) -> None:
-    rig = await site(SiteConfig(steps=((50, 1000, 50.0),)))
-    await rig.serving()
-
-    async with rig.clients():
-        await rig.change(max_num_seqs=16)
-        await rig.in_phase("canary")
-        old = rig.envoy.find()
-        split = await rig.weights()
-        await rig.envoy.kill()
-        await until(rig.weights, split.__eq__, "the same split")
-
-    assert split == {"chat-r1": 50, "chat-r2": 50}
-    assert rig.envoy.find() != old
-    seen = await rig.answered("chat-r2")
-    async with rig.clients() as traffic:
-        await until(lambda: rig.answered("chat-r2"), lambda count: count > seen + 8, "answers by green")
-    assert lost(traffic) == []

@@ -156,26 +156,6 @@ async def test_a_green_that_exits_at_its_start_costs_no_request(
     await all_is_well(rig)
 
 
-async def test_a_daemon_that_is_killed_while_blue_sleeps_wakes_it_when_it_is_back(
-    bench: Bench, gpu: Path, docker_site: StartDocker
-) -> None:
-    blue = await sleepy(bench, gpu)
-    rig = await docker_site(config(), blue)
-
-    async with without_restart(bench, blue), in_canary(rig) as (traffic, change):
-        await until_asleep(rig, blue)
-        await rig.kill()
-        await rig.start()
-        await until(rig.rollout, bool, "the daemon to answer")
-        path = f"/v1/rollouts/{(await rig.rollout())['id']}/abort"
-        status, _ = await rig.ask("POST", path, {"reason": "a test"})
-        rollout = await rig.ended(change)
-
-    assert (status, rollout["outcome"]) == (200, "rolled_back"), rollout
-    assert lost(traffic) == []
-    await all_is_well(rig)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
