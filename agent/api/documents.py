@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -37,7 +37,7 @@ from flettner.redaction import mask, masked
 from flettner.rules.table import slug_of
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import edit_flags
-from flettner.vllm_facts.serve_config import Finding, FindingSeverity
+from flettner.vllm_facts.serve_config import FindingSeverity
 from flettner.vllm_facts.values import ChangeClass, Value
 
 P95 = 0.95
@@ -49,6 +49,13 @@ Values = Annotated[Mapping[str, Value], AfterValidator(masked)]
 
 class Document(BaseModel):
     model_config = ConfigDict(frozen=True)
+
+    @classmethod
+    def of(cls, *values: object, **fields: object) -> Self:
+        """The fields that the document shares with the values by name, and the `fields` that it does not."""
+        names = cls.model_fields.keys() - fields.keys()
+        shared = {name: getattr(value, name) for value in values for name in names if hasattr(value, name)}
+        return cls.model_validate({**shared, **fields})
 
 
 class ServerDocument(Document):
@@ -287,10 +294,7 @@ def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDoc
         cost=target.spending.cost,
         headroom=target.headroom,
         switching=describe_switching(state),
-        sources=[
-            SourceDocument(source=name, available=source.available, at=source.at, why=source.why)
-            for name, source in sorted(target.sources.items())
-        ],
+        sources=[SourceDocument.of(source, source=name) for name, source in sorted(target.sources.items())],
         suggestion=waiting[0] if waiting else None,
         suggestions=waiting,
         held=[suggestion.id for suggestion in state.suggestions.open if suggestion.held],
@@ -298,21 +302,8 @@ def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDoc
         failover=describe_failover(state),
         waits=state.rollout.waits if state.rollout and state.phase in {Phase.CANARY, Phase.TRIAL} else "",
         outcomes=[_shown(outcome) for outcome in state.outcomes],
-        findings=[finding_of(finding) for finding in target.findings],
+        findings=[FindingDocument.of(finding, slug=slug_of(finding.rule)) for finding in target.findings],
         warnings=list(find_warnings(daemon.counters())),
-    )
-
-
-def finding_of(finding: Finding) -> FindingDocument:
-    return FindingDocument(
-        rule=finding.rule,
-        slug=slug_of(finding.rule),
-        severity=finding.severity,
-        klass=finding.klass,
-        to=finding.to,
-        why=finding.why,
-        expects=finding.expects,
-        source=finding.source,
     )
 
 
@@ -323,17 +314,12 @@ def _shown(outcome: Outcome) -> Outcome:
 def _servers(state: State) -> list[ServerDocument]:
     weights = state.split.weights
     return [
-        ServerDocument(
-            name=server.name,
+        ServerDocument.of(
+            server,
             color="blue" if server in state.fleet.servers else "green",
-            address=server.address,
             weight=weights.get(server.name),
-            replicas=server.replicas,
-            ours=server.ours,
             failing=state.failing[server.name].why if server.name in state.failing else "",
             adapters=[adapter.name for adapter in server.adapters],
-            setting=server.setting,
-            start=server.start,
         )
         for server in state.servers
     ]
@@ -350,39 +336,15 @@ def suggestion_of(
 ) -> SuggestionDocument:
     """`state`: of its target, for rank and approvers; None: without them. `search`: for the cost."""
     proposal = suggestion.proposal
-    return SuggestionDocument(
-        id=suggestion.id,
-        target=suggestion.target,
-        policy=suggestion.policy,
-        rule=proposal.rule,
+    return SuggestionDocument.of(
+        proposal,
+        suggestion,
         slug=slug_of(proposal.rule),
-        klass=proposal.klass,
-        before=suggestion.before,
-        to=proposal.to,
-        why=proposal.why,
-        expects=proposal.expects,
-        risks=proposal.risks,
-        source=proposal.source,
-        evidence=list(proposal.evidence),
-        mitigation=proposal.mitigation,
-        notes=list(suggestion.notes),
-        preflight=preflight_of(suggestion),
-        plan=suggestion.plan,
+        preflight=PreflightDocument.of(suggestion.preflight) if suggestion.digest else None,
         gain_needed=gain_needed(proposal, suggestion.plan) if suggestion.plan else "never",
-        forecast=suggestion.forecast,
         cost=cost_of_change(search, proposal.to),
         command=_command_with(suggestion, state) if state else "",
-        base=suggestion.base,
-        made_at=suggestion.made_at,
-        expires_at=suggestion.expires_at,
-        refreshed_at=suggestion.refreshed_at,
-        changed=suggestion.changed,
-        digest=suggestion.digest,
-        status=suggestion.status,
         rank=rank_of(suggestion, state),
-        decided_by=suggestion.decided_by,
-        approved_by=suggestion.approved_by,
-        after=proposal.after,
         barred=barred_approver(state, suggestion) if state else "",
     )
 
@@ -400,22 +362,6 @@ def _command_with(suggestion: Suggestion, state: State) -> str:
         return ""
 
 
-def preflight_of(suggestion: Suggestion) -> PreflightDocument | None:
-    """None before the check has ended."""
-    preflight = suggestion.preflight
-    if not suggestion.digest:
-        return None
-    return PreflightDocument(
-        strategy=preflight.strategy,
-        why=preflight.why,
-        start_s=preflight.start_s,
-        outage_s=preflight.outage_s,
-        notes=list(preflight.notes),
-        patch=preflight.patch,
-        owner=preflight.owner,
-    )
-
-
 def tag_of(suggestion: Suggestion) -> dict[str, str]:
     """The ETag header with the digest for an approval; empty before there is a digest."""
     return {"ETag": f'"{suggestion.digest}"'} if suggestion.digest else {}
@@ -426,26 +372,18 @@ def rollout_of(
 ) -> RolloutDocument:
     live = state if state is not None and rollout.ended_at is None else None
     canary = rollout if isinstance(rollout, Canary) else None
-    return RolloutDocument(
-        id=rollout.id,
+    return RolloutDocument.of(
+        rollout.suggestion.preflight,
+        rollout,
         target=target,
         suggestion=rollout.suggestion.id,
-        outcome=rollout.outcome,
         phase=live.phase if live else None,
-        why=rollout.why,
-        strategy=rollout.suggestion.preflight.strategy,
-        outage_s=rollout.suggestion.preflight.outage_s,
-        plan=rollout.plan,
         step=canary.step if canary else 0,
-        started_at=rollout.started_at,
-        phase_since=rollout.phase_since,
         step_since=canary.step_since if canary else None,
-        ended_at=rollout.ended_at,
         green=_arm(canary.green_counts if canary else NO_REQUESTS),
         blue=_arm(canary.blue_counts if canary else NO_REQUESTS),
         baseline=_arm(rollout.baseline),
         exposed=_arm(rollout.exposed),
-        bad_exposed=rollout.bad_exposed,
         judged=list(report_evidence(canary.evidence)) if canary else [],
         goodput=report_goodput(canary.evidence) if canary else None,
         over_time=list(points),
@@ -463,13 +401,8 @@ def rollout_of(
 
 
 def _arm(arm: RequestCounts) -> RequestCountsDocument:
-    return RequestCountsDocument(
-        asked=arm.asked,
-        total=arm.total,
-        errors=arm.errors,
-        stalled=arm.stalled,
-        gave_up=arm.gave_up,
-        refused=arm.refused,
+    return RequestCountsDocument.of(
+        arm,
         ttft_p95_s=quantile(arm.ttft, P95),
         itl_p95_s=quantile(arm.itl, P95),
         e2e_p95_s=quantile(arm.e2e, P95),

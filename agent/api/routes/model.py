@@ -168,19 +168,16 @@ def model_of(state: State, model: LearnedModel | None) -> ModelDocument:
     if model is None:
         why = "the daemon has learned nothing yet: the first lesson is after a minute, unless learn = false"
         return ModelDocument(target=target, check=check, record=record, why_no_law=why)
-    return ModelDocument(
+    return ModelDocument.of(
+        model,
         target=target,
         at=model.fitted_at,
         law=_law_of(model.law) if model.law else None,
-        law_source=model.law_source,
         windows=model.rows,
         check=check,
         record=record,
         load=_load_of(model) if len(model.trace) else None,
-        kv_tokens=model.kv_tokens,
-        outside_s=model.outside_s,
         modelled=modelled_flags(model),
-        why_no_law=model.why_no_law,
     )
 
 
@@ -196,18 +193,7 @@ def _record_of(checks: Sequence[PredictionCheck], drop: LawDrop | None) -> Recor
     return RecordDocument(
         coverage=dict(coverage(checks)),
         bias=dict(bias(checks)),
-        rollouts=[
-            RolloutCheckDocument(
-                rollout=check.rollout,
-                at=check.at,
-                to=check.to,
-                requests=check.requests,
-                predicted=dict(check.predicted),
-                measured=dict(check.measured),
-                misses=check.misses,
-            )
-            for check in checks
-        ],
+        rollouts=[RolloutCheckDocument.of(check) for check in checks],
         dropped_at=drop.at if drop else None,
         dropped=drop.why if drop else "",
     )

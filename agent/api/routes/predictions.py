@@ -11,7 +11,6 @@ from flettner.agent.api.problems import RequestRefusedError
 from flettner.agent.api.routes.targets import UNKNOWN, KnobName, RequestedValue, find_target
 from flettner.agent.domain.errors import WorkerError
 from flettner.agent.domain.model_search import MOST_TIMES, Capacity
-from flettner.agent.prediction.capacity import CapacityForecast
 from flettner.agent.prediction.what_if import WhatIf
 from flettner.performance_model.band import Band
 from flettner.performance_model.errors import PredictionInputError
@@ -96,26 +95,11 @@ async def _predict(call: Call) -> PredictionDocument:
 async def _predict_capacity(call: Call) -> CapacityDocument:
     target = find_target(call)
     answer = await _answered(target.predict_capacity())
-    return CapacityDocument(
+    return CapacityDocument.of(
+        answer,
         target=target.state.target,
-        rate_rps=answer.rate_rps,
-        gpus=answer.gpus,
-        servers=answer.servers,
-        share=answer.share,
-        law_source=answer.law_source,
-        now=_forecast_of(answer.now),
-        suggestions=[_forecast_of(forecast) for forecast in answer.suggestions],
-    )
-
-
-def _forecast_of(forecast: CapacityForecast) -> CapacityForecastDocument:
-    return CapacityForecastDocument(
-        suggestion=forecast.suggestion,
-        to=forecast.to,
-        rate_rps=forecast.rate_rps,
-        cost_per_thousand_good_requests=forecast.cost_per_thousand_good_requests,
-        extrapolation=forecast.extrapolation,
-        why_not=forecast.why_not,
+        now=CapacityForecastDocument.of(answer.now),
+        suggestions=[CapacityForecastDocument.of(forecast) for forecast in answer.suggestions],
     )
 
 
@@ -132,23 +116,8 @@ async def _answered(prediction: Awaitable[Answer]) -> Answer:
 
 
 def document_of(target: str, prediction: WhatIf) -> PredictionDocument:
-    return PredictionDocument(
-        target=target,
-        to=prediction.changes,
-        rate_rps=prediction.rate_rps,
-        requests=prediction.requests,
-        law_source=prediction.law_source,
-        warning=prediction.warning,
-        extrapolation=prediction.extrapolation,
-        now=dict(prediction.now),
-        then=dict(prediction.then),
-        capacity=prediction.capacity,
-        then_capacity=prediction.then_capacity,
-        curve=[
-            CurvePointDocument(rate_rps=point.rate_rps, now=dict(point.now), then=dict(point.then))
-            for point in prediction.curve
-        ],
-    )
+    curve = [CurvePointDocument.of(point) for point in prediction.curve]
+    return PredictionDocument.of(prediction, target=target, to=prediction.changes, curve=curve)
 
 
 OPERATIONS = (
