@@ -4,7 +4,6 @@ import asyncio
 import os
 import resource
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,7 @@ from tests.support.rig import Rig
 
 pytestmark = pytest.mark.timeout(300)
 
-SLACK = '\n[[notify]]\nkind = "slack"\nurl = "http://127.0.0.1:1/"\n'
-
-
-@dataclass(frozen=True, kw_only=True)
-class NotifyingSiteConfig(SiteConfig):
-    """With an unreachable receiver of notifications."""
-
-    def text(self, *, api: int, listen: int) -> str:
-        return super().text(api=api, listen=listen) + SLACK
+UNREACHABLE = '[[notify]]\nkind = "slack"\nurl = "http://127.0.0.1:1/"\n'
 
 
 async def fires(prometheus: Alerting, alert: str) -> None:
@@ -43,7 +34,7 @@ def limit_files(rig: Rig, size: int) -> None:
 
 
 async def test_alerts_on_daemon_problems(site: Start, tmp_path: Path) -> None:
-    rig = await site(NotifyingSiteConfig())
+    rig = await site(SiteConfig(tables=UNREACHABLE))
     await rig.serving()
     with alerting(tmp_path, rig) as prometheus:
         await fires(prometheus, "FlettnerNotifierFailing")

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,19 +15,8 @@ from tests.support.decision_services import KEY, SignedCall, SlackService
 from tests.support.rig import Rig, lost, until
 from tests.unit.notifiers.receiver import Receiver, receiving
 
-
-@dataclass(frozen=True, kw_only=True)
-class SlackSiteConfig(SiteConfig):
-    webhook: str
-
-    def text(self, *, api: int, listen: int) -> str:
-        people = '{ U0ALICE = ["alice", "operator"], U0BOB = ["bob", "operator"] }'
-        table = (
-            f'\n[[notify]]\nkind = "slack"\nurl = "{self.webhook}"\nsigning_secret_file = "slack.secret"\n'
-            f"people = {people}\n"
-        )
-        site = super().text(api=api, listen=listen)
-        return site.replace("[agent]", '[agent]\napproval = "other"') + table
+PEOPLE = '{ U0ALICE = ["alice", "operator"], U0BOB = ["bob", "operator"] }'
+TABLE = '[[notify]]\nkind = "slack"\nurl = "{url}"\nsigning_secret_file = "slack.secret"\npeople = {people}\n'
 
 
 async def press(rig: Rig, call: SignedCall) -> int:
@@ -53,7 +41,8 @@ async def wait_for_message(receiver: Receiver, text: str) -> Mapping[str, Any]:
 @pytest.mark.timeout(300)
 async def test_the_press_of_another_person_starts_a_rollout_that_is_promoted(site: Start) -> None:
     async with receiving() as slack:
-        rig = await site(SlackSiteConfig(webhook=slack.url))
+        tables = TABLE.format(url=slack.url, people=PEOPLE)
+        rig = await site(SiteConfig(approval="other", tables=tables))
         (rig.home / "slack.secret").write_text(KEY)
         await rig.serving()
         service = SlackService(reply_to=slack.url.replace("hook", "actions"))

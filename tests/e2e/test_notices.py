@@ -1,6 +1,5 @@
 """A real daemon notifies a real receiver despite receiver failures and daemon crashes."""
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,13 +9,10 @@ from tests.support.rig import Rig, until
 from tests.unit.notifiers.receiver import Receiver, receiving
 
 
-@dataclass(frozen=True, kw_only=True)
-class NotifyingSiteConfig(SiteConfig):
-    receiver: str
-
-    def text(self, *, api: int, listen: int) -> str:
-        table = f'\n[[notify]]\nkind = "webhook"\nurl = "{self.receiver}"\nsecret_file = "secret"\n'
-        return super().text(api=api, listen=listen) + table
+def notifying(receiver: Receiver) -> SiteConfig:
+    """With greens that fail."""
+    table = f'[[notify]]\nkind = "webhook"\nurl = "{receiver.url}"\nsecret_file = "secret"\n'
+    return SiteConfig(tables=table, faults=("max_num_seqs=16:errors=0.5",))
 
 
 async def received_kinds(receiver: Receiver) -> list[str]:
@@ -43,7 +39,7 @@ def secret(rig: Rig) -> None:
 
 async def test_delivers_each_notification_once_despite_a_daemon_kill(site: Start) -> None:
     async with receiving() as receiver:
-        rig = await site(NotifyingSiteConfig(receiver=receiver.url, faults=("max_num_seqs=16:errors=0.5",)))
+        rig = await site(notifying(receiver))
         secret(rig)
         await rig.serving()
         made = await rig.propose(max_num_seqs=16)
@@ -72,7 +68,7 @@ async def test_delivers_each_notification_once_despite_a_daemon_kill(site: Start
 
 async def test_an_unresponsive_receiver_delays_no_rollback(site: Start) -> None:
     async with receiving(*["hang"] * 1000) as receiver:
-        rig = await site(NotifyingSiteConfig(receiver=receiver.url, faults=("max_num_seqs=16:errors=0.5",)))
+        rig = await site(notifying(receiver))
         secret(rig)
         await rig.serving()
         async with rig.clients():

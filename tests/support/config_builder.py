@@ -19,6 +19,7 @@ class SiteConfig:
     """`faults`: of the simulator, such as "max_num_seqs=7:errors=0.5". `steps`: weight, requests, seconds."""
 
     mode: str = "approve"
+    approval: str = "any"
     faults: tuple[str, ...] = ()
     serving: str = ""  # a server to adopt, instead of a command
     steps: tuple[tuple[int, int, float], ...] = ((50, 5, 0.5),)
@@ -38,6 +39,7 @@ class SiteConfig:
     margin: float = 0.5  # so wide that twenty good answers suffice
     policies: bool = False  # a test that proposes changes needs no policy
     prometheus: str = ""  # its URL; empty for no Prometheus
+    tables: str = ""  # further ones, as [[notify]]
 
     def text(self, *, api: int, listen: int) -> str:
         """Return the TOML of a site with its own state, tokens and ports."""
@@ -53,6 +55,7 @@ class SiteConfig:
             [agent]
             state_dir = "s"
             mode = "{self.mode}"
+            approval = "{self.approval}"
             [api]
             listen = "127.0.0.1:{api}"
             tokens_file = "tokens"
@@ -91,6 +94,7 @@ class SiteConfig:
             cooldown = "0s"
             lease = "5s"
             margin = {self.margin}
+            {self.tables}
         """
 
     def traffic(self, listen: int) -> str:

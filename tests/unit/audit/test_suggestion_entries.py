@@ -1,6 +1,5 @@
 """The journal entries of several open suggestions, and the history and the notices that follow from them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 from zoneinfo import ZoneInfo
@@ -12,25 +11,11 @@ from flettner.agent.audit.history import History
 from flettner.agent.audit.records import Actor
 from flettner.agent.config.windows import parse_period
 from flettner.agent.domain import events as e
-from flettner.agent.domain.model import Proposal
-from flettner.agent.domain.ports import Context
-from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.windows import Schedule, Windows
 from flettner.agent.machine.step import Machine
 from flettner.agent.notify.rules import notices_of_record
-from flettner.vllm_facts.values import Value
 from tests.support.machine_stories import World, rules
-
-
-@dataclass(slots=True)
-class Says:
-    rule: str
-    to: Mapping[str, Value]
-    on: bool = True
-
-    def propose(self, _: Reading, __: Context) -> tuple[Proposal, ...]:
-        made = Proposal(rule=self.rule, to=self.to, why="why", expects="e", risks="r", source="test")
-        return (made,) if self.on else ()
+from tests.support.proposals import Says
 
 
 @dataclass

@@ -4,45 +4,31 @@ import json
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flettner.primitives.sockets import find_free_port
+from tests.support.answering import answering
 from tests.unit.cli.conftest import FLAGS, QUEUE, Advise, Options, Scrapes
 from tests.unit.sensors.pages import DISABLED_LOG_STATS, LATER, PAGE, with_values, without
 
 
 @contextmanager
-def answering(*pages: bytes) -> Iterator[str]:
+def scraped(*pages: bytes) -> Iterator[str]:
     """Serve the pages one after the other on /metrics, repeating the last one; yield the URL."""
     left = list(pages)
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            message = {"/metrics": left[0], "/version": b'{"version":"0.32.0"}'}.get(self.path)
-            if self.path == "/metrics" and len(left) > 1:
-                del left[0]
-            self.send_response(200 if message else 404)
-            self.end_headers()
-            self.wfile.write(message or b"")
+    def answer(path: str, _: bytes) -> tuple[int, bytes]:
+        if path == "/metrics":
+            return 200, left.pop(0) if len(left) > 1 else left[0]
+        return (200, b'{"version":"0.32.0"}') if path == "/version" else (404, b"")
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with answering(answer) as url:
+        yield url
 
 
 def test_queue_behind_a_low_cap_ranks_the_cap_first(advise: Advise, queued: Options) -> None:
@@ -69,7 +55,7 @@ def test_says_that_one_of_several_servers_behind_a_name_is_read(
         return [info for name in names for info in plain(name, *given)]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    with answering(PAGE, LATER) as url:
+    with scraped(PAGE, LATER) as url:
         named = url.replace("127.0.0.1", "vllm.chat.svc")
         _, out, err = advise(named, "--for", "0.5")
 
@@ -197,7 +183,7 @@ def test_json_reports_an_idle_server(advise: Advise, scrapes: Scrapes) -> None:
 
 
 def test_samples_a_live_server(advise: Advise) -> None:
-    with answering(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE)) as url:
+    with scraped(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE)) as url:
         status, out, err = advise(url, "--for", "1", "--flags", FLAGS, "--json")
 
     document = json.loads(out)
@@ -207,7 +193,7 @@ def test_samples_a_live_server(advise: Advise) -> None:
 
 
 def test_does_not_judge_a_server_that_stops_responding(advise: Advise) -> None:
-    with answering(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE), b"gone") as url:
+    with scraped(with_values(PAGE, **QUEUE), with_values(LATER, **QUEUE), b"gone") as url:
         status, out, _ = advise(url + "/metrics", "--for", "2", "--flags", FLAGS)
 
     assert status == 0

@@ -1,17 +1,16 @@
 """Completion of commands, options and values in a real bash."""
 
-import http.server
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from flettner.agent.api import client
 from flettner.agent.config import listen
+from tests.support.answering import answering
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.unit.cli.conftest import Run, runs
 
@@ -116,29 +115,16 @@ def test_completes_no_names_without_a_daemon(script: Path, env: Mapping[str, str
     assert completed(script, "status", "", env=env) == set()
 
 
-class HostileServer(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b'{"targets": [{"name": "$(touch harm)"}, {"name": "chat"}, {"name": "-rf"}]}')
-
-    def log_message(self, *_: object) -> None: ...
-
-
-@pytest.fixture
-def hostile_server() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), HostileServer) as server:
-        threading.Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+HOSTILE = b'{"targets": [{"name": "$(touch harm)"}, {"name": "chat"}, {"name": "-rf"}]}'
 
 
 def test_completed_names_cannot_inject_shell_commands(
-    script: Path, hostile_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    assert completed(script, "status", "", env={"FLETTNER_URL": hostile_server}) == {"chat"}
+    with answering(lambda *_: (200, HOSTILE)) as url:
+        assert completed(script, "status", "", env={"FLETTNER_URL": url}) == {"chat"}
     assert not (tmp_path / "harm").exists()
 
 

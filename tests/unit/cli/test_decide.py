@@ -337,13 +337,6 @@ def test_a_refused_change_is_not_proposed_to_the_next_target(run: Run, daemon: F
     assert "above the bound 512" in err
 
 
-def test_refuses_a_change_that_the_guard_rejects(run: Run) -> None:
-    status, _, err = run("propose", "chat", "max_num_seqs=4096", "--reason", "more")
-
-    assert status == 1
-    assert "above the bound 512" in err
-
-
 @contextmanager
 def answering(daemon: FakeDaemonView, preflight: PreflightResult) -> Iterator[None]:
     """Check each proposal before its result is served."""

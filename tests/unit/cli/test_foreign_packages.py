@@ -39,12 +39,14 @@ def run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("command", ["flettner", "flettner-docker-proxy"])
+@pytest.mark.parametrize("command", ["flettner", "flettner-docker-proxy", ""])
 def test_an_installed_command_imports_its_own_packages(command: str, tmp_path: Path, foreign: Path) -> None:
-    done = run(str(installed(command, tmp_path)), "--help", folder=foreign)
+    """Also the module, in a folder with others."""
+    words = (str(installed(command, tmp_path)),) if command else ("-m", "flettner")
+    done = run(*words, "--help", folder=foreign)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"usage: {command} ")
+    assert done.stdout.startswith(f"usage: {command or 'flettner'} ")
 
 
 def test_every_command_loads_its_own_plugins(tmp_path: Path, foreign: Path) -> None:
@@ -52,10 +54,3 @@ def test_every_command_loads_its_own_plugins(tmp_path: Path, foreign: Path) -> N
 
     assert (done.returncode, done.stderr) == (0, "")
     assert '"admission"' in done.stdout
-
-
-def test_the_module_imports_its_own_packages_in_a_folder_with_others(foreign: Path) -> None:
-    done = run("-m", "flettner", "--help", folder=foreign)
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("usage: flettner ")

@@ -285,6 +285,7 @@ def test_nothing_is_suggested_on_stale_missing_or_idle_metrics(seen: Reading | N
         ("promoted", 0.1, "cooling down until 12:04:00"),
         ("rolled_back", 200, "was tried and rolled back: worse"),
         ("failed", 200, "was tried and failed: worse"),
+        ("refused", 200, "vLLM does not accept max_num_seqs=8: worse"),
         ("denied", 1, "was denied: worse"),
         ("denied", 25, ""),
         ("promoted", 1, ""),
@@ -479,14 +480,6 @@ def test_a_planned_outage_is_compared_with_the_hold(hold: Hold | None, outage_s:
     sealed = replace(GUARD, hold=hold).seal(suggestion, swap, expires_at=NOON, plan=PLAN, forecast=None)
 
     assert seen in " ".join(sealed.notes)
-
-
-def test_a_value_rejected_by_vllm_is_not_suggested_again() -> None:
-    refused = Outcome(at=NOON - timedelta(days=9), result="refused", to={"max_num_seqs": 8}, why="too few")
-
-    refusal = admit(proposal(8), replace(STATE, outcomes=(refused,)))
-
-    assert refusal == ProposalRefusal(why="vLLM does not accept max_num_seqs=8: too few")
 
 
 @given(

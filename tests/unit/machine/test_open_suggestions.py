@@ -7,38 +7,14 @@ from datetime import timedelta
 import pytest
 
 from flettner.agent.domain import events as e
-from flettner.agent.domain.model import Evidence, Forecast, Objective, Plan, PreflightResult, Proposal, Slo
-from flettner.agent.domain.ports import Context
-from flettner.agent.domain.reading import Latency, Reading
+from flettner.agent.domain.model import Forecast, Objective, Plan, PreflightResult, Slo
+from flettner.agent.domain.reading import Latency
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine.evidence import burns_fast
 from flettner.agent.machine.step import Machine
-from flettner.vllm_facts.values import ChangeClass, Value
+from flettner.vllm_facts.values import Value
 from tests.support.machine_stories import NOON, PLAN, CountingJudge, World, reading, rules
-
-
-@dataclass(slots=True)
-class Says:
-    """Proposes while `on`, as a test sets it."""
-
-    rule: str
-    to: Mapping[str, Value]
-    klass: ChangeClass = "auto"
-    on: bool = True
-    waiting: float = 12.0
-
-    def propose(self, _: Reading, __: Context) -> tuple[Proposal, ...]:
-        made = Proposal(
-            rule=self.rule,
-            to=self.to,
-            why=f"{self.waiting:g} wait",
-            expects=f"what {self.rule} expects",
-            risks="few",
-            source="test",
-            klass=self.klass,
-            evidence=(Evidence(metric="waiting", value=self.waiting, unit="", window_s=30),),
-        )
-        return (made,) if self.on else ()
+from tests.support.proposals import Says
 
 
 @dataclass(frozen=True, slots=True)

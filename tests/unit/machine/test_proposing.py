@@ -16,32 +16,11 @@ from flettner.policies.static_findings import StaticFindings
 from flettner.vllm_facts.serve_config import Finding
 from flettner.vllm_facts.values import Value
 from tests.support.machine_stories import BLUE, World, rules
-
-
-@dataclass(frozen=True, slots=True)
-class Says:
-    """Make one proposal at any reading."""
-
-    rule: str
-    to: Mapping[str, Value]
-
-    def propose(self, _: Reading, __: Context) -> tuple[Proposal, ...]:
-        return (
-            Proposal(
-                rule=self.rule,
-                to=self.to,
-                why="1",
-                expects=f"what {self.rule} expects",
-                risks="few",
-                source="test",
-                klass="auto" if self.to else "note",
-            ),
-        )
-
+from tests.support.proposals import Says
 
 QUEUE, THRASH = Says("Q1", {"max_num_seqs": 16}), Says("K1", {"max_num_seqs": 2})
 TOO_FAR = Says("M1", {"max_num_seqs": 128})  # outside the bounds
-EAGER, HEAT = Says("G1", {"enforce_eager": False}), Says("T1", {})
+EAGER, HEAT = Says("G1", {"enforce_eager": False}), Says("T1", {}, klass="note")
 
 
 def world(*policies: Says) -> World:
@@ -139,7 +118,7 @@ def test_the_rule_named_by_a_note_changes_at_most_once_a_minute() -> None:
     @dataclass(frozen=True, slots=True)
     class Flaps:
         def propose(self, reading: Reading, _: Context) -> tuple[Proposal, ...]:
-            return Says("C2" if reading.at.second % 2 else "K3", {}).propose(reading, _)
+            return Says("C2" if reading.at.second % 2 else "K3", {}, klass="note").propose(reading, _)
 
     flapping = World(machine=Machine(rules(policies=(("flaps", Flaps()),)))).start().tick(121)
 
@@ -156,7 +135,7 @@ def test_a_rule_that_is_held_back_no_longer_leaves_the_note() -> None:
 
         def propose(self, reading: Reading, context: Context) -> tuple[Proposal, ...]:
             self.seconds -= 1
-            return Says("C2", {}).propose(reading, context) if self.seconds > 0 else ()
+            return Says("C2", {}, klass="note").propose(reading, context) if self.seconds > 0 else ()
 
     once = World(machine=Machine(rules(policies=(("once", Once()),)))).start().tick(4)
     assert "(advice)" in once.state.note

@@ -82,10 +82,10 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @asynccontextmanager
-async def working(delivery: NoticeDelivery) -> AsyncIterator[None]:
+async def working(delivery: NoticeDelivery) -> AsyncIterator[NoticeDelivery]:
     task = asyncio.create_task(delivery.run())
     try:
-        yield
+        yield delivery
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -110,37 +110,31 @@ async def test_a_notice_arrives_with_a_link_to_its_page(site: Site) -> None:
 
 @pytest.mark.parametrize("plan", [[500, 503], [429], [408], ["hang"]], ids=str)
 async def test_retries_temporary_failures(site: Site, plan: list[int | str]) -> None:
-    delivery = site.delivery(NOWHERE)
-    async with receiving(*plan) as receiver:
-        delivery.notifier = Slack(url=receiver.url)
-        async with working(delivery):
-            site.write("suggestion.made", OPEN)
-            await until(lambda: delivery.counts.sent)
+    async with receiving(*plan) as receiver, working(site.delivery(receiver.url)) as delivery:
+        site.write("suggestion.made", OPEN)
+        await until(lambda: delivery.counts.sent)
 
     assert len(receiver.seen) == 1
     assert (delivery.counts.retries, delivery.counts.failed, delivery.counts.works) == (len(plan), 0, True)
 
 
 async def test_waits_as_long_as_the_receiver_asks_for(site: Site) -> None:
-    delivery = site.delivery(NOWHERE, retry=replace(QUICK, keep_s=100.0))
-    async with receiving(429, Retry_After="200") as receiver:
-        delivery.notifier = Slack(url=receiver.url)
-        async with working(delivery):
-            site.write("suggestion.made", OPEN)
-            await until(lambda: delivery.counts.dropped)
+    async with (
+        receiving(429, Retry_After="200") as receiver,
+        working(site.delivery(receiver.url, retry=replace(QUICK, keep_s=100.0))) as delivery,
+    ):
+        site.write("suggestion.made", OPEN)
+        await until(lambda: delivery.counts.dropped)
 
     assert len(receiver.visited) == 1, "200 s are longer than a notice is kept here"
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 410])
 async def test_a_refusal_is_not_retried_and_the_next_notice_is_sent(site: Site, status: int) -> None:
-    delivery = site.delivery(NOWHERE)
-    async with receiving(status) as receiver:
-        delivery.notifier = Slack(url=receiver.url)
-        async with working(delivery):
-            site.write("suggestion.made", OPEN)
-            site.write("suggestion.denied", DENIED)
-            await until(lambda: delivery.counts.sent)
+    async with receiving(status) as receiver, working(site.delivery(receiver.url)) as delivery:
+        site.write("suggestion.made", OPEN)
+        site.write("suggestion.denied", DENIED)
+        await until(lambda: delivery.counts.sent)
 
     assert (delivery.counts.failed, delivery.counts.retries) == (1, 0)
     assert "was denied" in receiver.bodies[0]["attachments"][0]["title"]
@@ -148,23 +142,21 @@ async def test_a_refusal_is_not_retried_and_the_next_notice_is_sent(site: Site, 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_a_redirect_is_not_followed(site: Site, status: int) -> None:
-    delivery = site.delivery(NOWHERE)
-    async with receiving() as elsewhere, receiving(status, Location=elsewhere.url) as receiver:
-        delivery.notifier = Slack(url=receiver.url)
-        async with working(delivery):
-            site.write("suggestion.made", OPEN)
-            await until(lambda: delivery.counts.failed)
+    async with (
+        receiving() as elsewhere,
+        receiving(status, Location=elsewhere.url) as receiver,
+        working(site.delivery(receiver.url)) as delivery,
+    ):
+        site.write("suggestion.made", OPEN)
+        await until(lambda: delivery.counts.failed)
 
     assert (elsewhere.visited, len(receiver.visited)) == ([], 1)
 
 
 async def test_an_endless_answer_is_not_read(site: Site) -> None:
-    delivery = site.delivery(NOWHERE)
-    async with receiving("endless") as receiver:
-        delivery.notifier = Slack(url=receiver.url)
-        async with working(delivery):
-            site.write("suggestion.made", OPEN)
-            await until(lambda: delivery.counts.sent)
+    async with receiving("endless") as receiver, working(site.delivery(receiver.url)) as delivery:
+        site.write("suggestion.made", OPEN)
+        await until(lambda: delivery.counts.sent)
 
     assert (delivery.counts.failed, delivery.counts.retries) == (0, 0)
 
@@ -293,13 +285,10 @@ async def test_a_receiver_of_warnings_gets_no_info(site: Site) -> None:
 
 
 async def test_the_log_names_the_receiver_but_no_secret(site: Site) -> None:
-    delivery = site.delivery(NOWHERE)
     with structlog.testing.capture_logs() as logs:
-        async with receiving(403) as receiver:
-            delivery.notifier = Slack(url=receiver.url)
-            async with working(delivery):
-                site.write("suggestion.made", OPEN)
-                await until(lambda: delivery.counts.failed)
+        async with receiving(403) as receiver, working(site.delivery(receiver.url)) as delivery:
+            site.write("suggestion.made", OPEN)
+            await until(lambda: delivery.counts.failed)
 
     (line,) = logs
     assert (line["notifier"], line["why"]) == ("ops", "answered 403")
@@ -328,14 +317,14 @@ async def test_an_exception_in_a_notifier_ends_only_its_delivery(
 
 
 async def test_a_hanging_receiver_does_not_block_the_journal(site: Site) -> None:
-    delivery = site.delivery(NOWHERE, retry=replace(QUICK, timeout_s=30.0))
-    async with receiving("hang") as receiver:
-        delivery.notifier = Slack(url=receiver.url)
-        async with working(delivery):
-            site.write("suggestion.made", OPEN)
-            await until(lambda: receiver.visited)
-            for _ in range(50):
-                site.write("target.observed", OPEN)
+    async with (
+        receiving("hang") as receiver,
+        working(site.delivery(receiver.url, retry=replace(QUICK, timeout_s=30.0))),
+    ):
+        site.write("suggestion.made", OPEN)
+        await until(lambda: receiver.visited)
+        for _ in range(50):
+            site.write("target.observed", OPEN)
 
     assert site.journal.head.seq == 51
 

@@ -4,10 +4,8 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.state import Phase
 from flettner.agent.notify.rollout_spans import RolloutEntries, SpanRecord
 from flettner.agent.runtime.trace_export import TraceExport, build_sender
+from tests.support.answering import answering
 from tests.support.fast_time import NOON, in_no_time
 from tests.unit.scenarios.test_loop import approve, reach
 from tests.unit.scenarios.test_unwritable import Place
@@ -49,28 +48,16 @@ class Collector:
 def collector() -> Iterator[Collector]:
     seen = Collector()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if seen.fails:
-                seen.fails -= 1
-                self.send_response(400)
-            else:
-                seen.requests.append(ExportTraceServiceRequest.FromString(body))
-                self.send_response(200)
-            self.end_headers()
+    def answer(_: str, body: bytes) -> tuple[int, bytes]:
+        if seen.fails:
+            seen.fails -= 1
+            return 400, b""
+        seen.requests.append(ExportTraceServiceRequest.FromString(body))
+        return 200, b""
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    seen.url = f"http://127.0.0.1:{server.server_port}/v1/traces"
-    yield seen
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answering(answer) as url:
+        seen.url = f"{url}/v1/traces"
+        yield seen
 
 
 def export(records: list[JournalRecord], url: str, head: int = 0) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from flettner.performance_model.trace import TraceRequest, write_trace
+from tests.support.answering import answering
 from tests.support.config_builder import SERVER
 from tests.unit.cli.conftest import runs
 
@@ -24,10 +25,9 @@ def load(tmp_path: Path) -> tuple[str, ...]:
     return "--trace", str(path), "--ttft", "1s", "--gpu", "RTX 4090", "--out", str(tmp_path / "out")
 
 
-def test_a_server_that_runs_already_is_left_alone(
-    tune: Tune, load: tuple[str, ...], unused_server: str
-) -> None:
-    status, _, err = tune(*load, "--", *SERVER, "--port", unused_server)
+def test_a_server_that_runs_already_is_left_alone(tune: Tune, load: tuple[str, ...]) -> None:
+    with answering(lambda *_: (200, b"")) as url:
+        status, _, err = tune(*load, "--", *SERVER, "--port", url.rpartition(":")[2])
 
     assert status == 2
     assert "answers at" in err
