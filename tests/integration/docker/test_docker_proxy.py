@@ -6,7 +6,7 @@ import os
 import secrets
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from docker.errors import APIError, NotFound
 from flettner.tools.docker_proxy.main import listening
 from flettner.tools.docker_proxy.policy import parse_policy
 from flettner.tools.docker_proxy.proxy import serving
+from tests.unit.docker_proxy.specimens import ESCALATIONS
 
 ENGINE = Path(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://"))
 BINDS = [f"{path}:{path}:ro" for path in ("/usr", "/bin", "/lib", "/lib64") if Path(path).exists()]
@@ -92,7 +93,7 @@ async def _between(engine: docker.APIClient, image: str, path: Path) -> AsyncIte
         {
             "socket": {"path": str(path), "engine": str(ENGINE)},
             "containers": {"adopt": [f"blue-{prefix}"]},
-            "create": {"images": [f"{image.partition(':')[0]}:*"]},
+            "create": {"images": [f"{image.partition(':')[0]}:*"], "gpus": []},
             "mounts": {"read": [bind.split(":")[0] for bind in BINDS]},
         }
     )
@@ -121,41 +122,17 @@ def foreign(real: Real) -> str:
     return made
 
 
-def _host_network(real: Real) -> dict[str, Any]:
-    return real.host(NetworkMode=real.engine.inspect_network("host")["Id"])
-
-
-def _local_bind(real: Real) -> dict[str, Any]:
-    options = {"DriverConfig": {"Name": "local", "Options": {"type": "none", "o": "bind", "device": "/"}}}
-    mount = {"Type": "volume", "Source": f"v-{real.prefix}", "Target": "/h", "VolumeOptions": options}
-    return real.host(Mounts=[mount])
-
-
-BODIES: dict[str, Callable[[Real], dict[str, Any]]] = {
-    "privileged": lambda it: it.host(Privileged=True),
-    "in odd case": lambda it: it.host(privileged=True),
-    "with a long s": lambda it: it.host(UſernsMode="host", PidMode=""),
-    "beside HostConfig": lambda it: {**it.body(), "HostConfig": None, "Privileged": True},
-    "the host's processes": lambda it: it.host(PidMode="host"),
-    "the host's network by id": _host_network,
-    "the root": lambda it: it.host(Binds=["/:/h"]),
-    "the socket": lambda it: it.host(Mounts=[{"Type": "bind", "Source": str(ENGINE), "Target": "/s"}]),
-    "out by dots": lambda it: it.host(Binds=["/usr/../etc:/e:ro"]),
-    "writable": lambda it: it.host(Binds=["/usr:/usr"]),
-    "a volume that is a bind": _local_bind,
-    "a capability": lambda it: it.host(CapAdd=["SYS_ADMIN"]),
-    "no seccomp": lambda it: it.host(SecurityOpt=["seccomp=unconfined"]),
-    "nothing masked": lambda it: it.host(MaskedPaths=[], ReadonlyPaths=[]),
-    "a disk": lambda it: it.host(Devices=[{"PathOnHost": "/dev/null", "PathInContainer": "/d"}]),
-    "no label": lambda it: it.body(Labels={}),
-    "an image not listed": lambda it: it.body(Image="busybox"),
-}
-
-
 async def test_no_escalation_reaches_the_engine(real: Real) -> None:
-    for name, body in BODIES.items():
+    """Nor the network of the host by its id, and an image that is not listed: the engine knows these."""
+    of_host = await asyncio.to_thread(real.engine.inspect_network, "host")
+    bodies = {
+        "the host's network by id": real.host(NetworkMode=of_host["Id"]),
+        "an image not listed": real.body(Image="busybox"),
+        **{case.name: {**real.host(**case.host_config), **case.config} for case in ESCALATIONS},
+    }
+    for name, body in bodies.items():
         with pytest.raises(APIError) as refused:
-            await real.create(body(real))
+            await real.create(body)
         assert refused.value.status_code in ((403, 404) if name == "an image not listed" else (403,)), name
         assert refused.value.explanation, name
 
