@@ -14,7 +14,7 @@ from tests.e2e.docker_rig import FLAGS, DockerSiteConfig
 from tests.support.config_builder import QUICK, SERVER, TARGET, SiteConfig
 from tests.support.docker_site import Bench
 from tests.support.ports import free_port
-from tests.support.rig import PATIENCE_S, flettner, lost, until
+from tests.support.rig import PATIENCE_S, lost, until
 from tests.unit.simulator.running import scrape
 
 
@@ -110,14 +110,3 @@ async def test_advise_mode_starts_and_changes_no_container(bench: Bench, docker_
     assert made["status"] == "open", made
     assert any("advise mode starts no container" in note for note in made["notes"])
     assert (status, "superseded" in answer["detail"]) == (409, True), answer
-
-
-async def test_a_second_daemon_refuses_to_start_while_the_first_runs(site: Start) -> None:
-    rig = await site(SiteConfig())
-    await rig.serving()
-
-    code, output = await flettner("run", "-c", str(rig.config))
-
-    assert code == 2
-    assert f"another flettner works here (pid {rig.daemon.pid if rig.daemon else 0})" in output
-    assert await rig.consistent_server() == "chat-r1"

@@ -12,11 +12,10 @@ import docker
 import pytest
 
 from flettner.simulator.traffic import Load, TrafficGenerator
-from flettner.vllm_facts.values import Value
 from tests.e2e.conftest import StartDocker
 from tests.e2e.docker_rig import CUT, FLAGS, SOME, DockerRig, DockerSiteConfig, all_is_well
 from tests.support.docker_site import Bench, RunningContainer
-from tests.support.rig import Document, flettner, lost, until
+from tests.support.rig import Document, lost, until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -164,34 +163,7 @@ async def inflict_on(rig: DockerRig, container: str, fault: Fault, traffic: Traf
     await rig.bench.engine(lambda api: fault.inflict(api, container))
 
 
-# At the start.
-
-
-async def test_routes_no_request_to_a_container_that_cannot_start(
-    bench: Bench, docker_site: StartDocker
-) -> None:
-    oom = ("--gpu-memory-utilization", "0.8", "--sim-oom-above", "0.85")
-    blue = await bench.serving(*FLAGS, *oom, restart="always")
-    rig = await docker_site(DockerSiteConfig(start_s=60.0), blue)
-    bad: tuple[tuple[dict[str, Value], str, str], ...] = (
-        ({"scheduling_policy": "priority"}, "exited with code 2", "invalid choice: 'priority'"),
-        ({"max_num_active_seqs": 1024}, "exited with code 1", "must be <= max_num_seqs"),
-        ({"gpu_memory_utilization": 0.9}, "CUDA out of memory", "Engine core initialization failed"),
-    )
-
-    async with rig.users(SOME) as traffic:
-        for to, cause, logged in bad:
-            rollout = await rig.switch(**to)
-            await assert_rolled_back(rig, blue, rollout, cause=cause, logged=logged)
-            assert rollout["exposed"]["total"] == 0
-    shown = await flettner("audit", "show", "--state-dir", str(rig.state_dir))
-
-    assert lost(traffic) == []
-    assert shown[0] == 0
-    assert all(cause in shown[1] for _, cause, _ in bad), shown[1]
-
-
-# Servers outside a rollout.
+# Other servers than green.
 
 
 async def test_green_serves_alone_when_blue_is_removed_in_the_canary(
@@ -235,22 +207,6 @@ async def test_green_serves_while_blue_is_paused_in_the_canary(
     assert blue.name in target["failover"]
     assert lost(later) == []
     assert (rollout["suggestion"], rollout["outcome"], rollout["phase"]) == (change, "running", "canary")
-
-
-async def test_recognises_a_renamed_container(bench: Bench, docker_site: StartDocker) -> None:
-    blue = await bench.serving(*FLAGS)
-    rig = await docker_site(DockerSiteConfig(steps=((50, 12, 2.0),)), blue)
-
-    async with in_canary(rig) as (traffic, change):
-        green = (await rig.container("chat-r1"))["Id"]
-        await bench.rename(blue.id, "old")
-        await bench.rename(green, "new")
-        rollout = await rig.ended(change)
-
-    assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), rollout
-    assert await rig.consistent_servers() == ["chat-r1"]
-    assert (await rig.container("chat-r1"))["Id"] == green
-    assert lost(traffic) == []
 
 
 @pytest.mark.parametrize(

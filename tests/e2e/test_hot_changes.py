@@ -52,19 +52,6 @@ async def test_a_killed_daemon_leaves_the_present_value_and_no_lost_request(
     assert await rig.consistent_server() == "chat-r1"
 
 
-async def test_an_abort_takes_the_new_value_back_at_once(site: Start, config: HotSiteConfig) -> None:
-    rig = await site(config)
-    await rig.serving()
-    async with rig.clients(load=STREAMS) as traffic:
-        await tried(rig, config)
-        rollout = await rig.rollout()
-        status, _ = await rig.ask("POST", f"/v1/rollouts/{rollout['id']}/abort", {"reason": "a test"})
-        await until(lambda: cap(config), (2).__eq__, "the present value", 5)
-
-    assert status == 200
-    assert lost(traffic) == []
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
 async def test_real_vllm_keeps_a_better_cap_and_has_it_again_after_a_kill(
