@@ -52,16 +52,6 @@ async def test_a_bad_green_is_rolled_back_and_leaves_nothing(here: Namespace, tm
         assert await site.deployments() == {"vllm": 1}
 
 
-async def test_two_replicas_change_together(here: Namespace, tmp_path: Path) -> None:
-    await here.add_node(gpus=2)
-    async with host_site(here, tmp_path / "s", replicas=2) as site:
-        rollout, gone = await site.changed()
-        left = await here.get("deployments", "vllm")
-
-    assert (rollout["outcome"], rollout["lost"], gone) == ("promoted", 0, []), rollout["why"]
-    assert left["spec"]["replicas"] == 2
-
-
 async def kill_at_handover(site: KubernetesSite) -> None:
     await until(site.deployments, lambda replicas: replicas["vllm"] == 0, "the operator's Deployment to stop")
     await site.kill()
@@ -75,16 +65,6 @@ async def test_a_handover_that_a_killed_daemon_left_goes_on(here: Namespace, tmp
 
     assert (rollout["outcome"], rollout["lost"], gone) == ("promoted", 0, []), rollout["why"]
     assert "16" in flags
-
-
-async def test_traffic_goes_on_while_the_api_server_is_away_in_a_canary(
-    here: Namespace, tmp_path: Path
-) -> None:
-    async with host_site(here, tmp_path / "s") as site:
-        rollout, gone = await site.changed(partial(site.without_api_server, 5.0))
-
-    assert rollout["outcome"] in {"promoted", "rolled_back"}, rollout["why"]
-    assert gone == []
 
 
 @pytest.mark.parametrize("fault", ["exit", "errors=0.5", "die_after=3", "hang_after=3", "slow=20"])
