@@ -59,16 +59,8 @@ async def clients(rig: Rig) -> AsyncIterator[list[TrafficGenerator]]:
 
 async def load_adapters(rig: Rig, *adapters: Adapter) -> None:
     (server,) = (await rig.target())["servers"]
-    async with aiohttp.ClientSession() as session:
-        for adapter in adapters:
-            body = {"lora_name": adapter.name, "lora_path": adapter.path}
-            async with session.post(f"http://{server['address']}/v1/load_lora_adapter", json=body) as answer:
-                assert answer.status == 200, await answer.text()
-
-    def lists_all(target: Document) -> bool:
-        return bool(target) and len(target["servers"][0]["adapters"]) == len(adapters)
-
-    await until(rig.target, lists_all, "both adapters at the server")
+    for adapter in adapters:
+        await rig.load_adapter(server["address"], adapter.name, Path(adapter.path))
 
 
 async def statuses(rig: Rig) -> dict[str, int]:
@@ -89,7 +81,7 @@ async def play_upgrades(
     ended: Mapping[str, str],
     kill: Callable[[str], Awaitable[None]],
 ) -> None:
-    """Promote upgrades under load, abort one, and `kill` green in another: only its open requests are lost."""
+    """Promote upgrades under load, abort one, and `kill` green in another: only what it had open is lost."""
     served = dict.fromkeys(RATES, 200)
     async with clients(rig) as traffic:
         for upgrade in promoted:
