@@ -102,6 +102,24 @@ async def test_changes_a_server_by_swap_without_spare_capacity(
     assert {answer.status for answer in answers} == {"200"}
 
 
+@pytest.mark.slow
+async def test_estimates_a_swap_from_the_measured_previous_one(
+    bench: Bench, docker_site: StartDocker
+) -> None:
+    slow = ("--sim-start-s", "8", "--max-num-seqs", "8", "--sim-speed", "2")
+    blue = await bench.serving(*slow, cpuset_cpus="0")
+    rig = await docker_site(DockerSiteConfig(warm_up_requests=2), blue)
+
+    await swapped(rig, 16)
+    seen = []
+    for max_num_seqs in (12, 9):  # a second attempt in case the machine was busy
+        planned_s, took_s = await swapped(rig, max_num_seqs)
+        seen.append(f"planned {planned_s:.1f} s, took {took_s:.1f} s")
+        if took_s == pytest.approx(planned_s, rel=0.2):
+            return
+    pytest.fail(f"no outage was as long as planned: {seen}")
+
+
 async def swap(rig: DockerRig, max_num_seqs: int) -> tuple[Document, TrafficGenerator, list[Probe]]:
     """Run a swap under load; return its suggestion, the load and the answers to probes."""
     async with rig.probing() as answers, rig.users(SOME) as traffic:
@@ -110,6 +128,20 @@ async def swap(rig: DockerRig, max_num_seqs: int) -> tuple[Document, TrafficGene
     assert (suggestion["preflight"]["strategy"], suggestion["class"]) == ("swap", "gated"), suggestion
     assert (rollout["outcome"], rollout["lost"]) == ("promoted", 0), str(rollout["why"])
     return suggestion, traffic, answers
+
+
+async def swapped(rig: DockerRig, max_num_seqs: int) -> tuple[float, float]:
+    """Run a swap under load; return the planned and the measured outage in seconds.
+
+    Admitted requests are served to their end; new ones get Retry-After.
+    """
+    suggestion, traffic, answers = await swap(rig, max_num_seqs)
+    assert {record.why for record in lost(traffic)} <= {"HTTP 503"}
+    assert {answer.status for answer in answers} == {"200", "503"}
+    away = [answer for answer in answers if answer.status == "503"]
+    assert all(answer.retry_after for answer in away)
+    back = next(answer for answer in answers if answer.status == "200" and answer.at > away[-1].at)
+    return suggestion["preflight"]["outage_s"], back.at - away[0].at
 
 
 async def test_every_docker_request_passes_the_docker_proxy(
