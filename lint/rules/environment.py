@@ -14,6 +14,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     is_older_than,
     is_sparse,
     layout,
+    runs_on_cpus,
     text_of,
 )
 from flettner.vllm_facts.values import ChangeClass
@@ -210,6 +211,23 @@ def _check_bound_cores(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_single_core(config: ServeConfig) -> Iterable[Finding]:
+    """A number alone, which is no count of threads but the place of one core."""
+    given = config.env.get(CORES, "")
+    if not re.fullmatch(r"\s*\d{1,4}\s*", given) or not runs_on_cpus(config):
+        return
+    yield Finding(
+        rule="U1",
+        klass="gated",
+        severity="warning",
+        why=f"{CORES}={given} binds all threads that compute to core {given.strip()}: it names cores, and "
+        "no number of them",
+        env={CORES: None},
+        expects="as many threads as the server has cores; a range (0-3) or a list (0,2,4) chooses among them",
+        risks="other work on these cores becomes slower",
+    )
+
+
 def _read_cores(text: str) -> list[int]:
     """The cores of `0-31`; [] for anything else, and for one or two cores."""
     match = re.fullmatch(r"\s*(\d{1,4})-(\d{1,4})\s*", text)
@@ -396,6 +414,15 @@ LINTS = (
         reports="a server on CPUs whose threads leave no core to its engine",
         source="vllm-project/vllm#25818",
         evidence_for="it ended slow exchanges between two NUMA nodes (vllm-project/vllm#25818)",
+        needs=Needs(applies=has_any(CORES)),
+    ),
+    DeploymentCheck(
+        rules=("U1",),
+        find=_check_single_core,
+        reports="a server on CPUs all of whose threads have one core",
+        source="https://docs.vllm.ai/en/latest/getting_started/installation/cpu/; "
+        "vllm/utils/ompmultiprocessing.py: _parse_omp_threads_bind_env",
+        evidence_for="vLLM binds the threads to the listed cores; no public measurement of one core",
         needs=Needs(applies=has_any(CORES)),
     ),
     DeploymentCheck(
