@@ -4,7 +4,7 @@ What a change frees and what it leaves is computed with the sizes in the log, or
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 
 from flettner.lint.kernel_causes import fills_workspace
@@ -16,6 +16,9 @@ from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     effective_batched_tokens,
     effective_seqs,
+    is_at_least,
+    is_older_than,
+    layout,
     memory_share,
     number_of,
     text_of,
@@ -27,6 +30,7 @@ from flettner.vllm_facts.sizing.kv_cache import (
     estimate_fit,
     fit_in_16_bit,
     longest_request,
+    weights_gib,
 )
 from flettner.vllm_facts.sizing.limits import (
     LENGTH,
@@ -48,6 +52,7 @@ _GRAPHS_GIB = 1.5  # freed where CUDA graphs are captured: many small allocation
 _SHORT, _FEW, _STEP = 2048, 8, 2048
 _FEW_IMAGES, _CROSS_ATTENDS = 16, re.compile(r"llama-3\.2-(?:11|90)b-vision")
 _SAFE = 0.95  # share of the remaining KV cache that a shorter request may take
+_BY_LAYER_SINCE, _COPIES_SINCE, _WITH_COPIES = (0, 16), (0, 13), 1.5  # --quantization fp8
 _CROWDED = 0.05  # share of the card that other processes hold, from which they are the first to look at
 _IMAGES = (
     "; the start profiles the largest images and videos: --limit-mm-per-prompt "
@@ -93,6 +98,8 @@ def _out_of_memory(match: re.Match[str], config: ServeConfig) -> Finding | None:
     start = config.start or StartFacts()
     if start.warm_up_seqs is not None or fills_workspace(config) or fills_attention_workspace(config):
         return None  # F5, or F9 knows more
+    if (whole := _read_whole(config)) is not None:
+        return _quantised_too_late(match, config, whole)
     if start.stage == "load" or _weights_exceed_share(config):
         return _weights_too_large(match, config)
     others = _describe_others(start)
@@ -309,6 +316,39 @@ def _weights_too_large(match: re.Match[str], config: ServeConfig) -> Finding:
         risks="answers may differ from those in float32" if narrow else "none known",
         source=f"{CONSERVING_MEMORY}; vllm-project/vllm#16128",
         evidence={"line": match[0][:160]},
+    )
+
+
+def _read_whole(config: ServeConfig) -> float | None:
+    """GiB of 16-bit weights on a GPU while a release quantises them, if that is more than the GPU has.
+
+    Before 0.16 `--quantization fp8` reads all of them first; 0.13 and 0.14 keep the FP8 copies beside them.
+    """
+    start, total = config.start or StartFacts(), _total_gib(config)
+    later = start.loaded or start.stage in {"profile", "graphs"} or not is_older_than(config, _BY_LAYER_SINCE)
+    if text_of(config, "quantization") != "fp8" or total is None or later:
+        return None
+    if config.model is None or config.model.quantization:
+        return None
+    plain = {knob: value for knob, value in config.setting.items() if knob != "quantization"}
+    weights = weights_gib(replace(config, setting=plain), layout(config))
+    if weights is None:
+        return None
+    peak = weights * (_WITH_COPIES if is_at_least(config, _COPIES_SINCE) else 1.0)
+    return peak if peak > _SAFE * total else None
+
+
+def _quantised_too_late(match: re.Match[str], config: ServeConfig, whole: float) -> Finding:
+    return Finding(
+        rule="M2",
+        severity="error",
+        why="the log shows an out of memory of the GPU: this release reads the 16-bit weights before "
+        f"--quantization fp8 makes them smaller, and takes up to {whole:.0f} GiB of a GPU meanwhile",
+        expects="a checkpoint that is in FP8 already, more GPUs for an engine, or vLLM 0.16 or later, which "
+        f"quantises each layer as it is read; a lower {SHARE} does not help",
+        risks="none known",
+        source="vllm-project/vllm#32773; vllm-project/vllm#31914; vllm-project/vllm#31273",
+        evidence={"line": match[0][:160], "peak_gib": round(whole, 1)},
     )
 
 

@@ -212,3 +212,30 @@ def test_a_model_that_attends_to_images_in_its_own_layers_gets_few_sequences() -
     fixes = find_fixes_in_rounds(case(command, log=log, version="0.6.3"), all_lints())
 
     assert fixes.to == {"max_num_seqs": 16, "enforce_eager": True}
+
+
+@pytest.mark.parametrize(
+    ("version", "gib", "told"),
+    [
+        ("0.12.0", 14, True),  # the 16-bit weights alone
+        ("0.12.0", 20, False),
+        ("0.13.0", 20, True),  # their FP8 copies lie beside them
+        ("0.16.0", 14, False),  # each layer is quantised as it is read
+    ],
+)
+def test_weights_that_are_quantised_after_they_were_read_need_the_memory_of_16_bit(
+    version: str, gib: int, told: bool
+) -> None:
+    card = GpuModel(name="X", memory_gib=gib, capability=(9, 0))
+    config = case(
+        "vllm serve m --quantization fp8",
+        log=("CUDA error: out of memory",),
+        card=card,
+        model=LLAMA_8B,
+        version=version,
+    )
+
+    first = find_fixes_in_rounds(config, all_lints()).findings[0]
+
+    assert ("before --quantization fp8 makes them smaller" in first.why) is told
+    assert not (told and first.to)
