@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from flettner.lint.rules.environment import RDNA4
 from flettner.lint.sleep_causes import sleeps_at_crash
 from flettner.vllm_facts.code_areas import name_part
+from flettner.vllm_facts.drafts import find_flags
 from flettner.vllm_facts.releases.history import values_in
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
@@ -28,6 +29,9 @@ _COMPILATION, _PASSES, _FUSION = "compilation_config", "pass_config", "fuse_allr
 _MODE, _IN_PARTS = "cudagraph_mode", "PIECEWISE"
 _WHOLE_GRAPHS_SINCE = (0, 17)  # with decode context parallelism
 _NO_CASCADES, _NO_CASCADES_SINCE = "disable_cascade_attn", (0, 18)
+_OLD_NVCC = re.compile(
+    r"nvcc fatal *: (?:Unknown option|Unsupported gpu architecture|Value '[^']{1,40}' is not)"
+)
 _KILLED = re.compile(r"FAILED: \[code=137\]|\bKilled$")
 _FUSION_SINCE = (0, 13)  # the name of the pass
 _GROUPLESS = ((0, 22), (0, 23))  # vllm-project/vllm#45917
@@ -192,11 +196,20 @@ def attends_in_cascades(config: ServeConfig) -> bool:
 
 def compilers_were_killed(config: ServeConfig) -> bool:
     """Whether the system ended a process for lack of memory, while kernels were compiled."""
-    return any(_KILLED.search(line[:LONGEST_LINE]) for line in config.log)
+    return any(map(_KILLED.search, _read_lines(config)))
+
+
+def _read_lines(config: ServeConfig) -> Iterator[str]:
+    return (line[:LONGEST_LINE] for line in config.log)
 
 
 def compilers_ended(config: ServeConfig) -> bool:
-    return not compilers_were_killed(config)
+    """Whether no other row names why the compilers failed: the system ended them, or nvcc is too old."""
+    return not any(_KILLED.search(line) or _OLD_NVCC.search(line) for line in _read_lines(config))
+
+
+def without_drafts(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
+    return dict.fromkeys(find_flags(config.setting))
 
 
 def triton_for_cutlass(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
@@ -266,6 +279,7 @@ def keeps_inductor_caches(config: ServeConfig) -> bool:
 
 
 FUNCTIONS = (
+    without_drafts,
     triton_for_cutlass,
     disable_cutlass,
     has_two_engines,

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from math import ceil
 
+from flettner.lint.rules.flag_values import find_meant_value, find_misfit
 from flettner.lint.rules.serving import generates_text
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import is_at_least, is_older_than, json_entries
@@ -106,8 +107,15 @@ def speculates_past_reasoning(config: ServeConfig) -> bool:
     return bool(drafts and config.setting.get("reasoning_parser")) and is_older_than(config, (0, 27))
 
 
+def has_no_meant_value(config: ServeConfig) -> bool:
+    """Whether the flag rules replace no value that the release refuses."""
+    refused = ((knob, value) for knob, value in config.setting.items() if find_misfit(config, knob, value))
+    return all(find_meant_value(config, knob, value) is None for knob, value in refused)
+
+
 FUNCTIONS = (
     compact_json,
+    has_no_meant_value,
     lengthen_context,
     answers_in_text,
     may_only_read,

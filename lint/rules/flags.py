@@ -24,7 +24,13 @@ from flettner.vllm_facts.knobs import KNOBS
 from flettner.vllm_facts.models.context_limit import ALLOWED, allows_longer_context, find_exceeded_context
 from flettner.vllm_facts.placeholders import is_placeholder
 from flettner.vllm_facts.releases import FLAGS
-from flettner.vllm_facts.releases.history import came_later, describe_flag, has_flag, is_known_flag
+from flettner.vllm_facts.releases.history import (
+    came_later,
+    describe_flag,
+    describe_value,
+    has_flag,
+    is_known_flag,
+)
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -152,10 +158,16 @@ def _check_values(config: ServeConfig) -> Iterable[Finding]:
             f"{spell_flag(knob)} {misfit}, not {value}",
             {knob: meant} if meant is not None or is_number_flag(knob) else {},
             source=facts.source if facts else PARSER,
-            expects=""
+            expects=_describe_other_release(knob, value)
             if meant is not None or is_number_flag(knob)
             else describe_near_values(config, knob, value),
         )
+
+
+def _describe_other_release(knob: Knob, value: Value) -> str:
+    """What a change expects where another release takes the value as it is; "" if none does."""
+    releases = "" if is_number_flag(knob) else describe_value(knob, str(value))
+    return f"vLLM takes the command line; vLLM {releases} takes {value}" if releases else ""
 
 
 def _placeholder_finding(knob: Knob, value: str) -> Finding:

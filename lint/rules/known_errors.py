@@ -26,7 +26,7 @@ from flettner.vllm_facts.code_areas import name_suspects
 from flettner.vllm_facts.fact_tables import FOLDER, read_rows
 from flettner.vllm_facts.model_parsers import TOOLS, find_family
 from flettner.vllm_facts.releases import TABLE
-from flettner.vllm_facts.releases.history import values_in
+from flettner.vllm_facts.releases.history import describe_value, values_in
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.sizing.divisibility import why_indivisible
 from flettner.vllm_facts.sizing.effective_flags import (
@@ -62,7 +62,7 @@ _HYBRID_CONNECTORS = frozenset(
 """Connectors that are SupportsHMA."""
 
 _HINT = re.compile(r"\bconsider using `--(?P<flag>[a-z][a-z-]{1,60})[ =](?P<value>[\w.]{1,40})`")
-_SAMPLER = re.compile(r'File "[^"]*(?:topk_topp_sampler|flashinfer/sampling)\.py')
+_SAMPLER = re.compile(r'File "[^"]*(?:topk_topp_sampler|flashinfer/sampling)\.py|\bin _dummy_sampler_run\b')
 
 _OF_NCCL = re.compile(
     r"ShmOpen|shared memory segment|insufficient shared memory|Duplicate GPU|ibv_reg_.*Cannot allocate memory"
@@ -115,6 +115,7 @@ class KnownError:
     blames: bool = False  # the finding names what of the command the crash may come from
     names_nccl: bool = False  # the finding names the variables with which NCCL is tuned by hand
     names_host_memory: bool = False  # the finding names what of the command takes memory of the host
+    choice_of: str = ""  # the flag, or the group of `pattern` with it, whose value `name` a release lacks
 
     def recognise(self, match: re.Match[str], config: ServeConfig) -> Finding | None:
         if not self.applies(config):
@@ -136,7 +137,7 @@ class KnownError:
             why=self.why.format(**groups) + self._name_suspects(config),
             to=to,
             env=env,
-            expects=self.expects.format(**groups),
+            expects=self.expects.format(**groups) + self._name_release(groups),
             risks=self.risks,
             evidence={"line": match[0].strip()[:200]} if self.quotes else {},
         )
@@ -147,6 +148,11 @@ class KnownError:
         if tuned or held:
             return f"; set by hand here: {tuned}" if tuned else f"; here it is taken by {held}"
         return _describe_suspects(config) if self.blames else ""
+
+    def _name_release(self, groups: Mapping[str, str]) -> str:
+        knob = groups.get(self.choice_of, self.choice_of).lstrip("-").replace("-", "_")
+        releases = describe_value(knob, groups["name"].strip("'")) if knob else ""
+        return f"; vLLM {releases} takes it" if releases else ""
 
     def _report_other_release(self, match: re.Match[str], config: ServeConfig) -> Finding:
         return Finding(

@@ -165,9 +165,9 @@ def describe_key(flag: Knob, key: str) -> str:
 
 
 def describe_range() -> str:
-    """`0.9 to 0.33`"""
-    releases = read_history().releases
-    return f"{releases[0][0]}.{releases[0][1]} to {releases[-1][0]}.{releases[-1][1]}"
+    """`0.8.5 to 0.33`"""
+    first, last = read_history().releases[0], read_history().releases[-1]
+    return f"{'.'.join(map(str, first)).removesuffix('.0')} to {last[0]}.{last[1]}"
 
 
 def came_later(flag: Knob, version: str) -> bool:
