@@ -36,6 +36,16 @@ _ALONE = frozenset(
     }
 )
 _SHORT_ALONE = re.compile(r"-[ditPq]+")
+_VARIABLE = re.compile(r"\$\w{1,80}|\$\{\w{1,80}(?:\[[@*]\])?\}")
+_OF_DOCKER_ALONE = frozenset(
+    {
+        *("-e", "--env", "--env-file", "-v", "--volume", "--mount", "-p", "--publish", "--name", "--gpus"),
+        *("--entrypoint", "--ipc", "--shm-size", "--network", "--net", "--restart", "--device", "--ulimit"),
+        *("--memory", "--memory-swap", "--cpus", "--user", "-u", "-w", "--workdir", "--label", "-l"),
+        *("--runtime", "--cap-add", "--security-opt", "--group-add", "--add-host", "--pull", "--hostname"),
+    }
+)
+"""Options of Docker that are no flags of a server."""
 _ENV = ("-e", "--env")
 _OTHERS = ("host", "none", "container:")  # networks without ports of the container's own
 _NETWORK, _PUBLISH = frozenset({"--net", "--network"}), frozenset({"-p", "--publish"})
@@ -112,10 +122,21 @@ def parse_docker_run(words: list[str], outside: Mapping[str, str]) -> DockerRunC
     return DockerRunCommand(before=before, argv=argv, implied=implied, env=env)
 
 
+def _holds_options(words: Sequence[str]) -> bool:
+    """Whether a variable stands for options of Docker or for nothing: another option of Docker follows it."""
+    if len(words) == 1 or not _VARIABLE.fullmatch(words[0]):
+        return False
+    name = words[1].partition("=")[0]
+    return name in _ALONE | _OF_DOCKER_ALONE or _SHORT_ALONE.fullmatch(name) is not None
+
+
 def _options(words: Sequence[str]) -> tuple[int, list[tuple[str, str]]]:
     """The index of the image, and the options before it."""
     at, options = 2, []
-    while at < len(words) and words[at].startswith("-"):
+    while at < len(words) and (words[at].startswith("-") or _holds_options(words[at : at + 2])):
+        if not words[at].startswith("-"):
+            at += 1
+            continue
         name, equals, value = words[at].partition("=")
         if not equals and name not in _ALONE and not _SHORT_ALONE.fullmatch(name):
             at += 1

@@ -6,6 +6,7 @@ from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.launch_files.launch import Launch
 from flettner.vllm_facts.launch_files.recognise import read_launches
 from flettner.vllm_facts.serve_config import Container, Granted, HealthCheck, Mount
+from flettner.vllm_facts.shell_command.serve_command import parse_command
 from tests.unit.launch_files.files import (
     COMPOSE,
     DEPLOYMENT,
@@ -746,3 +747,12 @@ def test_compose_itself_does_not_replace_by_the_variables_of_a_container() -> No
     )
     (launch,) = read_launches("compose.yaml", text)
     assert words(launch) == "vllm serve $MODEL"
+
+
+@pytest.mark.parametrize("options", ["$MOUNT", "${MOUNT}", "${MOUNT[@]}"])
+def test_a_variable_between_options_of_docker_is_no_image(options: str) -> None:
+    text = f"docker run --gpus all -v /m:/m {options} \\\n  --name a vllm/vllm-openai:v0.20.0 /m -tp 2\n"
+
+    (launch,) = read_launches("start.sh", text)
+
+    assert parse_command([word.text for word in launch.words]).setting["tensor_parallel_size"] == 2
