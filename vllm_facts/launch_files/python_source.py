@@ -40,7 +40,7 @@ def read_python(source: Source) -> list[Launch]:
     launches = sorted(reader.launches(), key=lambda launch: launch.start)
     env = _find_env(source)
     remarks = [
-        f"line {line}: the variable {name} is read as its default"
+        f"line {line}: the {'argument' if name.startswith('-') else 'variable'} {name} is read as its default"
         for name, line in sorted(source.defaults.items(), key=lambda each: each[1])
     ]
     return [

@@ -20,10 +20,19 @@ _OPERATIONS: Mapping[type[ast.operator], Any] = {
     ast.Mult: lambda a, b: a * b,
     ast.FloorDiv: lambda a, b: a // b if b else UNKNOWN,
 }
+_SWITCHES = ("store_true", "store_false")
 _LARGEST = 2**63
 _LONGEST = 20_000  # characters of a text
 _MOST_STEPS = 200_000  # of evaluation in a file: lists of names of lists can be as large as they like
 _MAGIC = re.compile(r"(?:(?<=\n)|^)(?P<indent>[ \t]{0,40})[%!?]")  # a line of IPython's
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of argparse: its name on the command line, and its default."""
+
+    name: str
+    default: ast.expr | None
 
 
 @dataclass(slots=True)
@@ -36,7 +45,8 @@ class Source:
     file: str = ""  # the notebook whose code it is
     exact: bool = True  # the file holds the lines as they are, so that its words have places
     constants: Mapping[str, ast.expr] = field(default_factory=dict)
-    defaults: dict[str, int] = field(default_factory=dict)  # of variables of the environment: their lines
+    arguments: Mapping[str, Argument] = field(default_factory=dict)  # by `args.model`
+    defaults: dict[str, int] = field(default_factory=dict)  # read of variables, arguments: their lines
     steps: int = 0  # of evaluation so far
 
     def place(self, node: ast.expr | ast.keyword | ast.stmt) -> tuple[int, int]:
@@ -67,6 +77,8 @@ class Source:
                 return value
             case ast.Name(id=name):
                 return self.resolve(self.constants.get(name), depth + 1)
+            case ast.Attribute():
+                return self._resolve_argument(dotted(node), node, depth)
             case ast.JoinedStr(values=parts):
                 texts = [self.resolve(_inner(part), depth + 1) for part in parts]
                 return UNKNOWN if UNKNOWN in texts else _limit("".join(map(str, texts)))
@@ -107,6 +119,16 @@ class Source:
             return UNKNOWN
         return dict(zip(keys, values, strict=True))
 
+    def _resolve_argument(self, name: str, node: ast.expr, depth: int) -> Any:  # noqa: ANN401
+        """The default of an argument of the program, `args.model`."""
+        argument = self.arguments.get(name)
+        if argument is None:
+            return UNKNOWN
+        value = self.resolve(argument.default, depth + 1)
+        if value is not UNKNOWN:
+            self.defaults[argument.name] = self.line(node)
+        return value
+
     def _resolve_call(self, node: ast.Call, depth: int) -> Any:  # noqa: ANN401
         name, args = dotted(node.func), node.args
         if name == "str" and len(args) == 1:
@@ -138,7 +160,9 @@ def parse_source(text: str) -> Source:
     for line in text.split("\n"):
         lines.append(lines[-1] + len(line) + 1)
     tree = _parse(text)
-    return Source(text=text, tree=tree, lines=lines, constants=find_constants(tree))
+    return Source(
+        text=text, tree=tree, lines=lines, constants=find_constants(tree), arguments=find_arguments(tree)
+    )
 
 
 def parse_cells(file: str, cells: Sequence[tuple[str, Sequence[int]]]) -> Source:
@@ -147,7 +171,13 @@ def parse_cells(file: str, cells: Sequence[tuple[str, Sequence[int]]]) -> Source
     text, tree = "\n".join(codes), _parse("\n".join(codes))
     places = [place for _, lines in cells for place in lines]
     return Source(
-        text=text, tree=tree, lines=[*places, 0], file=file, exact=False, constants=find_constants(tree)
+        text=text,
+        tree=tree,
+        lines=[*places, 0],
+        file=file,
+        exact=False,
+        constants=find_constants(tree),
+        arguments=find_arguments(tree),
     )
 
 
@@ -185,6 +215,57 @@ def find_constants(tree: ast.Module) -> dict[str, ast.expr]:
             case _:
                 pass
     return {name: value for name, value in found.items() if bound[name] == 1}
+
+
+def find_arguments(tree: ast.Module) -> dict[str, Argument]:
+    """The arguments of the only parser of a program, by the name that it gives the result of parse_args()."""
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    if sum(dotted(call.func).rpartition(".")[2] == "ArgumentParser" for call in calls) != 1:
+        return {}
+    spaces = {name for node in ast.walk(tree) for name in [_parsed_name(node)] if name}
+    changed = {
+        dotted(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    stored = Counter(
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
+    found = filter(None, map(_read_argument, calls))
+    return {
+        f"{space}.{dest}": argument
+        for dest, argument in found
+        for space in spaces
+        if stored[space] == 1 and f"{space}.{dest}" not in changed
+    }
+
+
+def _parsed_name(node: ast.AST) -> str:
+    """`args` of `args = parser.parse_args()` and of `args, rest = parser.parse_known_args()`."""
+    if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and len(node.targets) == 1):
+        return ""
+    if dotted(node.value.func).rpartition(".")[2] not in {"parse_args", "parse_known_args"}:
+        return ""
+    target = node.targets[0]
+    first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+    return first.id if isinstance(first, ast.Name) else ""
+
+
+def _read_argument(call: ast.Call) -> tuple[str, Argument] | None:
+    names = [
+        each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ]
+    given = {each.arg: each.value for each in call.keywords}
+    if dotted(call.func).rpartition(".")[2] != "add_argument" or not names:
+        return None
+    name = next((each for each in names if each.startswith("--")), names[0])
+    dest, action = given.get("dest"), given.get("action")
+    named = dest.value if isinstance(dest, ast.Constant) else name.lstrip("-").replace("-", "_")
+    switch = isinstance(action, ast.Constant) and action.value in _SWITCHES
+    default = given.get("default") or (
+        ast.Constant(value=getattr(action, "value", "") == "store_false") if switch else None
+    )
+    return str(named), Argument(name, default)
 
 
 def _bound_names(tree: ast.Module) -> Iterator[str]:

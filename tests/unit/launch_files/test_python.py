@@ -258,3 +258,40 @@ def test_a_script_that_installs_a_release_starts_that_release() -> None:
     installs = "# pip install vllm==0.9.0\npip install 'vllm[audio]==0.21.0'\n"
     script = f"{installs}vllm serve org/m\ndocker run vllm/vllm-openai m\n"
     assert [launch.version for launch in read_launches("run.sh", script)] == ["0.21.0", ""]
+
+
+ARGUMENTS = """\
+import argparse
+from vllm import LLM
+parser = argparse.ArgumentParser()
+parser.add_argument("-b", "--base-model", default="org/m")
+parser.add_argument("--length", type=int, dest="most", default=4096)
+parser.add_argument("--eager", action="store_true")
+parser.add_argument("--dtype")
+args = parser.parse_args()
+BASE = args.base_model
+
+def main(args):
+    return LLM(model=BASE, max_model_len=args.most, enforce_eager=args.eager, dtype=args.dtype)
+"""
+
+
+def test_an_argument_of_the_program_is_read_as_its_default() -> None:
+    launch = read(ARGUMENTS)
+
+    assert words(launch).startswith("vllm serve --model org/m --max-model-len 4096")
+    assert "--enforce-eager" not in words(launch)
+    assert "line 12: the argument --length is read as its default" in launch.remarks
+    assert "${dtype}" in words(launch)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param('args.base_model = "org/other"', id="set later"),
+        pytest.param("args = load()", id="replaced"),
+        pytest.param("other = argparse.ArgumentParser()", id="a second parser"),
+    ],
+)
+def test_an_argument_that_may_be_another_one_stays_unknown(more: str) -> None:
+    assert "org/m" not in words(read(f"{ARGUMENTS}\n{more}\n"))
