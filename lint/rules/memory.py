@@ -1,5 +1,6 @@
 """GPU memory and batch sizes: rules M4, M5, B1, B2, B3 and L1."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -42,6 +43,9 @@ DENSE_MOST = 0.92  # vLLM's default
 BLOCKS_CHECKED = (0, 20)  # since vllm-project/vllm#38270; before, the graphs were cut off silently
 FEW_TOKENS, TOKENS_TO = 512, 2048
 SMALL_CARD_GIB = 16
+_TAKES_MORE = re.compile(
+    r"Arc\b|Data Center GPU Max|Gaudi"
+)  # GPUs on which vLLM counts not all that it takes
 HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
 
 
@@ -148,6 +152,9 @@ def _check_share_minimum(config: ServeConfig) -> Iterable[Finding]:
         return
     took = estimate_fit(config)
     small = took is not None and took.fits is False
+    if config.card is not None and _TAKES_MORE.match(config.card.name):
+        yield _leave_to_compiler(config.card.name, given)
+        return
     yield Finding(
         rule="M5",
         klass="auto",
@@ -158,6 +165,19 @@ def _check_share_minimum(config: ServeConfig) -> Iterable[Finding]:
         expects="more sequences at once before requests wait or are preempted"
         + describe_kv_change(config, to),
         risks="an OOM where another process or a KV connector shares the GPU: keep the value there",
+        evidence={SHARE: given},
+    )
+
+
+def _leave_to_compiler(name: str, given: float) -> Finding:
+    return Finding(
+        rule="M5",
+        why=f"{SHARE} {given:g} leaves {1 - given:.0%} of {name} to what vLLM does not count there: the "
+        "buffers of compiled kernels, which grow with each new shape of a step",
+        expects=f"a higher {SHARE} only with the memory in sight over days: an Arc Pro B60 was full at 0.86, "
+        "and not at 0.75",
+        risks="an OOM under load",
+        source="vllm/config/cache.py: gpu_memory_utilization; https://github.com/epsilonagentx/intel_arc_gpu_llm",
         evidence={SHARE: given},
     )
 
