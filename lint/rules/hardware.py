@@ -5,9 +5,10 @@ flashinfer.py), bfloat16 too (vllm/platforms/cuda.py: check_if_supports_dtype).
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flettner.vllm_facts.deprecated_flags import ENVIRONMENT
+from flettner.vllm_facts.releases.history import least_release
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.dtypes import AMPERE, dtype_in_force, type_without_float16
 from flettner.vllm_facts.sizing.effective_flags import (
@@ -146,7 +147,8 @@ def _check_cache_before_ada(config: ServeConfig) -> Iterable[Finding]:
         return
     if (forced := _find_forced_backend(config)) and forced.name == "FLASHINFER":
         return
-    installed = is_at_least(config, _INSTALLS_FLASHINFER)
+    release = config.version or least_release(config.setting)
+    installed = is_at_least(replace(config, version=release), _INSTALLS_FLASHINFER)
     yield Finding(
         rule="H2",
         severity="info" if installed else "warning",

@@ -144,11 +144,22 @@ def _check_unknown_variables(config: ServeConfig) -> Iterable[Finding]:
         yield Finding(
             rule="V1",
             why=f"no release of vLLM {describe_range()} reads {name}: it has no effect",
-            expects=f"is {' or '.join(near)} meant?"
-            if near
-            else "take it out, unless a plugin or a script reads it",
+            expects=_name_meant_flag(name)
+            or (
+                f"is {' or '.join(near)} meant?"
+                if near
+                else "take it out, unless a plugin or a script reads it"
+            ),
             risks="none",
         )
+
+
+def _name_meant_flag(variable: str) -> str:
+    """VLLM_MAX_MODEL_LEN looks like the flag, which no variable sets."""
+    flag = variable.removeprefix("VLLM_").lower()
+    if not is_known_flag(flag):
+        return ""
+    return f"{spell_flag(flag)} on the command line says it; the variable counts only if a script reads it"
 
 
 def _sets_variables(config: ServeConfig) -> bool:

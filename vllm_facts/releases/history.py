@@ -6,7 +6,7 @@ neither judged nor refused: the functions return None for it.
 
 import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -168,6 +168,14 @@ def describe_range() -> str:
     """`0.8.5 to 0.33`"""
     first, last = read_history().releases[0], read_history().releases[-1]
     return f"{'.'.join(map(str, first)).removesuffix('.0')} to {last[0]}.{last[1]}"
+
+
+def least_release(flags: Iterable[Knob]) -> str:
+    """The first release that has all of the flags, as "0.17.0"; "" if each one of the table may be it."""
+    history = read_history()
+    firsts = (min(first for first, _ in history.flags[flag]) for flag in flags if flag in history.flags)
+    place = max(firsts, default=0)
+    return ".".join(map(str, history.releases[place])) if place else ""
 
 
 def came_later(flag: Knob, version: str) -> bool:
