@@ -23,6 +23,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     text_of,
 )
 from flettner.vllm_facts.start_facts import LONGEST_LINE, find_last
+from flettner.vllm_facts.validity.precision import ADA
 from flettner.vllm_facts.values import Knob, Value
 
 _COMPILATION, _PASSES, _FUSION = "compilation_config", "pass_config", "fuse_allreduce_rms"
@@ -208,6 +209,16 @@ def compilers_ended(config: ServeConfig) -> bool:
     return not any(_KILLED.search(line) or _OLD_NVCC.search(line) for line in _read_lines(config))
 
 
+def may_lack_types(config: ServeConfig) -> bool:
+    """Whether the GPU may be one without bfloat16 or FP8."""
+    capability = config.card.capability if config.card else None
+    return capability is None or capability < ADA
+
+
+def has_types(config: ServeConfig) -> bool:
+    return not may_lack_types(config)
+
+
 def without_drafts(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Value]:
     return dict.fromkeys(find_flags(config.setting))
 
@@ -279,6 +290,8 @@ def keeps_inductor_caches(config: ServeConfig) -> bool:
 
 
 FUNCTIONS = (
+    may_lack_types,
+    has_types,
     without_drafts,
     triton_for_cutlass,
     disable_cutlass,

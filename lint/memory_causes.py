@@ -13,7 +13,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     text_of,
 )
 from flettner.vllm_facts.sizing.limits import SHARE, TOKENS, shares_memory
-from flettner.vllm_facts.start_facts import DRIVER_OUT_OF_MEMORY, LONGEST_LINE, OUT_OF_MEMORY
+from flettner.vllm_facts.start_facts import DRIVER_OUT_OF_MEMORY, LONGEST_LINE, OUT_OF_MEMORY, find_last
 from flettner.vllm_facts.values import Knob, Value
 
 UNPINNED = "VLLM_WEIGHT_OFFLOADING_DISABLE_PIN_MEMORY"
@@ -26,6 +26,7 @@ _FEW_TOKENS, _LEAST_TOKENS = 8192, 2048
 _FEW_MB = 64
 _INDEXER = re.compile(r"sparse_attn_indexer\.py\"|(?:fp8_fp4|fp8)_mqa_logits\(")
 _DECODE = re.compile(r"sparse_decode_fwd\(")
+_OFFLOADED = r"Total CPU offloaded parameters: (\d{1,6}(?:\.\d{1,3})?)"  # offloader/uva.py
 _TRACEBACK = 60  # lines above the error
 _FAST = "fastsafetensors"
 _IN_FILE_SINCE = (0, 28)  # vllm-project/vllm#50094, of July 2026
@@ -34,11 +35,14 @@ _IN_FILE_SINCE = (0, 28)  # vllm-project/vllm#50094, of July 2026
 def describe_host_memory(config: ServeConfig) -> str:
     """What of the command takes memory of the host; "" if nothing is known to."""
     weights, cache = number_of(config, _WEIGHTS), offloaded_gib(config)
+    logged = find_last(_OFFLOADED, config.log)
     loads_whole = text_of(config, "load_format") == _FAST
     parts = (
         f"--cpu-offload-gb {weights:g} (pinned, it takes up to twice as much, as blocks are rounded up to a "
         f"power of two; with {UNPINNED}=1 no more than that, and slower)"
         if weights
+        else f"the weights that each process keeps there (GiB by the log: {logged[1]})"
+        if logged
         else "",
         f"{cache:g} GiB of KV cache on the host" if cache else "",
         f"--load-format {_FAST} (it fills the host's memory with some models: auto or instanttensor do not)"

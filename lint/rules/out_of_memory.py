@@ -99,7 +99,7 @@ def _out_of_memory(match: re.Match[str], config: ServeConfig) -> Finding | None:
     if start.warm_up_seqs is not None or fills_workspace(config) or fills_attention_workspace(config):
         return None  # F5, or F9 knows more
     if (whole := _read_whole(config)) is not None:
-        return _quantised_too_late(match, config, whole)
+        return _quantised_too_late(match, whole)
     if start.stage == "load" or _weights_exceed_share(config):
         return _weights_too_large(match, config)
     others = _describe_others(start)
@@ -338,7 +338,7 @@ def _read_whole(config: ServeConfig) -> float | None:
     return peak if peak > _SAFE * total else None
 
 
-def _quantised_too_late(match: re.Match[str], config: ServeConfig, whole: float) -> Finding:
+def _quantised_too_late(match: re.Match[str], whole: float) -> Finding:
     return Finding(
         rule="M2",
         severity="error",
