@@ -147,6 +147,8 @@ def _check_hub_cache(config: ServeConfig) -> Iterable[Finding]:
     if place is None or _keeps(container, place):
         return
     took = find_last(_DOWNLOADED, config.log)
+    if took is None and not is_vllm_image(container.image):
+        return  # an image of one's own may hold the weights
     slow = took is not None and int(took[1]) >= _LONG_S
     yield Finding(
         rule="U5",
