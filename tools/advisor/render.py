@@ -13,6 +13,7 @@ from flettner.vllm_facts.config_file import UnsupportedEdit
 from flettner.vllm_facts.flag_table import is_switch
 from flettner.vllm_facts.live_limits import CONTROL, LIVE, NEEDED, SCHEDULER_CLASS
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
+from flettner.vllm_facts.shell_command.docker_run import option_variables
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand
 from flettner.vllm_facts.shell_command.shell import join_redirections, quote_word
 from flettner.vllm_facts.values import Knob, Setting, Value
@@ -135,13 +136,15 @@ def format_command(command: ServeCommand, width: int | None = None) -> str:
 def _chunks(command: ServeCommand) -> list[str]:
     """Join each flag with its value, quoted: `--max-num-seqs 64`."""
     chunks: list[str] = []
+    options = option_variables(command.before)
     for word in command.words:
         last = chunks[-1] if chunks else ""
         joins = last.startswith("-") and " " not in last and "=" not in last and not word.startswith("-")
+        quoted = word if word in options else quote_word(word, live=command.live)
         if joins or chunks in (["vllm"], ["docker"], ["vllm serve"]):
-            chunks[-1] = f"{last} {quote_word(word, live=command.live)}"
+            chunks[-1] = f"{last} {quoted}"
         else:
-            chunks.append(quote_word(word, live=command.live))
+            chunks.append(quoted)
     return chunks
 
 

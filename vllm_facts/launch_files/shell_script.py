@@ -5,14 +5,17 @@ An expansion of unknown value in the place of a flag is reported as unread.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
+from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import SHELLS, WORKER_MODULE, WRAPPERS, names_engine, starts_engine
 from flettner.vllm_facts.launch_files.launch import Launch, Word, line_of
 from flettner.vllm_facts.launch_files.shell_variables import (
     Expansion,
     Variables,
+    drop_unknown_flags,
     explain_defaults,
     name_of_variable,
 )
@@ -174,7 +177,8 @@ def _read_command(text: str, words: Sequence[Word], variables: Variables) -> Ite
     expansion = Expansion(variables, text)
     for word in words:
         expansion.add(word)
-    expanded = _without_expansions(expansion.words)
+    inside, unread = _without_unknown_flags(text, expansion.words)
+    expanded = _without_expansions(inside)
     texts = [word.text for word in expanded]
     if not starts_vllm(texts):
         return
@@ -184,9 +188,37 @@ def _read_command(text: str, words: Sequence[Word], variables: Variables) -> Ite
         start=words[0].start,
         words=tuple(expanded),
         env={} if "sudo" in texts else dict(variables.exported),
-        unread=tuple(expansion.unread),
+        unread=(*expansion.unread, *unread),
         remarks=tuple(dict.fromkeys(remarks)),
     )
+
+
+def _without_unknown_flags(text: str, words: Sequence[Word]) -> tuple[list[Word], list[str]]:
+    """The words of `docker run … bash -c "…"` without variables in the place of a flag, in the script."""
+    rest, unread = list(words), list[str]()
+    if not CONTAINERS.intersection(word.text.rpartition("/")[2] for word in words):
+        return rest, unread
+    for at, word in enumerate(words):
+        hidden = _find_unknown_flags(word.text)
+        for name in hidden:
+            unread.append(f"line {line_of(text, word.start)}: the flags in {name} are unknown")
+        if hidden:
+            names = "|".join(map(re.escape, hidden))
+            rest[at] = replace(word, text=re.sub(rf"(?<=\s)(?:{names})(?=\s|$)", "", word.text), form="none")
+    return rest, unread
+
+
+def _find_unknown_flags(script: str) -> list[str]:
+    """The variables in the place of a flag of a script's server."""
+    if "vllm serve" not in script or "$" not in script:
+        return []
+    with suppress(FlagError):
+        return [
+            word.text
+            for command in split_commands(script)
+            for word in set(command) - set(drop_unknown_flags(script, command)[0])
+        ]
+    return []
 
 
 def _without_expansions(words: Sequence[Word]) -> Sequence[Word]:

@@ -130,6 +130,11 @@ def _holds_options(words: Sequence[str]) -> bool:
     return name in _ALONE | _OF_DOCKER_ALONE or _SHORT_ALONE.fullmatch(name) is not None
 
 
+def option_variables(before: Sequence[str]) -> frozenset[str]:
+    """The words among Docker's options that a shell has to split, or to drop where they are empty."""
+    return frozenset(word for word, following in pairwise(before) if _holds_options((word, following)))
+
+
 def _options(words: Sequence[str]) -> tuple[int, list[tuple[str, str]]]:
     """The index of the image, and the options before it."""
     at, options = 2, []

@@ -1,7 +1,10 @@
 """Each kind of file gives the servers that it starts, and says what cannot be read."""
 
+from dataclasses import replace
+
 import pytest
 
+from flettner.tools.advisor.render import format_command
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.launch_files.launch import Launch
 from flettner.vllm_facts.launch_files.recognise import read_launches
@@ -755,4 +758,21 @@ def test_a_variable_between_options_of_docker_is_no_image(options: str) -> None:
 
     (launch,) = read_launches("start.sh", text)
 
-    assert parse_command([word.text for word in launch.words]).setting["tensor_parallel_size"] == 2
+    command = replace(parse_command([word.text for word in launch.words]), live=True)
+    assert command.setting["tensor_parallel_size"] == 2
+    assert f" {options} --name a " in format_command(command, width=400)
+
+
+def test_variables_that_hold_flags_in_the_script_of_a_container_are_unread() -> None:
+    text = (
+        'MORE=""; [ "$1" = 1 ] && MORE=--headless\n'
+        "docker run --entrypoint bash vllm/vllm-openai:v0.20.0 -lc 'exec vllm serve m "
+        "--no-enable-prefix-caching '\"$MORE\"' --max-num-seqs '\"$SEQS\"' -tp 2'\n"
+    )
+
+    (launch,) = read_launches("start.sh", text)
+
+    command = parse_command([word.text for word in launch.words])
+    assert launch.unread == ("line 2: the flags in $MORE are unknown",)
+    assert command.setting["tensor_parallel_size"] == 2
+    assert command.setting["max_num_seqs"] == "$SEQS"
