@@ -123,7 +123,13 @@ def load_file_by_file(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, Va
     return {"load_format": None} if failed and text_of(config, "load_format") == _FAST else {}
 
 
+def has_no_weights(config: ServeConfig) -> bool:
+    """Whether no line of the log is of a server that has read weights."""
+    return config.start is None or not (config.start.loaded or config.start.read_weights)
+
+
 FUNCTIONS = (
+    has_no_weights,
     load_file_by_file,
     fills_decode_workspace,
     fills_indexer,

@@ -10,15 +10,19 @@ _OF_HOST = re.compile(
 )
 """Errors of files, users and networks, which another package would meet as well."""
 
+_LACKS = re.compile(r"cannot import name '\w{1,80}' from '(?P<package>[A-Za-z]\w{0,80})")
 _MODULE = "<module>"
 _OWN = frozenset({"vllm", "flettner"})
 _INSIDE = 3  # calls below a line of a module, in the code that an import runs
 
 
 def find_unfit_package(error: str, trace: Sequence[str]) -> str:
-    """The package in whose code an import ended; "" if the traceback shows no import, or vLLM's own code."""
+    """The package that lacks what is imported, or in whose code an import ended; "" for vLLM's own code."""
     if _OF_HOST.search(error):
         return ""
+    lacks = _LACKS.search(error)
+    if lacks is not None and lacks["package"] not in _OWN:
+        return lacks["package"]
     frames = [match for line in trace if (match := _FRAME.search(line))]
     modules = [place for place, frame in enumerate(frames) if frame["where"] == _MODULE]
     if len(modules) < 2 or modules[-2] != modules[-1] - 1 or len(frames) - modules[-1] - 1 > _INSIDE:  # noqa: PLR2004 - one imports the other

@@ -66,6 +66,7 @@ _SAMPLER = re.compile(r'File "[^"]*(?:topk_topp_sampler|flashinfer/sampling)\.py
 
 _OF_NCCL = re.compile(
     r"ShmOpen|shared memory segment|insufficient shared memory|Duplicate GPU|ibv_reg_.*Cannot allocate memory"
+    r"|ibv_modify_qp failed|(?:Cuda|CUDA|HIP) failure:? ?(?:2 )?'out of memory'"
 )
 """Causes of an error of NCCL that other rows name."""
 

@@ -90,7 +90,10 @@ _OF_PYTHON = re.compile(
 )
 """Messages of Python itself: that vLLM has one of the same words in a check says nothing."""
 
-_SET = re.compile(r"(?:^|[.:;] )(?:Please s|S)et (?P<name>VLLM_[A-Z\d_]{1,80})=(?P<value>\w{1,40})\b")
+_SET = re.compile(
+    r"(?:(?:^|[.:;] )(?:Please s|S)et|\b[Ee]nable \w{1,40} with) "
+    r"(?P<name>VLLM_[A-Z\d_]{1,80})=(?P<value>\w{1,40})\b"
+)
 _FRAME = re.compile(r"\bin (?P<name>\w+(?:::~?\w+)+)")
 _CONDITION = re.compile(r"\bassert\b")
 _OPEN = re.compile(r"\bassert *\(?$")
@@ -141,7 +144,7 @@ def _blame_package(package: str, error: str, severity: FindingSeverity, config: 
     return Finding(
         rule="F10",
         severity=severity,
-        why=f"the log's last error: {package} ended while Python imported it: {error[:240]}",
+        why=f"the log's last error: an import ended at {package}: {error[:240]}",
         expects=describe_unfit_package(config.version),
         evidence={"line": error[:240]},
     )
