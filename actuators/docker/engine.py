@@ -37,6 +37,7 @@ from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
 from flettner.agent.domain.upgrade import AS_IT_IS
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.vllm_facts.values import Setting
 
 
@@ -148,11 +149,16 @@ class DockerEngine(VllmEngine):
             self._times.record_part(container.start_key, "wake", clock() - began_s)
 
     async def warm_up(
-        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+        self,
+        server: Server,
+        requests: int,
+        deadline_s: float,
+        prompts: Sequence[str] = (),
+        prefixes: Sequence[SharedPrefix] = (),
     ) -> None:
         container = await self._find(server)
         with self._times.timed(container.start_key if container else "", "warm_up"):
-            await super().warm_up(server, requests, deadline_s, prompts)
+            await super().warm_up(server, requests, deadline_s, prompts, prefixes)
 
     async def log(self, server: Server) -> tuple[str, ...]:
         container = await self._find(server)

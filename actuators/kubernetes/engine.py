@@ -52,6 +52,7 @@ from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Adapter, PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
 from flettner.agent.domain.upgrade import AS_IT_IS, IMAGE
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.agent.retrying import retry
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import Reader
@@ -74,6 +75,7 @@ class KubernetesEngine(VllmEngine):
         self._options = options
         self._client = options.client()
         self._times = StartTimes.at(site.state_dir)
+        self._prefixes: Sequence[SharedPrefix] = ()  # for the pods of a workload that begins anew
         self._starter = Starter(client=self._client, site=site, adopted=options.adopted)
         self._retirements = Retirements()
         self._no_node = ""  # why no node took the last pod that was to start; empty: one did
@@ -178,11 +180,17 @@ class KubernetesEngine(VllmEngine):
             return launched
 
     async def warm_up(
-        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+        self,
+        server: Server,
+        requests: int,
+        deadline_s: float,
+        prompts: Sequence[str] = (),
+        prefixes: Sequence[SharedPrefix] = (),
     ) -> None:
         """Warm up each pod: a name in DNS would reach one of them."""
         for probe in await self._probes(server, self._client):
-            await probe.warm_up(requests, deadline_s, prompts, lambda: self._recent_log(server))
+        self._prefixes = prefixes
+            await probe.warm_up(requests, deadline_s, prompts, prefixes, lambda: self._recent_log(server))
 
     async def answers(
         self, server: Server, prompts: Sequence[str], deadline_s: float
@@ -387,7 +395,7 @@ class KubernetesEngine(VllmEngine):
             probe = OpenAiProbe(address=address, api_key=new.workload.serve.api_key)
             if refused := await probe.put_adapters(await self._adapters_of(new, adapters)):
                 raise ActError("; ".join(refused))
-            await probe.warm_up(_WARM_UP_REQUESTS, _WARM_UP_S)
+            await probe.warm_up(_WARM_UP_REQUESTS, _WARM_UP_S, prefixes=self._prefixes)
 
         handover = Handover(
             starter=self._starter,

@@ -33,6 +33,7 @@ from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
 from flettner.agent.domain.upgrade import AS_IT_IS
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.primitives.address import Address
 from flettner.primitives.waiting import poll_until
 from flettner.vllm_facts.errors import FlagError
@@ -164,10 +165,15 @@ class ProcessEngine(VllmEngine):
         return (await self._with_hot_knobs([healthy]))[0]
 
     async def warm_up(
-        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+        self,
+        server: Server,
+        requests: int,
+        deadline_s: float,
+        prompts: Sequence[str] = (),
+        prefixes: Sequence[SharedPrefix] = (),
     ) -> None:
         with self._timed("warm_up", server):
-            await super().warm_up(server, requests, deadline_s, prompts)
+            await super().warm_up(server, requests, deadline_s, prompts, prefixes)
 
     async def _recent_log(self, server: Server, lines: int = RECENT_LINES) -> Sequence[str]:
         return (await asyncio.to_thread(self._logs.lines, server.name))[-lines:]

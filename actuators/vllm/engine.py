@@ -16,6 +16,7 @@ from flettner.agent.domain.answers import GoldenAnswer
 from flettner.agent.domain.errors import ActError, FencedError
 from flettner.agent.domain.model import Adapter, Server
 from flettner.agent.domain.ports import Lock, Site
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.vllm_facts.live_limits import CONTROL
 from flettner.vllm_facts.values import Setting
 
@@ -123,10 +124,15 @@ class VllmEngine(ABC):
         return await asyncio.to_thread(ownership_env.describe, pid)
 
     async def warm_up(
-        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+        self,
+        server: Server,
+        requests: int,
+        deadline_s: float,
+        prompts: Sequence[str] = (),
+        prefixes: Sequence[SharedPrefix] = (),
     ) -> None:
         probe = await self._probe(server)
-        await probe.warm_up(requests, deadline_s, prompts, lambda: self._recent_log(server))
+        await probe.warm_up(requests, deadline_s, prompts, prefixes, lambda: self._recent_log(server))
 
     async def step_log(self, server: Server) -> tuple[str, ...]:
         return tuple(line for line in await self._recent_log(server, STEP_LINES) if STEP in line)

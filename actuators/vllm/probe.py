@@ -3,10 +3,11 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import aiohttp
+import structlog
 
 from flettner.actuators.vllm import answers as golden_answers
 from flettner.actuators.vllm.status_line import get_status
@@ -14,7 +15,10 @@ from flettner.actuators.vllm.warm_up import Log, WarmUpRequests, no_log
 from flettner.agent.domain.answers import GoldenAnswer
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Adapter
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.primitives.bounded import parse_json, read_body
+
+logger = structlog.get_logger()
 
 _IN_ENGINE = re.compile(r"^vllm:num_requests_(?:running|waiting)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 
@@ -75,30 +79,74 @@ class OpenAiProbe:
             return ""
 
     async def warm_up(
-        self, requests: int, deadline_s: float, prompts: Sequence[str] = (), log: Log = no_log
+        self,
+        requests: int,
+        deadline_s: float,
+        prompts: Sequence[str] = (),
+        prefixes: Sequence[SharedPrefix] = (),
+        log: Log = no_log,
     ) -> None:
         """Complete prompts of several lengths, and those given, until `log` tells of no more compiling.
 
-        Raises ActError when more than half fail, or the deadline passes.
+        Then ask each adapter once, and send the prefixes. Raises ActError when more than half fail, when an
+        adapter does not answer, or when the deadline passes.
         """
-        warming: WarmUpRequests | None = None
+        ends_s = asyncio.get_running_loop().time() + deadline_s
+        async with self._session(None) as session:
+            warming = WarmUpRequests(session=session, prompts=prompts, log=log)
+            adapters = await self._warm(warming, requests, deadline_s)
+            if prefixes:
+                names = (warming.model, *adapters)
+                await self._fill_cache(warming, prefixes, names, ends_s)
+
+    async def _warm(self, warming: WarmUpRequests, requests: int, deadline_s: float) -> Sequence[str]:
+        """Return the names of the adapters, which have answered."""
         try:
-            async with asyncio.timeout(deadline_s), self._session(None) as session:
-                model, context = await self._model(session)
-                warming = WarmUpRequests(
-                    session=session, model=model, context=context, prompts=prompts, log=log
-                )
+            async with asyncio.timeout(deadline_s):
+                warming.model, warming.context = await self._model(warming.session)
                 await warming.run(requests)
+                failed = [why for why in warming.done if why]
+                if len(failed) * 2 > len(warming.done):
+                    raise ActError(
+                        f"{self.address}: {len(failed)} of {len(warming.done)} warm-up requests failed: "
+                        f"{failed[0]}"
+                    )
+                names = [adapter.name for adapter in await self._served_adapters(warming.session)]
+                silent = await warming.ask_adapters(names)
         except TimeoutError as error:
-            done, compiled = (len(warming.done), warming.compiled) if warming else (0, "")
+            done, compiled = len(warming.done), warming.compiled
             sofar = f"{done} of {requests} warm-up requests were done within {deadline_s:g} s"
             if done >= requests and compiled:
                 sofar = f"after {done} warm-up requests in {deadline_s:g} s it still compiles: {compiled}"
             raise ActError(f"{self.address}: {sofar}") from error
-        failed = [why for why in warming.done if why]
-        if len(failed) * 2 > len(warming.done):
-            raise ActError(
-                f"{self.address}: {len(failed)} of {len(warming.done)} warm-up requests failed: {failed[0]}"
+        if silent:
+            raise ActError(f"{self.address}: {silent}")
+        return names
+
+    async def _served_adapters(self, session: aiohttp.ClientSession) -> Sequence[Adapter]:
+        try:
+            return await _list_adapters(session)
+        except _UNREADABLE as error:
+            raise ActError(f"{self.address}: /v1/models names no adapters: {error!r:.200}") from error
+
+    async def _fill_cache(
+        self,
+        warming: WarmUpRequests,
+        prefixes: Sequence[SharedPrefix],
+        names: Sequence[str],
+        ends_s: float,
+    ) -> None:
+        """A cache that stays cold costs time, which the judge waits for: it is no reason to end a rollout."""
+        why = "there was no time left for all of them"
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(ends_s):
+                refused = await warming.send_prefixes(prefixes, names)
+            why = f"{len(refused)} were refused: {refused[0]}" if refused else ""
+        if why:
+            logger.warning("warm_up.prefixes_missing", address=self.address, why=why)
+        else:
+            logger.info(
+                "warm_up.prefixes_sent", address=self.address, prefixes=len(prefixes), names=len(names)
             )
 
     async def answers(self, prompts: Sequence[str], deadline_s: float) -> tuple[GoldenAnswer, ...]:

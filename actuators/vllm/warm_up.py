@@ -1,13 +1,14 @@
 """The warm-up of a server: requests of several lengths, repeated while they trigger compilation."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import aiohttp
 from tenacity import AsyncRetrying, retry_if_result, wait_fixed
 
 from flettner.actuators.vllm.answers import BUSY
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.agent.retrying import retry
 from flettner.primitives.bounded import parse_json, read_error
 from flettner.vllm_facts.log_lines import compile_lines
@@ -30,10 +31,10 @@ class WarmUpRequests:
     """One warm-up. `done`: for each ended request why it failed; empty: it did not."""
 
     session: aiohttp.ClientSession
-    model: str
-    context: int  # tokens
     prompts: Sequence[str]  # configured by the operator, sent as well
     log: Log  # the last lines of the server's
+    model: str = ""  # its name, as the server says it
+    context: int = 0  # tokens
     done: list[str] = field(default_factory=list)
     compiled: str = ""  # the last log line that reports it
     _sent: int = 0
@@ -61,7 +62,43 @@ class WarmUpRequests:
 
     async def _send(self, number: int) -> None:
         async with self._gate:
-            self.done.append(await _complete(self.session, self.model, self._prompt(number)))
+            self.done.append(await self._complete(self.model, self._prompt(number)))
+
+    async def ask_adapters(self, names: Iterable[str]) -> str:
+        """Send one request to each adapter, so that its weights are loaded. Return which does not answer.
+
+        A refusal of the request itself (400) says nothing of the adapter.
+        """
+        async with asyncio.TaskGroup() as group:
+            asking = {name: group.create_task(self._gated(self._complete(name, "warm"))) for name in names}
+        whys = {name: why for name, task in asking.items() if (why := task.result())}
+        return "; ".join(
+            f"it lists the adapter {name} and does not answer for it: {why}"
+            for name, why in whys.items()
+            if not why.startswith("status 400")
+        )
+
+    async def send_prefixes(self, prefixes: Sequence[SharedPrefix], names: Sequence[str]) -> list[str]:
+        """Send each once for its name, or for each of `names`. Return why some were refused.
+
+        The first, which most clients share, is sent last: a full cache drops what was used longest ago.
+        """
+        bodies = [
+            _prefix_request(prefix, name)
+            for prefix in reversed(prefixes)
+            for name in ([prefix.model] if prefix.model else names)
+        ]
+        async with asyncio.TaskGroup() as group:
+            sent = [group.create_task(self._gated(_ask(self.session, *body))) for body in bodies]
+        return [why for task in sent if (why := task.result())]
+
+    async def _complete(self, model: str, prompt: str) -> str:
+        body = {"model": model, "prompt": prompt, "max_tokens": _TOKENS, "ignore_eos": True}
+        return await _ask(self.session, "/v1/completions", body)
+
+    async def _gated(self, asking: Awaitable[str]) -> str:
+        async with self._gate:
+            return await asking
 
     def _prompt(self, number: int) -> str:
         """Every second one is configured; each begins with its number, so no prefix is cached."""
@@ -72,13 +109,22 @@ class WarmUpRequests:
         return " ".join([str(number), *["warm"] * lengths[turn % len(lengths)]])
 
 
-async def _complete(session: aiohttp.ClientSession, model: str, prompt: str) -> str:
+def _prefix_request(prefix: SharedPrefix, model: str) -> tuple[str, dict[str, object]]:
+    """The path and the body of a request that begins as clients' do. A template may want a user's message."""
+    body: dict[str, object] = {"model": model, "max_tokens": 1}
+    if not prefix.chat:
+        return "/v1/completions", {**body, "prompt": prefix.text}
+    messages = [{"role": "system", "content": prefix.text}, {"role": "user", "content": "."}]
+    return "/v1/chat/completions", {**body, "messages": messages}
+
+
+async def _ask(session: aiohttp.ClientSession, path: str, body: Mapping[str, object]) -> str:
     """Return why the request failed; empty: it did not. It is sent again while the server is busy."""
-    body = {"model": model, "prompt": prompt, "max_tokens": _TOKENS, "stream": True, "ignore_eos": True}
+    streamed = {**body, "stream": True}
 
     async def send() -> str | None:
         try:
-            async with session.post("/v1/completions", json=body, allow_redirects=False) as answer:
+            async with session.post(path, json=streamed, allow_redirects=False) as answer:
                 return None if answer.status in BUSY else await _streamed(answer)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             return repr(error)

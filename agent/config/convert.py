@@ -17,12 +17,14 @@ from flettner.agent.config.tables import (
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.model import Bound, Objective, Plan, Slo, Step
 from flettner.agent.domain.upgrade import UpgradeLimits
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.agent.quality.golden_prompts import LEAST, GoldenPromptOptions
 from flettner.primitives.bounded import parse_json
 from flettner.primitives.files import read_file
 from flettner.vllm_facts.values import Knob
 
 MOST_PROMPTS = 1000  # each is asked three times
+MOST_PREFIXES = 100  # each is sent for every adapter
 LARGEST_FILE = 2**20
 
 BOUNDS: Mapping[Knob, Bound] = {
@@ -112,25 +114,56 @@ def upgrades(table: UpgradesTable) -> UpgradeLimits:
     )
 
 
-def quality(table: QualityTable, prompts: Path | None) -> GoldenPromptOptions:
-    """`prompts`: the operator's own file. Raises ConfigError if it is invalid."""
+def quality(table: QualityTable, prompts: Path | None, prefixes: Path | None) -> GoldenPromptOptions:
+    """`prompts`, `prefixes`: the operator's own files. Raises ConfigError, with the key of a wrong one."""
     options = GoldenPromptOptions(command=table.command, always=table.always, at_most_s=table.at_most)
-    return options if prompts is None else replace(options, prompts=_read_prompts(prompts), own=True)
+    if prompts is not None:
+        options = replace(options, prompts=_read_prompts(prompts), own=True)
+    return options if prefixes is None else replace(options, prefixes=_read_prefixes(prefixes))
+
+
+def _read_text(key: str, path: Path) -> str:
+    try:
+        return read_file(path, LARGEST_FILE).decode("utf-8")
+    except OSError as error:
+        raise ConfigError(f"{key}: {path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{key}: {path}: is not UTF-8 text: {error}") from error
+
+
+def _read_prefixes(path: Path) -> tuple[SharedPrefix, ...]:
+    """Read a JSON object a line, the one that most requests share first. Raises ConfigError."""
+    lines = enumerate(_read_text("prefixes", path).split("\n"), start=1)
+    prefixes = tuple(dict.fromkeys(_parse_prefix(path, n, line) for n, line in lines if line.strip()))
+    if not 1 <= len(prefixes) <= MOST_PREFIXES:
+        raise ConfigError(
+            f"prefixes: {path}: has {len(prefixes)} different prefixes: give 1 to {MOST_PREFIXES}"
+        )
+    return prefixes
+
+
+def _parse_prefix(path: Path, number: int, line: str) -> SharedPrefix:
+    try:
+        match parse_json(line):
+            case {"system": str(text), **rest} if text.strip() and not rest.keys() - {"model"}:
+                return SharedPrefix(text=text, chat=True, model=str(rest.get("model") or ""))
+            case {"prompt": str(text), **rest} if text.strip() and not rest.keys() - {"model"}:
+                return SharedPrefix(text=text, model=str(rest.get("model") or ""))
+    except ValueError as error:
+        raise ConfigError(f"prefixes: {path}: line {number} is no JSON: {error}") from error
+    raise ConfigError(
+        f'prefixes: {path}: line {number} must be {{"system": "…"}} or {{"prompt": "…"}}, and may '
+        'name a "model"'
+    )
 
 
 def _read_prompts(path: Path) -> tuple[str, ...]:
     """Read one prompt a line, as text or as a JSON object with a `prompt`. Raises ConfigError."""
-    try:
-        text = read_file(path, LARGEST_FILE).decode("utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
-    prompts = tuple(dict.fromkeys(_parse_prompts(path, text)))
+    prompts = tuple(dict.fromkeys(_parse_prompts(path, _read_text("prompts", path))))
     if not LEAST <= len(prompts) <= MOST_PROMPTS:
         raise ConfigError(
-            f"{path}: has {len(prompts)} different prompts: give {LEAST} to {MOST_PROMPTS}. With fewer, "
-            "wrong answers cannot be distinguished from chance; a few dozen are recommended"
+            f"prompts: {path}: has {len(prompts)} different prompts: give {LEAST} to {MOST_PROMPTS}. With "
+            "fewer, wrong answers cannot be distinguished from chance; a few dozen are recommended"
         )
     return prompts
 
@@ -145,7 +178,9 @@ def _parse_prompts(path: Path, text: str) -> Iterator[str]:
         try:
             prompt = parse_json(stripped).get("prompt")
         except ValueError as error:
-            raise ConfigError(f"{path}: line {number} starts like JSON but is invalid: {error}") from error
+            raise ConfigError(
+                f"prompts: {path}: line {number} starts like JSON but is invalid: {error}"
+            ) from error
         if not isinstance(prompt, str) or not prompt.strip():
-            raise ConfigError(f'{path}: line {number} has no "prompt" string')
+            raise ConfigError(f'prompts: {path}: line {number} has no "prompt" string')
         yield prompt

@@ -285,11 +285,12 @@ def _quality_options(
     targets: tuple[TargetTable, ...], document: Mapping[str, Any], here: Path, problems: list[str]
 ) -> Iterator[GoldenPromptOptions]:
     for index, target in enumerate(targets):
-        prompts = target.quality.prompts
+        files = (target.quality.prompts, target.quality.prefixes)
+        prompts, prefixes = (_resolve_path(here, file) if file else None for file in files)
         try:
-            yield quality(target.quality, _resolve_path(here, prompts) if prompts else None)
+            yield quality(target.quality, prompts, prefixes)
         except ConfigError as error:
-            problems.append(f"[targets.quality{target_suffix(document, index)}] prompts: {error}")
+            problems.append(f"[targets.quality{target_suffix(document, index)}] {error}")
 
 
 def _git_options(

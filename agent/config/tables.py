@@ -247,6 +247,7 @@ class RolloutTable(ConfigTable):
 
 class QualityTable(ConfigTable):
     prompts: PathText | None = None
+    prefixes: PathText | None = None
     command: tuple[str, ...] = ()
     always: bool = False
     at_most: PositiveSeconds = 600.0

@@ -31,6 +31,7 @@ from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.reading import Reading, Sample
 from flettner.agent.domain.regimes import RegimeAdvice
 from flettner.agent.domain.upgrade import AS_IT_IS
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.values import Knob, Setting
 
@@ -203,11 +204,19 @@ class Engine(Protocol):
         ...
 
     async def warm_up(
-        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+        self,
+        server: Server,
+        requests: int,
+        deadline_s: float,
+        prompts: Sequence[str] = (),
+        prefixes: Sequence[SharedPrefix] = (),
     ) -> None:
         """Send requests of several lengths, and `prompts`, to the server itself until it compiles no more.
 
-        Raises ActError if too many fail, or if it still compiles at the deadline.
+        Then one to each adapter that it serves, and `prefixes` once for each name, the first one last.
+
+        Raises ActError if too many fail, if it still compiles at the deadline, or if an adapter does not
+        answer. A prefix that it refuses, or for which there is no time, is only logged.
         """
         ...
 

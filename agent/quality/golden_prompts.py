@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from flettner.agent.domain.warm_up import SharedPrefix
+
 LEAST = 8  # prompts; with fewer, six wrong answers cannot be distinguished from chance
 
 PROMPTS = (
@@ -60,3 +62,4 @@ class GoldenPromptOptions:
     ] = ()  # run as well, with {green} and {blue} for their URLs; exit status 0: passed
     always: bool = False  # examine every change, not only those that may alter answers
     at_most_s: float = 600.0
+    prefixes: tuple[SharedPrefix, ...] = ()  # of clients' prompts, for the caches of new servers

@@ -176,7 +176,9 @@ class EffectRunner:
             case WarmUp(number=number):
                 self._register_start(effect.server)
                 own = self.exam.prompts if self.exam.own else ()
-                await self.engine.warm_up(effect.server, effect.requests, effect.deadline_s, own)
+                await self.engine.warm_up(
+                    effect.server, effect.requests, effect.deadline_s, own, self.exam.prefixes
+                )
                 return Warmed(at=self.now(), number=number)
             case Examine(number=number):
                 self._register_start(effect.green or effect.blue)

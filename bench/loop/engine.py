@@ -15,6 +15,7 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
 from flettner.agent.domain.reading import Gpu
 from flettner.agent.domain.upgrade import AS_IT_IS
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.agent.machine.strategy import choose_strategy
 from flettner.simulator.card import Card
 from flettner.simulator.flags import Flags, InvalidFlagError, parse
@@ -149,10 +150,15 @@ class VirtualEngine(FakeEngine):
         return self.hot.describe(started)
 
     async def warm_up(
-        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+        self,
+        server: Server,
+        requests: int,
+        deadline_s: float,
+        prompts: Sequence[str] = (),
+        prefixes: Sequence[SharedPrefix] = (),
     ) -> None:
         """Send one request alone, then the others, AT_ONCE at a time."""
-        del deadline_s, prompts
+        del deadline_s, prompts, prefixes
         virtual, clock = self.virtual[server.name], asyncio.get_running_loop().time
         for number in range(requests):
             while virtual.open >= (AT_ONCE if number > 1 else 1):

@@ -12,6 +12,7 @@ from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Adapter, PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Engine, Now, Site
 from flettner.agent.domain.upgrade import AS_IT_IS
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.agent.machine.strategy import HostCapacity, choose_strategy
 from flettner.vllm_facts.values import Setting
 from tests.simulation.scenario import Act
@@ -243,9 +244,14 @@ class SimEngine:
             self.host.world.finish(name, self.host.epoch, keep=keep)
 
     async def warm_up(
-        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+        self,
+        server: Server,
+        requests: int,
+        deadline_s: float,
+        prompts: Sequence[str] = (),
+        prefixes: Sequence[SharedPrefix] = (),
     ) -> None:
-        del requests, deadline_s, prompts
+        del requests, deadline_s, prompts, prefixes
         wrong = await call(self.host, "warm_up", server.name, lambda: None, (0.5, 1.5))
         if wrong or not self.host.world.answers(server.name):
             raise ActError(f"{server.name}: its warm-up requests failed")

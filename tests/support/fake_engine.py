@@ -12,6 +12,7 @@ from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Adapter, PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Now, Site
 from flettner.agent.domain.upgrade import AS_IT_IS
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.vllm_facts.values import Setting
 from tests.support.hot_servers import HotServers, knobs_of
 
@@ -51,6 +52,8 @@ class FakeEngine:
         self.preflight_result = PreflightResult(why="memory has room for everything")
         self.wrong_answers: dict[str, str] = {}  # to every prompt, by server name
         self.warmed_with: tuple[str, ...] = ()  # prompts
+        self.gpu = ""  # of the last preflight
+        self.prefixes: tuple[SharedPrefix, ...] = ()  # of the last warm-up
         self.stopped: dict[str, Server] = {}
         self.hot = HotServers()
         self.loaded: dict[str, tuple[Adapter, ...]] = {}  # by server name
@@ -126,9 +129,14 @@ class FakeEngine:
         return replace(server, address=address, ours=True)
 
     async def warm_up(
-        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+        self,
+        server: Server,
+        requests: int,
+        deadline_s: float,
+        prompts: Sequence[str] = (),
+        prefixes: Sequence[SharedPrefix] = (),
     ) -> None:
-        self.warmed_with = tuple(prompts)
+        self.warmed_with, self.prefixes = tuple(prompts), tuple(prefixes)
         await self._act("warm_up", server, deadline_s)
         if not self._answers(server):
             raise ActError(f"{server.name}: {requests} of {requests} warm-up requests failed")

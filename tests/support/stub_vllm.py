@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar
+from typing import Any, ClassVar
 
 REFUSED = """(APIServer pid=1) Traceback (most recent call last):
 (APIServer pid=1) pydantic_core._pydantic_core.ValidationError: 1 validation error for SchedulerConfig
@@ -83,8 +83,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.path.endswith("_lora_adapter"):
             self.reply(*self.change_adapter(request))
             return
+        sys.stderr.write(self.describe(request))
+        if "gone" in self.adapters.get(request["model"], ""):
+            self.reply(404, b'{"error": {"message": "The model does not exist"}}')
+            return
         number = next(Handler.counter)
-        sys.stderr.write(f"prompt of {len(request['prompt'].split())} words\n")
         if self.flags.enable_logging_iteration_details:
             sys.stderr.write(STEP.format(number))
         if number <= self.flags.compiles:
@@ -103,6 +106,15 @@ class Handler(BaseHTTPRequestHandler):
                     return
                 chunk = json.dumps({"choices": [{"text": "a", "finish_reason": finish}]})
                 self.reply(200, f"data: {chunk}\n\ndata: [DONE]\n\n".encode())
+
+    def describe(self, request: dict[str, Any]) -> str:
+        """What it writes to its log of a completion."""
+        if request.get("max_tokens") == 1:  # a prefix, for the cache
+            text = request["prompt"] if "prompt" in request else request["messages"][0]["content"]
+            return f"prefix of {self.path} for {request['model']}: {text}\n"
+        if request["model"] in self.adapters:
+            return f"prompt for {request['model']}\n"
+        return f"prompt of {len(request['prompt'].split())} words\n"
 
     def change_adapter(self, request: dict[str, str]) -> tuple[int, bytes]:
         name = request["lora_name"]

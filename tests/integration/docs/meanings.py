@@ -95,6 +95,8 @@ MEANINGS = {
     "targets.windows.outside": "as in `[windows]`",
     "targets.windows.edge": "as in `[windows]`",
     "targets.quality.prompts": "a file with your own golden prompts: [quality](../quality.md)",
+    "targets.quality.prefixes": "a file with the [system prompts](../quality.md#warm-up) "
+    "that many clients share",
     "targets.quality.command": "an additional check; `{green}` and `{blue}` become their URLs",
     "targets.quality.always": "before every change, not only where answers may change",
     "targets.quality.at_most": "without a result by then the change is rolled back",

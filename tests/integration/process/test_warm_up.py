@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+import structlog
 
 from flettner.agent.domain.errors import ActError
+from flettner.agent.domain.model import Adapter
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.agent.quality.comparison import flaw_of
 from tests.support.process_rig import SERVER, Bound
 
@@ -74,6 +77,48 @@ async def test_a_warm_up_sends_the_operators_prompts_as_well(bound: Bound, tmp_p
         *("prompt of 2 words", "prompt of 257 words", "prompt of 5 words", "prompt of 5 words"),
         *("prompt of 65 words", "prompt of 9 words"),
     ]
+
+
+async def test_the_prefixes_of_clients_prompts_are_sent_for_each_name_the_first_one_last(
+    bound: Bound, tmp_path: Path
+) -> None:
+    engine = bound()
+    server = await engine.launch(SERVER, 60)
+    await engine.put_adapters(server, [Adapter(name="sql", path="/adapters/sql")])
+    prefixes = (
+        SharedPrefix(text="You are kind.", chat=True),
+        SharedPrefix(text="SELECT", model="sql"),
+    )
+
+    await engine.warm_up(server, 2, 60, (), prefixes)
+
+    log = (tmp_path / "servers" / "chat-r1.log").read_text().splitlines()
+    assert "prompt for sql" in log, "its weights are loaded before a client asks for it"
+    assert [line for line in log if line.startswith("prefix of")] == [
+        "prefix of /v1/completions for sql: SELECT",
+        "prefix of /v1/chat/completions for stub: You are kind.",
+        "prefix of /v1/chat/completions for sql: You are kind.",
+    ]
+
+
+async def test_a_green_that_does_not_answer_for_an_adapter_is_not_warm(bound: Bound) -> None:
+    engine = bound()
+    server = await engine.launch(SERVER, 60)
+    await engine.put_adapters(server, [Adapter(name="sql", path="/adapters/gone")])
+
+    with pytest.raises(ActError, match="lists the adapter sql and does not answer for it: status 404"):
+        await engine.warm_up(server, 2, 60)
+
+
+async def test_prefixes_that_are_refused_or_late_do_not_end_a_warm_up(bound: Bound) -> None:
+    engine = bound("--completes", "half")
+    server = await engine.launch(SERVER, 60)
+    many = tuple(SharedPrefix(text=f"{number}") for number in range(4))
+
+    with structlog.testing.capture_logs() as said:
+        await engine.warm_up(server, 4, 60, (), many)
+
+    assert [each for each in said if each["event"] == "warm_up.prefixes_missing"]
 
 
 async def test_golden_answers_include_log_probabilities(bound: Bound) -> None:

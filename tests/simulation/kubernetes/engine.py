@@ -11,6 +11,7 @@ from flettner.agent.domain.events import ServerLost
 from flettner.agent.domain.model import Adapter, PreflightResult, Server, Strategy
 from flettner.agent.domain.ports import Engine, Now, Site
 from flettner.agent.domain.upgrade import AS_IT_IS
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.vllm_facts.values import Setting
 from tests.simulation.adapters import Host, Killed, alive
 
@@ -81,10 +82,17 @@ class FaultyEngine:
         return await self._perform("launch", server.name, lambda: self.inner.launch(server, deadline_s))
 
     async def warm_up(
-        self, server: Server, requests: int, deadline_s: float, prompts: Sequence[str] = ()
+        self,
+        server: Server,
+        requests: int,
+        deadline_s: float,
+        prompts: Sequence[str] = (),
+        prefixes: Sequence[SharedPrefix] = (),
     ) -> None:
         await self._perform(
-            "warm_up", server.name, lambda: self.inner.warm_up(server, requests, deadline_s, prompts)
+            "warm_up",
+            server.name,
+            lambda: self.inner.warm_up(server, requests, deadline_s, prompts, prefixes),
         )
 
     async def adapters(self, server: Server) -> tuple[Adapter, ...] | None:

@@ -7,6 +7,7 @@ import pytest
 from flettner.agent.config import loader
 from flettner.agent.config.loader import Target
 from flettner.agent.domain.errors import ConfigError
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.agent.quality.golden_prompts import LEAST, PROMPTS, GoldenPromptOptions
 from tests.unit.config.test_config import SMALLEST, built
 
@@ -39,6 +40,37 @@ def test_reads_every_option(tmp_path: Path) -> None:
         command=("lm_eval", "--url", "{green}/v1"),
         always=True,
         at_most_s=1800,
+    )
+
+
+def test_reads_the_prefixes_of_clients_prompts(tmp_path: Path) -> None:
+    lines = ['{"system": "You are\\nkind."}', "", '{"prompt": "SELECT", "model": "sql"}']
+    (tmp_path / "prefixes.jsonl").write_text("\n".join(lines))
+
+    assert target("prefixes = 'prefixes.jsonl'", tmp_path).quality.prefixes == (
+        SharedPrefix(text="You are\nkind.", chat=True),
+        SharedPrefix(text="SELECT", model="sql"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("\n", "has 0 different prefixes: give 1 to 100"),
+        ("You are kind.", "line 1 is no JSON"),
+        ('{"system": ""}', 'line 1 must be {"system": "…"} or {"prompt": "…"}'),
+        ('{"system": "a", "modle": "sql"}', 'line 1 must be {"system": "…"}'),
+        ("\n".join(f'{{"system": "{number}"}}' for number in range(101)), "has 101 different prefixes"),
+    ],
+)
+def test_rejects_a_file_without_valid_prefixes(tmp_path: Path, content: str, expected: str) -> None:
+    (tmp_path / "prefixes.jsonl").write_text(content)
+
+    with pytest.raises(ConfigError) as error:
+        target("prefixes = 'prefixes.jsonl'", tmp_path)
+
+    assert str(error.value).startswith(
+        f"[targets.quality] prefixes: {tmp_path / 'prefixes.jsonl'}: {expected}"
     )
 
 

@@ -12,6 +12,7 @@ from flettner.agent.domain.effects import Examine, Retire, WarmUp
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.events import Event, Retired, Warmed
 from flettner.agent.domain.model import Server
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.agent.quality.answer_check import Examiner, run_command
 from flettner.agent.quality.golden_prompts import PROMPTS, GoldenPromptOptions
 from flettner.agent.runtime.effect_runner import EffectRunner
@@ -143,14 +144,15 @@ async def test_a_retired_green_is_not_queried() -> None:
     assert len(heard) == 1
 
 
-async def test_the_operators_prompts_warm_up_a_new_server() -> None:
+async def test_the_operators_prompts_and_prefixes_warm_up_a_new_server() -> None:
     engine, heard = FakeEngine(GREEN), list[Event]()
-    own = GoldenPromptOptions(prompts=("as our clients ask",), own=True)
+    prefix = SharedPrefix(text="You are kind.", chat=True)
+    own = GoldenPromptOptions(prompts=("as our clients ask",), own=True, prefixes=(prefix,))
     performer = EffectRunner(
         engine=engine, traffic=FakeTraffic(), emit=heard.append, now=loop_now, epoch=1, exam=own
     )
 
     await performer.perform(WarmUp(number=1, server=GREEN, requests=4, deadline_s=60))
 
-    assert engine.warmed_with == own.prompts
+    assert (engine.warmed_with, engine.prefixes) == (own.prompts, (prefix,))
     assert [type(event) for event in heard] == [Warmed]
