@@ -18,6 +18,7 @@ from flettner.actuators.vllm.flag_check import DryRunOutput, DryRunResult, find_
 from flettner.actuators.vllm.gpu_placement import Placement
 from flettner.actuators.vllm.outage import predict_outage
 from flettner.actuators.vllm.release_change import ReleaseChange, find_release_change
+from flettner.actuators.vllm.server_state import describe_lost_state
 from flettner.actuators.vllm.start_log import describe_start
 from flettner.actuators.vllm.start_times import StartTimes
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
@@ -137,7 +138,13 @@ class Preflight:
         times.foresee(key, self.setting, cache.warm)
         log = await read_start_log(self._lifecycle.client, pattern)
         start_s, note = times.predict(key, cache.warm, measured_start(log, pattern))
-        notes = (*cache.notes, note, *describe_start(log), *notes_of(pattern))
+        notes = (
+            *cache.notes,
+            note,
+            *describe_start(log),
+            *notes_of(pattern),
+            *describe_lost_state(pattern.env),
+        )
         outage_s = 0.0
         if strategy == "swap":
             verdict = await self.sleeper.judge(pattern)

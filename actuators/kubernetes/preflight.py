@@ -19,6 +19,7 @@ from flettner.actuators.kubernetes.upgrade import upgraded
 from flettner.actuators.kubernetes.workload import Workload, count_gpus
 from flettner.actuators.vllm.gpu_demand import gpus_needed
 from flettner.actuators.vllm.serve_command import http_obstacles
+from flettner.actuators.vllm.server_state import describe_lost_state
 from flettner.actuators.vllm.start_times import StartTimes
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import PreflightResult, Server, Strategy
@@ -163,7 +164,7 @@ def _predict(template: Workload, strategy: Strategy, times: StartTimes, notes: l
 
 
 def _notes(workload: Workload, selectors: Sequence[Mapping[str, str]]) -> list[str]:
-    notes: list[str] = []
+    notes = [*describe_lost_state(workload.variables)]
     _, dropped = keep_labels(workload, selectors)
     if dropped:
         notes.append(

@@ -13,6 +13,7 @@ from flettner.actuators.process.start_log import read_start
 from flettner.actuators.vllm.control import note_on_live_limits
 from flettner.actuators.vllm.gpu_placement import Placement, changes_layout
 from flettner.actuators.vllm.outage import predict_outage
+from flettner.actuators.vllm.server_state import describe_lost_state
 from flettner.actuators.vllm.sleep import SleepVerdict
 from flettner.actuators.vllm.start_log import describe_start
 from flettner.actuators.vllm.start_times import StartTimes
@@ -53,6 +54,7 @@ class Preflight:
         notes = (
             *map(_note_on_end, (server for server in servers if not server.ours)),
             *note_on_live_limits(servers, setting),
+            *describe_lost_state(self.origin.env),
         )
         process = self.running.process if self.running else None
         measured_s, log = await asyncio.to_thread(read_start, process)
