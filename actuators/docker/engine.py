@@ -100,6 +100,7 @@ class DockerEngine(VllmEngine):
         setting: Setting,
         wanted: Strategy | Literal["auto"],
         start: Setting = AS_IT_IS,
+        gpu: str = "",
     ) -> PreflightResult:
         containers = await self._registry.find()
         missing = [server.name for server in servers if server.name not in containers]
@@ -118,7 +119,12 @@ class DockerEngine(VllmEngine):
             self.progress = ""
         templates = [await upgraded(self._client, blue, pinned.start) for blue in blues] if start else blues
         asked = Preflight(
-            sleeper=self.sleeper, blues=blues, servers=servers, setting=setting, templates=templates
+            sleeper=self.sleeper,
+            blues=blues,
+            servers=servers,
+            setting=setting,
+            templates=templates,
+            gpu=gpu,
         )
         result = await asked.predict(wanted)
         notes = (*pinned.notes, *result.notes, *note_on_live_limits(servers, setting))

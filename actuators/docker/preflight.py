@@ -38,6 +38,7 @@ class Preflight:
     servers: Sequence[Server]
     setting: Setting
     templates: Sequence[Container] = ()  # the containers as the change makes them; empty: as they are
+    gpu: str = ""  # the model of the servers' GPUs; empty: not known
 
     async def predict(self, wanted: Strategy | Literal["auto"]) -> PreflightResult:
         """Raises ActError when the Engine, or the image's own vLLM, cannot be asked."""
@@ -124,7 +125,7 @@ class Preflight:
         if now.why or then.why:
             return then if then.why else now, ReleaseChange()
         change = await asyncio.to_thread(
-            find_release_change, self.setting, self._template.env, now.version, then.version
+            find_release_change, self.setting, self._template.env, now.version, then.version, self.gpu
         )
         if change.resolved and not change.problem:
             migrated = _candidate(self._template, change.apply(self.setting))

@@ -134,6 +134,7 @@ class KubernetesEngine(VllmEngine):
         setting: Setting,
         wanted: Strategy | Literal["auto"],
         start: Setting = AS_IT_IS,
+        gpu: str = "",
     ) -> PreflightResult:
         by_name = await self._find_cached()
         missing = [server.name for server in servers if server.name not in by_name]
@@ -145,7 +146,7 @@ class KubernetesEngine(VllmEngine):
         no_node = self._no_node or await find_waiting_pod(self._client.cached, blues[-1].workload)
         choice = choose_pod_strategy(wanted, sum(server.replicas for server in servers), no_node)
         try:
-            upgrade = await self._resolve(servers[-1], blues[-1].workload, start, setting)
+            upgrade = await self._resolve(servers[-1], blues[-1].workload, start, setting, gpu)
         except (ActError, FlagError) as error:
             return PreflightResult(problem=str(error), lasting=isinstance(error, FlagError))
         wanted_server = replace(servers[-1], name="preflight", setting=upgrade.setting, start=upgrade.start)
@@ -153,13 +154,13 @@ class KubernetesEngine(VllmEngine):
         return replace(result, resolved=upgrade.resolved, notes=(*upgrade.notes, *result.notes))
 
     async def _resolve(
-        self, server: Server, workload: Workload, start: Setting, setting: Setting
+        self, server: Server, workload: Workload, start: Setting, setting: Setting, gpu: str
     ) -> ResolvedUpgrade:
         version = ""
         if IMAGE in start:
             with suppress(ActError):
                 version = await (await self._probes(server, self._client.cached))[0].version()
-        return await resolve_upgrade(self._client.cached, workload, start, setting, version)
+        return await resolve_upgrade(self._client.cached, workload, start, setting, version, gpu)
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """Launch a server; a second launch of it finds the workload that the first has started."""
@@ -188,8 +189,8 @@ class KubernetesEngine(VllmEngine):
         prefixes: Sequence[SharedPrefix] = (),
     ) -> None:
         """Warm up each pod: a name in DNS would reach one of them."""
-        for probe in await self._probes(server, self._client):
         self._prefixes = prefixes
+        for probe in await self._probes(server, self._client):
             await probe.warm_up(requests, deadline_s, prompts, prefixes, lambda: self._recent_log(server))
 
     async def answers(

@@ -33,9 +33,12 @@ class ResolvedUpgrade:
 
 
 async def resolve_upgrade(
-    reader: Reader, workload: Workload, start: Setting, setting: Setting, version: str
+    reader: Reader, workload: Workload, start: Setting, setting: Setting, version: str, gpu: str = ""
 ) -> ResolvedUpgrade:
-    """`version`: of vLLM that runs now; empty if unknown. Raises ActError, or FlagError with the fix."""
+    """`version`: of vLLM that runs now; `gpu`: the model of its GPUs; empty if unknown.
+
+    Raises ActError, or FlagError with the fix.
+    """
     if COMMAND in start:
         raise FlagError("command= is of processes: a workload is upgraded by image=")
     notes = _describe_references(workload, start)
@@ -45,9 +48,10 @@ async def resolve_upgrade(
         pinned, note = await _pin(reader, asked, workload)
         start = {**start, IMAGE: pinned}
         env = upgraded(workload, start).variables
-        flags, versions = await asyncio.to_thread(_compare_releases, setting, env, version, asked)
+        flags, versions = await asyncio.to_thread(_compare_releases, setting, env, version, asked, gpu)
         if flags.problem:
             raise FlagError(flags.problem)
+        start = {**start, **flags.start}
         if others := list(_containers_with(workload, workload.image)):
             notes += (f"the containers {', '.join(others)} of the pod keep the image {workload.image}",)
         notes += (note, versions, *flags.notes)
@@ -55,9 +59,9 @@ async def resolve_upgrade(
     before = present(workload, start)
     resolved = {name: (before[name], value) for name, value in start.items()}
     return ResolvedUpgrade(
-        setting=flags.apply(setting) if flags.resolved else setting,
+        setting=flags.apply(setting) if flags.flags else setting,
         start=start,
-        resolved={**resolved, **flags.resolved},
+        resolved={**resolved, **flags.flags},
         notes=tuple(filter(None, notes)),
     )
 
@@ -141,7 +145,7 @@ def _name_of_image(pod: Json, image: str) -> str:
 
 
 def _compare_releases(
-    setting: Setting, env: Mapping[str, str], version: str, image: str
+    setting: Setting, env: Mapping[str, str], version: str, image: str, gpu: str
 ) -> tuple[ReleaseChange, str]:
     """Return the change of the flags, and both versions: the new one is that in the image's tag."""
     match = _RELEASE.fullmatch(image.partition("@")[0].rpartition("/")[2].partition(":")[2])
@@ -153,7 +157,9 @@ def _compare_releases(
             else f"vLLM {old} → {match[1]}"
         )
         return ReleaseChange(), f"{said}: the flags were not compared (`flettner lint --upgrade-to RELEASE`)"
-    return find_release_change(setting, env, version, match[1]), f"vLLM {version} → {match[1]}, by the tag"
+    return find_release_change(
+        setting, env, version, match[1], gpu
+    ), f"vLLM {version} → {match[1]}, by the tag"
 
 
 def _containers_with(workload: Workload, image: str) -> Iterable[str]:

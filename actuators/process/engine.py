@@ -105,11 +105,12 @@ class ProcessEngine(VllmEngine):
         setting: Setting,
         wanted: Strategy | Literal["auto"],
         start: Setting = AS_IT_IS,
+        gpu: str = "",
     ) -> PreflightResult:
         present = (await asyncio.to_thread(self._origin)).upgraded(servers[-1].start)
         try:
             port = self._options.ports[0]
-            upgrade = await check_upgrade(present, start, setting, port=port, runs=self._site.acts)
+            upgrade = await check_upgrade(present, start, setting, port=port, runs=self._site.acts, gpu=gpu)
         except FlagError as error:
             return PreflightResult(problem=str(error))
         running = await asyncio.to_thread(self._running, servers[-1])

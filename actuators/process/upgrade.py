@@ -41,10 +41,11 @@ class Upgrade:
 
 
 async def check_upgrade(
-    present: Origin, start: Setting, setting: Setting, *, port: int, runs: bool
+    present: Origin, start: Setting, setting: Setting, *, port: int, runs: bool, gpu: str = ""
 ) -> Upgrade:
     """`setting`: of the new server; `runs`: whether programs may be started, to ask vLLM itself.
 
+    `gpu`: the model of the server's GPUs; empty: not known.
     Raises FlagError with the fix.
     """
     if IMAGE in start:
@@ -64,9 +65,10 @@ async def check_upgrade(
     versions = f"vLLM {old or 'of an unknown version'} → {new or 'an unknown version'}"
     change = ReleaseChange()
     if old and new:
-        change = await asyncio.to_thread(find_release_change, setting, upgraded.env, old, new)
+        change = await asyncio.to_thread(find_release_change, setting, upgraded.env, old, new, gpu)
     if change.problem:
         raise FlagError(change.problem)
+    upgraded = present.upgraded({**start, **change.start})
     checked = await _ask_vllm(present, upgraded, upgraded.command(change.apply(setting), port))
     if problem := find_rejection(checked):
         raise FlagError(problem)

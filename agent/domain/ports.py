@@ -180,11 +180,13 @@ class Engine(Protocol):
         setting: Setting,
         wanted: Strategy | Literal["auto"],
         start: Setting = AS_IT_IS,
+        gpu: str = "",
     ) -> PreflightResult:
         """Compute what giving all `servers` this setting would take; changes nothing that runs.
 
         `start`: the image, program and environment that the change names. An image is pulled, and the
-        result has its digest in `resolved`; one that cannot be pulled is a problem.
+        result has its digest in `resolved`; one that cannot be pulled is a problem. `gpu`: the model of the
+        servers' GPUs, or NO_GPU, for what is known of a release; empty: not known.
 
         Where the site does not act nothing is started: a result without vLLM's own check is `unchecked`.
         A value that vLLM does not accept, or missing capacity, is a PreflightResult with a problem. Raises

@@ -94,6 +94,20 @@ class RolloutStart:
     gain_needed: GainNeeded
 
 
+def find_gpu_model(state: State, reading: Reading | None, given: str) -> str:
+    """The model of the GPUs of the servers in force, or NO_GPU; empty: not known, or several models.
+
+    `given`: as the operator wrote it, where none was measured.
+    """
+    blue = state.fleet.blue
+    if blue is None:
+        return ""
+    config = describe_serve_config(blue, reading, given)
+    if runs_on_cpus(config):
+        return NO_GPU
+    return config.card.name if config.card is not None else ""
+
+
 def describe_serve_config(server: Server, reading: Reading | None, gpu: str = "") -> ServeConfig:
     """What is known of a running server: its flags, and the version and GPUs that were measured.
 

@@ -6,7 +6,8 @@ from datetime import datetime
 from flettner.agent.domain.model import SERVERS, Outcome
 from flettner.agent.domain.state import State
 from flettner.agent.domain.upgrade import MODEL, SERVED_NAME, without_gpus
-from flettner.vllm_facts.values import Knob, Setting, is_same
+from flettner.vllm_facts.deprecated_flags import ENVIRONMENT
+from flettner.vllm_facts.values import ENV, Knob, Setting, is_same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,10 @@ def _changed_flags(outcome: Outcome) -> bool:
 
 
 def _asked(outcome: Outcome) -> tuple[Knob, ...]:
-    """Without the GPUs, which the engine chooses, and the served name, which stays as another model comes."""
+    """Without what nobody asked for: GPUs that the engine chose, the served name that another model took, and
+    the variables in which an older release has a flag of the change. A newer release ignores those.
+    """
     asked = without_gpus(outcome.to)
-    return tuple(knob for knob in asked if knob != SERVED_NAME or MODEL not in asked)
+    followed = {SERVED_NAME} if MODEL in asked else set[Knob]()
+    followed |= {f"{ENV}{name}" for name, flag in ENVIRONMENT.items() if flag.by in asked}
+    return tuple(knob for knob in asked if knob not in followed)

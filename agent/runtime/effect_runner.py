@@ -76,6 +76,7 @@ class EffectRunner:
     self_metrics: SelfMetrics = field(default_factory=SelfMetrics)
     on_kept: Callable[[str], None] = lambda _: None  # why a KeepAlive failed; empty: it did not
     observe: Callable[[], Awaitable[Event]] | None = None  # the servers, after a third party's change
+    find_gpu: Callable[[], str] = lambda: ""  # the model of the servers' GPUs; empty: not known
     _examiner: Examiner = field(init=False)
     _starting: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stopping: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -268,7 +269,9 @@ class EffectRunner:
         return KnobsSet(at=self.now(), number=change.number) if isinstance(effect, SetKnobs) else None
 
     async def _preflight(self, effect: Preflight) -> PreflightResult:
-        result = await self.engine.preflight(effect.servers, effect.setting, effect.wanted, effect.start)
+        result = await self.engine.preflight(
+            effect.servers, effect.setting, effect.wanted, effect.start, self.find_gpu()
+        )
         unseen = UNSEEN.get(self.counted_by)
         return replace(result, notes=(*result.notes, unseen)) if unseen else result
 

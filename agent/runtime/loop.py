@@ -28,7 +28,7 @@ from flettner.agent.domain.state import State
 from flettner.agent.machine.order import find_ends
 from flettner.agent.machine.step import Machine, numbered_effects, state_without_counts, state_without_recent
 from flettner.agent.machine.traffic import select_usual
-from flettner.agent.machine.transitions import WITHOUT_ROLLOUT, Rules
+from flettner.agent.machine.transitions import WITHOUT_ROLLOUT, Rules, find_gpu_model
 from flettner.agent.observe.aggregator import TRAFFIC, Aggregator
 from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.agent.observe.spending import WINDOW_MINUTES, Spending, measure_spending
@@ -219,6 +219,7 @@ class TargetLoop:
             self_metrics=self.self_metrics,
             on_kept=self._note_split,
             observe=lambda: self._wait_for_site(epoch),
+            find_gpu=lambda: find_gpu_model(self.state, self.reading, self.machine.rules.gpu),
         )
         effects = await self._recover(epoch)
         started()

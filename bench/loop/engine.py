@@ -73,9 +73,10 @@ class VirtualEngine(FakeEngine):
         setting: Setting,
         wanted: Strategy | Literal["auto"],
         start: Setting = AS_IT_IS,
+        gpu: str = "",
     ) -> PreflightResult:
         """Check the flags as vLLM does; whether the memory suffices shows at the start."""
-        del start
+        del start, gpu
         self.calls.append(("preflight", servers[0].name))
         if wanted == "save":
             return PreflightResult(strategy="save", start_s=self._start_s)

@@ -176,8 +176,9 @@ class SimEngine:
         setting: Setting,
         wanted: Strategy | Literal["auto"],
         start: Setting = AS_IT_IS,
+        gpu: str = "",
     ) -> PreflightResult:
-        del setting, start
+        del setting, start, gpu
         strategy: Strategy = "surge" if self.strategy == "save" and wanted != "save" else self.strategy
         free = HostCapacity(free=strategy == "surge", why="so it was set up")
         choice = choose_strategy(strategy, len(servers), free)

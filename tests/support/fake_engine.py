@@ -105,8 +105,10 @@ class FakeEngine:
         setting: Setting,
         wanted: Strategy | Literal["auto"],
         start: Setting = AS_IT_IS,
+        gpu: str = "",
     ) -> PreflightResult:
         del setting, start
+        self.gpu = gpu
         self.calls.append(("preflight", servers[0].name))
         return self.preflight_result if wanted == "auto" else replace(self.preflight_result, strategy=wanted)
 

@@ -9,8 +9,10 @@ import pytest
 from flettner.actuators.host import ownership_env, procfs
 from flettner.actuators.host.origin import Origin
 from flettner.actuators.vllm.arg_check import MARK
+from flettner.actuators.vllm.server_state import STORE
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
+from flettner.agent.domain.upgrade import start_in
 from flettner.vllm_facts.values import Setting
 from tests.support.process_rig import STUB, Bound, site
 
@@ -77,6 +79,51 @@ async def test_the_flags_of_green_are_those_of_its_release(bound: Bound, tmp_pat
         "cudagraph_capture_sizes": (None, 4),
     }
     assert "--enable-prompt-adapter" in unknown.problem
+
+
+async def test_a_flag_that_the_older_release_has_as_a_variable_is_set_there(
+    bound: Bound, tmp_path: Path
+) -> None:
+    new, old = install(tmp_path / "new", "0.24.0"), install(tmp_path / "old", "0.10.0")
+    engine = bound(command=(new, "serve", "--model", "m"))
+    present: Setting = {"model": "m", "attention_backend": "FLASHINFER"}
+    blue = await engine.launch(Server(name="chat-r1", setting={"model": "m"}), 60)
+
+    down = await engine.preflight([blue], present, "surge", {"command": old})
+    to = {name: value for name, (_, value) in down.resolved.items()}
+    await engine.launch(
+        Server(name="chat-r2", setting={"model": "m"}, start=start_in(to), like=blue.name), 60
+    )
+
+    assert down.problem == ""
+    assert to == {"command": old, "attention_backend": None, "env.VLLM_ATTENTION_BACKEND": "FLASHINFER"}
+    assert environment(tmp_path, "chat-r2")["VLLM_ATTENTION_BACKEND"] == "FLASHINFER"
+
+
+async def test_answers_that_the_server_stores_are_said_before_it_is_replaced(
+    bound: Bound, tmp_path: Path
+) -> None:
+    program = install(tmp_path / "old", "0.32.0")
+    engine = bound(command=(program, "serve", "--model", "m"), env={STORE: "1"})
+    blue = await engine.launch(Server(name="chat-r1", setting={"model": "m"}), 60)
+
+    result = await engine.preflight([blue], {"model": "m", "max_num_seqs": 2}, "surge")
+
+    assert any("previous_response_id gets 404" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(("gpu", "shown"), [("NVIDIA RTX PRO 6000", True), ("NVIDIA H100 80GB HBM3", False)])
+async def test_the_regressions_of_a_release_are_those_of_the_gpu(
+    bound: Bound, tmp_path: Path, gpu: str, *, shown: bool
+) -> None:
+    old, new = install(tmp_path / "old", "0.22.0"), install(tmp_path / "new", "0.24.0")
+    model = "deepseek-ai/DeepSeek-V4-Flash"
+    engine = bound(command=(old, "serve", "--model", model))
+    blue = await engine.launch(Server(name="chat-r1", setting={"model": model}), 60)
+
+    result = await engine.preflight([blue], {"model": model}, "surge", {"command": new}, gpu)
+
+    assert any("is reported for this case (vllm-project/vllm#47174" in note for note in result.notes) is shown
 
 
 @pytest.mark.parametrize(

@@ -72,10 +72,11 @@ class FaultyEngine:
         setting: Setting,
         wanted: Strategy | Literal["auto"],
         start: Setting = AS_IT_IS,
+        gpu: str = "",
     ) -> PreflightResult:
         name = servers[0].name
         return await self._perform(
-            "preflight", name, lambda: self.inner.preflight(servers, setting, wanted, start)
+            "preflight", name, lambda: self.inner.preflight(servers, setting, wanted, start, gpu)
         )
 
     async def launch(self, server: Server, deadline_s: float) -> Server:

@@ -73,6 +73,15 @@ def test_there_is_no_way_back(setting: Setting, outcomes: tuple[Outcome, ...], w
     assert why in undo.why
 
 
+def test_a_variable_that_took_a_flags_place_in_an_older_release_is_left() -> None:
+    """Nobody asked for it, so that `[targets.upgrades]` need not allow it."""
+    to: Setting = {"command": "/old", "attention_backend": None, "env.VLLM_ATTENTION_BACKEND": "FLASHINFER"}
+    before: Setting = {"command": "/new", "attention_backend": "FLASHINFER"}
+    start: Setting = {"command": "/old", "env.VLLM_ATTENTION_BACKEND": "FLASHINFER"}
+
+    assert undo_last(state({}, outcome(to, before), start=start)).to == before
+
+
 def test_nothing_is_undone_while_no_server_runs() -> None:
     halted = replace(state({}, outcome({"max_num_seqs": 8})), fleet=Fleet())
 

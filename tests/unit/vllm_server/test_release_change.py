@@ -1,5 +1,7 @@
 """The flags of a server for another release, in the preflight of its upgrade."""
 
+import pytest
+
 from flettner.actuators.vllm.release_change import find_release_change
 from flettner.vllm_facts.values import Setting
 
@@ -33,6 +35,44 @@ def test_variables_that_are_not_of_vllm_are_not_read() -> None:
 
     assert any("ignores VLLM_USE_V1" in note for note in change.notes)
     assert "hunter2" not in str(change)
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable", "value", "old", "new"),
+    [
+        ("attention_backend", "VLLM_ATTENTION_BACKEND", "FLASHINFER", "0.32.0", "0.10.0"),
+        ("all2all_backend", "VLLM_ALL2ALL_BACKEND", "deepep_low_latency", "0.33.0", "0.10.0"),
+    ],
+)
+def test_a_flag_that_an_older_release_has_as_a_variable_goes_there(
+    flag: str, variable: str, value: str, old: str, new: str
+) -> None:
+    change = find_release_change({**OLD, flag: value}, {}, old, new)
+
+    assert change.problem == ""
+    assert change.flags[flag] == (value, None)
+    assert change.start == {f"env.{variable}": value}
+    assert change.resolved[f"env.{variable}"] == (None, value)
+    assert flag not in change.apply({**OLD, flag: value})
+
+
+def test_a_variable_that_the_release_has_as_a_flag_stays_for_the_way_back() -> None:
+    change = find_release_change(OLD, {"VLLM_ATTENTION_BACKEND": "FLASHINFER"}, "0.10.0", "0.33.0")
+
+    assert change.flags["attention_backend"] == (None, "FLASHINFER")
+    assert change.start == {}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "shown"),
+    [("NVIDIA RTX PRO 6000 Blackwell", True), ("H100 80GB", False), ("cpu", False), ("", False)],
+)
+def test_a_regression_of_a_gpu_is_shown_on_that_gpu(gpu: str, shown: bool) -> None:
+    setting: Setting = {"model": "deepseek-ai/DeepSeek-V4-Flash"}
+
+    change = find_release_change(setting, {}, "0.22.0", "0.24.0", gpu)
+
+    assert any("47174" in note for note in change.notes) is shown, change.notes
 
 
 def test_the_same_release_and_one_that_is_not_known_change_no_flag() -> None:
