@@ -5,9 +5,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from flettner.actuators.kubernetes.image_registry import MissingImageError, find_digest, split_image
+from flettner.actuators.kubernetes.image_registry import (
+    MissingImageError,
+    find_cuda,
+    find_digest,
+    split_image,
+)
 from flettner.actuators.kubernetes.pods import Pod
-from flettner.actuators.kubernetes.registry_login import find_login
+from flettner.actuators.kubernetes.registry_login import Login, find_login
 from flettner.actuators.kubernetes.workload import Workload
 from flettner.actuators.vllm.release_change import ReleaseChange, find_release_change
 from flettner.agent.domain.errors import ActError
@@ -45,7 +50,7 @@ async def resolve_upgrade(
     asked = start.get(IMAGE)
     flags = ReleaseChange()
     if isinstance(asked, str):
-        pinned, note = await _pin(reader, asked, workload)
+        pinned, of_image = await _pin(reader, asked, workload)
         start = {**start, IMAGE: pinned}
         env = upgraded(workload, start).variables
         flags, versions = await asyncio.to_thread(_compare_releases, setting, env, version, asked, gpu)
@@ -54,7 +59,7 @@ async def resolve_upgrade(
         start = {**start, **flags.start}
         if others := list(_containers_with(workload, workload.image)):
             notes += (f"the containers {', '.join(others)} of the pod keep the image {workload.image}",)
-        notes += (note, versions, *flags.notes)
+        notes += (*of_image, versions, *flags.notes)
     upgraded(workload, start)
     before = present(workload, start)
     resolved = {name: (before[name], value) for name, value in start.items()}
@@ -114,13 +119,12 @@ def describe_names(start: Setting) -> str:
     return " ".join(sorted(start))
 
 
-async def _pin(reader: Reader, image: str, workload: Workload) -> tuple[str, str]:
-    """Return the image by its digest, and where that is from; by its tag if nobody tells. Raises ActError."""
+async def _pin(reader: Reader, image: str, workload: Workload) -> tuple[str, tuple[str, ...]]:
+    """Return the image by its digest, by its tag if nobody tells it, and notes on it. Raises ActError."""
     if "@" in image:
-        return image, ""
+        return image, ()
     documents = await reader.find(kubernetes.POD)
-    own = [document["spec"] for document in documents if has_labels(document, workload.selector)]
-    login = await find_login(reader, split_image(image)[0], (workload.template["spec"], *own))
+    login = await _find_login(reader, workload, image, documents)
     try:
         pinned = f"{image}@{await find_digest(image, login.basic if login else '')}"
     except MissingImageError as error:
@@ -131,11 +135,29 @@ async def _pin(reader: Reader, image: str, workload: Workload) -> tuple[str, str
         running = [pod for pod in pods if pod.active and pod.own]
         pinned, why = pin_by_pods(image, running), error.why
         if pinned != image:
-            return pinned, f"{image} is {pinned}, as pods of the namespace run it: {why}"
-        return image, (
-            f"the digest of {image} is not known before green runs: {why}; a promotion pins what green ran"
-        )
-    return pinned, f"{image} is {pinned}" + (f" (with the login of {login.source})" if login else "")
+            return pinned, (f"{image} is {pinned}, as pods of the namespace run it: {why}",)
+        note = f"the digest of {image} is not known before green runs: {why}; a promotion pins what green ran"
+        return image, (note,)
+    note = f"{image} is {pinned}" + (f" (with the login of {login.source})" if login else "")
+    return pinned, (note, *await _describe_cuda(reader, workload, pinned, documents))
+
+
+async def _find_login(reader: Reader, workload: Workload, image: str, pods: Iterable[Json]) -> Login | None:
+    own = [document["spec"] for document in pods if has_labels(document, workload.selector)]
+    return await find_login(reader, split_image(image)[0], (workload.template["spec"], *own))
+
+
+async def _describe_cuda(
+    reader: Reader, workload: Workload, image: str, pods: Iterable[Json]
+) -> Iterable[str]:
+    """How the image differs in its CUDA, as the registries say; nothing if it does not, or nobody tells."""
+
+    async def find(name: str) -> str:
+        login = await _find_login(reader, workload, name, pods)
+        return await find_cuda(name, login.basic if login else "")
+
+    old, new = await asyncio.gather(find(workload.image), find(image))
+    return [f"CUDA {old or 'unknown'} → {new or 'unknown'}"] if old != new else []
 
 
 def _name_of_image(pod: Json, image: str) -> str:

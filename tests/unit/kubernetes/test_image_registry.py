@@ -10,13 +10,22 @@ from typing import cast
 import pytest
 from aiohttp import web
 
-from flettner.actuators.kubernetes.image_registry import MissingImageError, find_digest
+from flettner.actuators.kubernetes.image_registry import MissingImageError, find_cuda, find_digest
 from flettner.actuators.kubernetes.registry_login import find_login, read_logins
 from flettner.agent.domain.errors import ActError
 from flettner.clients.kubernetes.client import Reader
 from flettner.clients.kubernetes.documents import Json
 
 DIGEST = f"sha256:{'3' * 64}"
+DOCUMENTS: dict[str, object] = {
+    DIGEST: {"manifests": [{"digest": "sha256:amd64"}, {"digest": "sha256:arm64"}]},
+    "v0.33.0": {"manifests": [{"digest": "sha256:amd64"}]},
+    "sha256:amd64": {"config": {"digest": "sha256:config"}},
+    "sha256:config": {"config": {"Env": ["PATH=/bin", "CUDA_VERSION=12.9.1"]}},
+    "v0.1": {"config": {"digest": "sha256:plain"}},
+    "sha256:plain": {"config": {}},
+    "v0.2": {"manifests": []},
+}
 
 
 @asynccontextmanager
@@ -45,8 +54,15 @@ async def registry(
             return web.Response(status=401)
         return web.json_response({"token": token})
 
+    async def document(request: web.Request) -> web.Response:
+        if token and request.headers.get("Authorization") != f"Bearer {token}":
+            return web.Response(status=401)
+        return web.json_response(DOCUMENTS[request.path.rpartition("/")[2]])
+
     app = web.Application()
     app.router.add_route("HEAD", "/v2/acme/vllm/manifests/{tag}", manifest)
+    app.router.add_route("GET", "/v2/acme/vllm/manifests/{tag}", document)
+    app.router.add_get("/v2/acme/vllm/blobs/{digest}", document)
     app.router.add_get("/token", give_token)
     runner = web.AppRunner(app)
     await runner.setup()
@@ -142,3 +158,24 @@ async def test_the_pull_secrets_of_the_pods_come_before_the_users_own_login(
     assert (of_pods and of_pods.source, nobody) == ("the secret mine", None)
     assert own is not None
     assert own.user == "alice"
+
+
+@pytest.mark.parametrize(
+    ("name", "cuda"),
+    [
+        (f"v0.33.0@{DIGEST}", "12.9.1"),
+        ("v0.33.0", "12.9.1"),
+        ("v0.1", ""),
+        ("v0.2", ""),
+        ("v9", ""),
+    ],
+    ids=["by its digest", "by its tag", "without a variable", "of no platform", "missing"],
+)
+@pytest.mark.parametrize("token", ["", "t0ken"])
+async def test_the_cuda_of_an_image_is_in_its_configuration(name: str, cuda: str, token: str) -> None:
+    async with registry(token=token) as host:
+        assert await find_cuda(f"{host}/acme/vllm:{name}") == cuda
+
+
+async def test_a_registry_that_is_away_tells_no_cuda() -> None:
+    assert await find_cuda("localhost:1/acme/vllm:v0.33.0") == ""
