@@ -29,6 +29,7 @@ from flettner.agent.config.notify import Receiver, build_receivers, resolve_secr
 from flettner.agent.config.plugin_tables import POLICIES, BuildPlugin, ConfiguredPlugin, PluginBuilder
 from flettner.agent.config.tables import DEFAULT_TRAFFIC, ApiTable, FileTable, TargetTable
 from flettner.agent.config.windows import build_schedule, build_windows
+from flettner.agent.config.without_effect import find_keys_without_effect
 from flettner.agent.domain.errors import ConfigError
 from flettner.agent.domain.model import Approvers, Bound, Mode, Plan, Slo
 from flettner.agent.domain.upgrade import UpgradeLimits
@@ -155,6 +156,7 @@ def _build_config(document: dict[str, Any], here: Path, build: BuildPlugin) -> C
         problems += str(error).splitlines()
     problems += find_unknown_anchors(tables) if tables else ()
     problems += _find_window_problems(tables, document) if tables else ()
+    problems += find_keys_without_effect(tables, document) if tables else ()
     if problems or tables is None:
         raise ConfigError("\n".join(problems))
     proxies = [(table.name, traffic) for table, (_, traffic, _) in zip(tables.targets, plugins, strict=True)]
