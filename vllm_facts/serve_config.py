@@ -14,6 +14,9 @@ GpuLink = Literal["nvlink", "pcie"]
 
 Launcher = Literal["docker run", "compose", "Kubernetes"]
 
+PROFILES = ("api", "batch", "chat", "rag", "wide-ep")
+"""Kinds of traffic that a person may name."""
+
 Fact = Literal[
     "gpu", "gpus", "model", "version", "flags", "profile", "log", "gpu_memory", "model_size", "step_memory"
 ]
@@ -163,7 +166,7 @@ class ServeConfig:
     estimate: Model | None = None  # size and format by the name of an unknown model: for remarks, no changes
     version: str = ""  # "0.32.0"; empty: not known
     on_cpus: bool = False  # the server itself reports so; False: not known
-    profile: str = ""  # "chat", "api", "batch", "rag", "wide-ep"
+    profile: str = ""  # one of PROFILES; empty: not said
     log: tuple[str, ...] = ()  # of its start
     start: StartFacts | None = None  # of the log; they stay true when flags change and the log is left out
     shared_card: SharedCard | None = None  # the fullest of its GPUs; None: nobody else is known to be there

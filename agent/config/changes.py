@@ -10,7 +10,7 @@ from flettner.vllm_facts.knobs import tunable
 
 _RELOADED = re.compile(
     r"(agent\.(mode|approval)|api\.public_url|windows|policies|notify|"
-    r"targets\.[^.]+\.(profile|slo|bounds|windows|rollout|quality|cost|engine\.(strategy|restart_after)))(\..*|$)"
+    r"targets\.[^.]+\.(slo|bounds|windows|rollout|quality|cost|engine\.(strategy|restart_after)))(\..*|$)"
 )
 _KEPT_OUT = re.compile(r"api\.|notify\.|targets\.[^.]+\.(engine|traffic|sensors|quality|git)\.|agent\.audit")
 """Keys of programs and services, whose values may be secrets: only that they differ is said."""

@@ -48,7 +48,7 @@ TargetPlugins = tuple[ConfiguredPlugin | None, ConfiguredPlugin | None, tuple[Co
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     name: str
-    profile: str
+    profile: str  # the kind of traffic; empty: not said
     slo: Slo
     engine: ConfiguredPlugin
     strategy: Literal["auto", "surge", "replace", "swap", "hot"]
@@ -334,7 +334,7 @@ def _build_target(
         raise ConfigError(f"[[targets]] {table.name}: has no [targets.engine] or no [targets.traffic]")
     return Target(
         name=table.name,
-        profile=table.profile,
+        profile=table.profile or "",
         slo=slo(table.slo),
         engine=engine,
         strategy=table.engine.strategy,

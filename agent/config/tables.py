@@ -26,6 +26,7 @@ from flettner.agent.config.types import (
 from flettner.agent.domain.model import Approvers, Mode
 from flettner.agent.notify.rules import NoticeSeverity
 from flettner.primitives.address import Address, UnixSocket
+from flettner.vllm_facts.serve_config import PROFILES
 from flettner.vllm_facts.sizing.gpus import NO_GPU, find_gpu
 from flettner.vllm_facts.values import Knob
 
@@ -311,12 +312,20 @@ def _check_gpu(name: str) -> str:
     return name
 
 
+def _check_profile(name: str) -> str:
+    if name not in PROFILES:
+        raise ValueError(f"must be one of {', '.join(PROFILES)}, not {name[:60]!r}")
+    return name
+
+
 class TargetTable(ConfigTable):
-    """`gpu`: the model of the servers' GPUs where no sensor sees it; NO_GPU: they have none."""
+    """`profile`: the kind of traffic, for rules that depend on it; None: they are not asked.
+
+    `gpu`: the model of the servers' GPUs where no sensor sees it; NO_GPU: they have none."""
 
     name: TargetName
     gpu: Annotated[str, AfterValidator(_check_gpu)] | None = None
-    profile: Annotated[str, Field(min_length=1)] = "chat"
+    profile: Annotated[str, AfterValidator(_check_profile)] | None = None
     slo: SloTable = SloTable()
     engine: EngineTable
     traffic: TrafficTable = TrafficTable()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -12,9 +13,9 @@ from flettner.agent.runtime.companion import Observable
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 
 LOOK_EVERY_S = 5.0
-MEASURED = frozenset({"M5"})
-"""Rules that ask for more of the GPU's memory. The policy `memory_share` knows who else is on it, and whether
-a green has to fit beside."""
+MEASURED = frozenset({"M5", "W1"})
+"""Rules that are measured better here. M5 asks for more of the GPU's memory: the policy `memory_share` knows
+who else is on it, and whether a green has to fit beside. W1 has first values for a server without traffic."""
 log = structlog.get_logger(__name__)
 
 CommandLint = Callable[[ServeConfig], tuple[Finding, ...]]
@@ -37,9 +38,10 @@ def lint_command(config: ServeConfig) -> tuple[Finding, ...]:
 class CommandCheck:
     """The findings on the flags in force. They are computed again when the flags or the host change."""
 
-    def __init__(self, lint: CommandLint = lint_command, *, gpu: str = "") -> None:
+    def __init__(self, lint: CommandLint = lint_command, *, gpu: str = "", profile: str = "") -> None:
+        """`gpu` and `profile`: as the operator wrote them."""
         self.findings: tuple[Finding, ...] = ()
-        self._gpu = gpu  # as the operator wrote it
+        self._gpu, self._profile = gpu, profile
         self._lint = lint
         self._checked: ServeConfig | None = None
 
@@ -52,7 +54,7 @@ class CommandCheck:
         if server is None:
             self.findings, self._checked = (), None
             return
-        config = describe_serve_config(server, reading, self._gpu)
+        config = replace(describe_serve_config(server, reading, self._gpu), profile=self._profile)
         if config == self._checked:
             return
         self._checked = config

@@ -189,7 +189,7 @@ def build_target_loop(
         series=TimeSeries.load(directory / "series.jsonl"),
         history=find_history_source(target),
         counted_by=find_request_source(target, traffic),
-        check=CommandCheck(gpu=target.gpu),
+        check=CommandCheck(gpu=target.gpu, profile=target.profile),
         learner=learner,
         model_search=build_model_search(rules, learner) if learner is not None else None,
         git=PullRequests(options=target.git, file=directory / "pull_requests.json", now=now)

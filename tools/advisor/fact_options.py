@@ -15,14 +15,13 @@ from flettner.vllm_facts.flag_parser import UNNAMED_MODEL
 from flettner.vllm_facts.hub_cache import hub_caches
 from flettner.vllm_facts.models import lookup
 from flettner.vllm_facts.models.estimate import estimate_model
-from flettner.vllm_facts.serve_config import GpuModel, Launcher, Model, ServeConfig
+from flettner.vllm_facts.serve_config import PROFILES, GpuModel, Launcher, Model, ServeConfig
 from flettner.vllm_facts.shell_command.serve_command import ServeCommand
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.sizing.kv_cache import USABLE
 from flettner.vllm_facts.start_facts import read_start
 from flettner.vllm_facts.values import Setting
 
-PROFILES = ("api", "batch", "chat", "rag", "wide-ep")
 _MOST_GIB = 2048  # of one GPU
 _MAX_LOG = 64 * 2**20
 _MAX_CONFIG = 4 * 2**20

@@ -32,7 +32,8 @@ MEANINGS = {
     "targets.name": "of the service; also the first part of its servers' names",
     "targets.gpu": "the model of the servers' GPUs, such as `L4`, where no sensor sees it: rules about the "
     "hardware need it. `cpu`: the servers run on CPUs. A measured card counts more",
-    "targets.profile": "a label for the kind of traffic; unused so far",
+    "targets.profile": "the kind of traffic: `api`, `batch`, `chat`, `rag` or `wide-ep`, for "
+    "[rules](rules.md) that depend on it, as for `lint --profile`; default: they are not asked",
     "targets.slo": "the promises to users; omitted latencies are judged for disasters only",
     "targets.slo.ttft": "time to the first byte of the answer",
     "targets.slo.itl": "mean gap between tokens of one request",

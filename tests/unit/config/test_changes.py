@@ -74,6 +74,7 @@ def test_the_same_settings_written_differently_are_no_change() -> None:
         ("8000", "8002", ("targets.chat.engine.serving",)),
         ("[targets.slo]", "[targets.traffic]\nhold_s = 7\n[targets.slo]", ("targets.chat.traffic.hold_s",)),
         ('name = "chat"', 'name = "talk"', ("targets.chat", "targets.talk")),
+        ('name = "chat"', 'name = "chat"\nprofile = "rag"', ("targets.chat.profile",)),
         ("[[notify]]", "[api]\nhosts = ['a']\n[[notify]]", ("api.hosts",)),
     ],
 )  # fmt: skip

@@ -80,7 +80,7 @@ def test_the_defaults_are_safe() -> None:
     assert config.api.tokens_file is None
     assert tuple(part.name for part in config.policies) == POLICIES
     (target,) = config.targets
-    assert (target.name, target.profile, target.strategy) == ("chat", "chat", "auto")
+    assert (target.name, target.profile, target.strategy) == ("chat", "", "auto")
     assert target.slo == Slo()
     assert target.engine.plugin == ("actuators", "process", {})
     assert target.traffic.plugin == ("actuators", "envoy", {})
@@ -335,6 +335,12 @@ def test_names_an_invalid_value_with_its_key(text: str, expected: str) -> None:
     (message,) = errors(SMALLEST + text)
 
     assert message.startswith(expected)
+
+
+def test_a_kind_of_traffic_that_no_rule_knows_is_refused() -> None:
+    (message,) = errors(SMALLEST.replace('name = "chat"', 'name = "chat"\nprofile = "chatt"'))
+
+    assert message == "[[targets]] profile: must be one of api, batch, chat, rag, wide-ep, not 'chatt'"
 
 
 def test_a_gpu_that_nobody_knows_is_no_fact() -> None:

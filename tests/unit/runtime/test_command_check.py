@@ -123,3 +123,22 @@ async def test_a_defect_of_lint_leaves_no_findings() -> None:
     await check.update(server(SLOW), T4)
 
     assert check.findings == ()
+
+
+async def test_the_configured_kind_of_traffic_is_asked_for() -> None:
+    """An X1 about shared prefixes is a remark unless the traffic is known to share some."""
+    split: Setting = {"model": "Qwen/Qwen2.5-1.5B-Instruct", "enable_prefix_caching": False}
+    said = []
+    for profile in ("", "rag"):
+        check = CommandCheck(profile=profile)
+        await check.update(server(split), T4)
+        said.append([finding.severity for finding in check.findings if finding.rule == "X1"])
+
+    assert said == [["info"], ["warning"]]
+
+
+async def test_first_values_for_a_kind_of_traffic_are_not_for_a_server_that_is_measured() -> None:
+    check = CommandCheck(profile="batch")
+    await check.update(server({"model": "Qwen/Qwen2.5-1.5B-Instruct", "max_num_seqs": 8}), T4)
+
+    assert not [finding for finding in check.findings if finding.rule == "W1"]
