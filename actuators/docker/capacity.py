@@ -17,6 +17,7 @@ from flettner.actuators.host import memory as host_room
 from flettner.actuators.host.memory import GpuMemory, Host, expected_memory, find_gpu, spare_memory
 from flettner.actuators.vllm.gpu_demand import gpus_needed, utilization
 from flettner.actuators.vllm.gpu_placement import Placement, changes_layout, place
+from flettner.actuators.vllm.host_demand import describe_host_shortage, host_memory_needed
 from flettner.agent.domain.errors import ActError
 from flettner.agent.machine.strategy import HostCapacity
 from flettner.vllm_facts.values import Setting
@@ -118,6 +119,14 @@ def gpu_shortage(blue: Container, setting: Setting, host: Host) -> str:
     )
 
 
+def host_shortage(blue: Container, setting: Setting, host: Host) -> str:
+    """Why no container like this has the host memory that the flags ask for; empty: it may have it."""
+    of_host = describe_host_shortage(setting, host.memory_total, "this host has")
+    return of_host or describe_host_shortage(
+        setting, blue.memory_limit or None, f"{blue.name} has a limit of"
+    )
+
+
 def _capacity_like(
     blue: Holding,
     held: Sequence[Holding],
@@ -133,11 +142,13 @@ def _capacity_like(
         capacities.append(placement.capacity)
     elif blue.gpus.any:
         capacities += _gpu_capacity(blue, held, setting, host)
-    return [*capacities, _memory_capacity(blue, host)]
+    return [*capacities, _memory_capacity(blue, setting, host)]
 
 
-def _memory_capacity(blue: Holding, host: Host) -> HostCapacity:
-    needed = blue.limit or (None if blue.memory is None else expected_memory(0, blue.memory))
+def _memory_capacity(blue: Holding, setting: Setting, host: Host) -> HostCapacity:
+    needed = blue.limit or (
+        None if blue.memory is None else max(expected_memory(0, blue.memory), host_memory_needed(setting))
+    )
     if host.memory is None:
         return HostCapacity(free=None, why=f"the host's free memory is not known: {host.why}")
     if needed is None:
@@ -145,6 +156,8 @@ def _memory_capacity(blue: Holding, host: Host) -> HostCapacity:
         return HostCapacity(free=None, why=why)
     left = spare_memory(host)
     by = "its limit" if blue.limit else "by what it has now"
+    if needed == host_memory_needed(setting):
+        by = "by its flags"
     why = f"a server like {blue.name} may need {_size(needed)} ({by}), the host has {_size(left)} to spare"
     return HostCapacity(free=needed <= left, why=why)
 

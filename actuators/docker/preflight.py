@@ -105,6 +105,9 @@ class Preflight:
         if placement is None:
             shortages = (capacity.gpu_shortage(blue, self.setting, host) for blue in self.blues)
             problem = next(filter(None, shortages), "")
+        problem = problem or next(
+            filter(None, (capacity.host_shortage(blue, self.setting, host) for blue in self.blues)), ""
+        )
         if problem:
             return StrategyChoice(strategy=None, why=problem), problem, None
         free = capacity.free_capacity(held, self.setting, host, placement)

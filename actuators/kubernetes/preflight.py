@@ -18,6 +18,7 @@ from flettner.actuators.kubernetes.pods import Pod
 from flettner.actuators.kubernetes.upgrade import upgraded
 from flettner.actuators.kubernetes.workload import Workload, count_gpus
 from flettner.actuators.vllm.gpu_demand import gpus_needed
+from flettner.actuators.vllm.host_demand import describe_host_shortage
 from flettner.actuators.vllm.serve_command import http_obstacles
 from flettner.actuators.vllm.server_state import describe_lost_state
 from flettner.actuators.vllm.start_times import StartTimes
@@ -69,6 +70,9 @@ async def preflight(
         if blue.workload.older_pods:
             return PreflightResult(problem=_describe_update(blue.workload))
     if problem := describe_other_gpus(pattern.workload, green.setting):
+        return PreflightResult(problem=problem, lasting=True)
+    limit, where = pattern.workload.memory_limit, f"a pod of {pattern.workload.name} has a limit of"
+    if problem := describe_host_shortage(green.setting, limit, where):
         return PreflightResult(problem=problem, lasting=True)
     selectors = await find_selectors(client, pattern.workload)
     try:

@@ -20,6 +20,7 @@ from flettner.clients.kubernetes.documents import Json, Kind
 from flettner.redaction import secret_name
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import is_vllm_server
+from flettner.vllm_facts.shell_command.docker_run import read_gib
 from flettner.vllm_facts.values import ENV, Knob, Setting, Value
 
 _ENTRYPOINT = ("vllm", "serve")
@@ -207,6 +208,13 @@ class Workload:
         return {
             name: self.image if name == IMAGE else variables.get(name.removeprefix(ENV)) for name in names
         }
+
+    @property
+    def memory_limit(self) -> int | None:
+        """Bytes that its container may take; None: no limit, or one that is not understood."""
+        limits = (self.container_document.get("resources") or {}).get("limits") or {}
+        gib = read_gib(str(limits.get("memory", "")))
+        return None if gib is None else int(gib * 2**30)
 
     @property
     def gpus(self) -> int:

@@ -6,12 +6,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from flettner.actuators.host import memory
+from flettner.actuators.host.memory import Host
 from flettner.actuators.host.origin import Origin
 from flettner.actuators.process.gpu_shortage import find_placement, find_shortage
 from flettner.actuators.process.sleep import RunningServer, Sleeper
 from flettner.actuators.process.start_log import read_start
 from flettner.actuators.vllm.control import note_on_live_limits
 from flettner.actuators.vllm.gpu_placement import Placement, changes_layout
+from flettner.actuators.vllm.host_demand import describe_host_shortage, host_memory_needed
 from flettner.actuators.vllm.outage import predict_outage
 from flettner.actuators.vllm.server_state import describe_lost_state
 from flettner.actuators.vllm.sleep import SleepVerdict
@@ -56,6 +59,8 @@ class Preflight:
             *note_on_live_limits(servers, setting),
             *describe_lost_state(self.origin.env),
         )
+        if problem := await _find_host_shortage(setting, beside=wanted != "swap"):
+            return PreflightResult(problem=problem)
         process = self.running.process if self.running else None
         measured_s, log = await asyncio.to_thread(read_start, process)
         start_s, note = self.times.predict(start_key(self.origin), None, measured_s)
@@ -109,6 +114,17 @@ class Preflight:
         return PreflightResult(
             strategy="swap", why=choice.why, start_s=start_s, outage_s=outage_s, notes=(*parts, *notes)
         )
+
+
+async def _find_host_shortage(setting: Setting, *, beside: bool) -> str:
+    """Why the host has too little memory for what the flags ask; empty: it may have enough."""
+    if not host_memory_needed(setting):
+        return ""
+    free, total = await asyncio.gather(memory.free_memory(), memory.total_memory())
+    if not beside:
+        return describe_host_shortage(setting, total, "this host has")
+    spare = None if free is None else max(0, memory.spare_memory(Host(memory=free, memory_total=total)))
+    return describe_host_shortage(setting, spare, "beside the server in force this host has")
 
 
 def start_key(origin: Origin) -> str:

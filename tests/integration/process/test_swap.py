@@ -3,11 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from flettner.actuators.process.plugin import ProcessPlugin
 from flettner.agent.domain.model import PreflightResult, Strategy
 from flettner.vllm_facts.values import Setting
 from tests.support.claimed_gpu import DEV, SLEEPS, ClaimedGpu
-from tests.support.process_rig import SERVER, STUB, free_ports, site
+from tests.support.process_rig import SERVER, STUB, Bound, free_ports, site
 from tests.support.real_vllm import REPOSITORY
 
 SIMULATOR = ("-m", "flettner.simulator.server", "--model", "tiny", "--sim-start-s", "0.2")
@@ -49,3 +51,21 @@ async def test_several_servers_are_left_to_containers(tmp_path: Path) -> None:
     result = await ask(tmp_path, "replace")
 
     assert 'write "surge" or "swap" here' in result.problem
+
+
+@pytest.mark.parametrize(
+    ("wanted", "where"), [("surge", "beside the server in force this host has"), ("swap", "this host has")]
+)
+async def test_flags_that_ask_for_more_host_memory_than_there_is_are_refused(
+    bound: Bound, wanted: Strategy, where: str
+) -> None:
+    """Where green allocates it the kernel ends processes, blue among them."""
+    engine = bound()
+    server = await engine.launch(SERVER, 60)
+
+    asked = await engine.preflight([server], {**MORE, "kv_offloading_size": 16_000}, wanted)
+    fits = await engine.preflight([server], {**MORE, "kv_offloading_size": 0.001}, wanted)
+
+    assert asked.problem.startswith("kv_offloading_size = 16000 takes 16000.0 GiB of host memory")
+    assert where in asked.problem
+    assert fits.problem == ""

@@ -7,6 +7,7 @@ from flettner.actuators.docker.capacity import (
     find_placement,
     free_capacity,
     gpu_shortage,
+    host_shortage,
     measure_holding,
     measure_host,
 )
@@ -48,6 +49,30 @@ def held(gpus: Gpus = NOTHING, **other: Any) -> Holding:  # noqa: ANN401
 
 def host(*gpus: GpuMemory, memory: int | None = 64 * GIB) -> Host:
     return Host(memory=memory, memory_total=100 * GIB, gpus=gpus)
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked", "why"),
+    [
+        (0, 200, "this host has 100.0 GiB"),
+        (300 * GIB, 200, "this host has 100.0 GiB"),
+        (16 * GIB, 20, "vllm has a limit of 16.0 GiB"),
+    ],
+)
+def test_flags_that_ask_for_more_host_memory_than_there_is_are_refused(
+    limit: int, asked: int, why: str
+) -> None:
+    blue = parsed(host={"Memory": limit})
+
+    assert why in host_shortage(blue, {"kv_offloading_size": asked}, host())
+    assert host_shortage(blue, {"kv_offloading_size": 10}, host()) == ""
+
+
+def test_room_beside_a_server_is_also_for_what_the_flags_ask_for() -> None:
+    room = free_capacity([held()], {"kv_offloading_size": 80}, host())
+
+    assert room.free is False
+    assert "may need 80.0 GiB (by its flags)" in room.why
 
 
 ON_FIRST = Gpus(ids=("0",))

@@ -145,3 +145,14 @@ def test_a_layout_for_other_gpus_than_the_pods_limit_is_refused_with_the_reason(
         "this layout needs 4 GPUs, and a pod of vllm has a limit of 1, which flettner does not change"
     )
     assert not describe_other_gpus(workload, {"max_num_seqs": 16})
+
+
+@pytest.mark.parametrize(
+    ("limit", "in_bytes"), [("64Gi", 64 * 2**30), ("64G", 64 * 10**9), ("", None), ("many", None)]
+)
+def test_the_memory_that_a_pod_may_take(limit: str, in_bytes: int | None) -> None:
+    document = deployment()
+    container = document["spec"]["template"]["spec"]["containers"][0]
+    container["resources"] = {"limits": {"memory": limit} if limit else {}}
+
+    assert Workload.parse(document).memory_limit == in_bytes
