@@ -291,7 +291,13 @@ def _propose(args: argparse.Namespace, daemon: ApiClient) -> int:
     body = {"to": to, "reason": args.reason}
     if args.accept_different_answers:
         body["accept_different_answers"] = True
-    for target in args.target.split(","):
+    targets = args.target.split(",")
+    if len({*filter(None, targets)}) < len(targets):
+        complain("a target is named twice, or has no name; name each once, the canary of the others first")
+        return USAGE
+    for target in targets if len(targets) > 1 else ():
+        daemon.get(path("targets", target))  # a misspelt one would leave the proposals before it
+    for target in targets:
         answer = _wait_for_check(daemon, daemon.post(path("targets", target, "suggestions"), body))
         if (code := _print_proposed(args, daemon, answer)) != OK:
             return code
