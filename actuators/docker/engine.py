@@ -128,7 +128,12 @@ class DockerEngine(VllmEngine):
         )
         result = await asked.predict(wanted)
         notes = (*pinned.notes, *result.notes, *note_on_live_limits(servers, setting))
-        return replace(result, notes=notes, resolved={**pinned.resolved, **result.resolved})
+        return replace(
+            result,
+            notes=notes,
+            resolved={**pinned.resolved, **result.resolved},
+            versions={**result.versions, **pinned.versions},
+        )
 
     def _report_progress(self, text: str) -> None:
         self.progress = text

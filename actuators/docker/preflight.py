@@ -17,7 +17,11 @@ from flettner.actuators.docker.upgrade import why_not_moved
 from flettner.actuators.vllm.flag_check import DryRunOutput, DryRunResult, find_rejection
 from flettner.actuators.vllm.gpu_placement import Placement
 from flettner.actuators.vllm.outage import predict_outage
-from flettner.actuators.vllm.release_change import ReleaseChange, find_release_change
+from flettner.actuators.vllm.release_change import (
+    ReleaseChange,
+    describe_versions,
+    find_release_change,
+)
 from flettner.actuators.vllm.server_state import describe_lost_state
 from flettner.actuators.vllm.start_log import describe_start
 from flettner.actuators.vllm.start_times import StartTimes
@@ -65,7 +69,9 @@ class Preflight:
             result = replace(result, shares_card=False)
         if GPUS in resolved and (problem := why_not_moved(self._pattern)):
             return PreflightResult(problem=problem)
-        return replace(result, notes=(*change.notes, *result.notes), resolved=resolved)
+        versions = describe_versions(vLLM=change.versions)
+        notes = (*change.notes, *result.notes)
+        return replace(result, notes=notes, resolved=resolved, versions=versions)
 
     @property
     def _lifecycle(self) -> Lifecycle:

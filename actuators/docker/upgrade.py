@@ -12,6 +12,7 @@ from typing import Any
 
 from flettner.actuators.docker.client import DockerClient
 from flettner.actuators.docker.container import Container, Json, is_for_gpus
+from flettner.actuators.vllm.release_change import describe_versions
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.upgrade import COMMAND, IMAGE, env_in
 from flettner.vllm_facts.values import ENV, GPUS, Knob, Setting, Value
@@ -28,6 +29,7 @@ class PinnedStart:
     start: Setting = field(default_factory=dict)
     resolved: Mapping[Knob, tuple[Value, Value]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()  # for the operator who approves
+    versions: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # as in PreflightResult
 
 
 async def pin(
@@ -54,13 +56,15 @@ async def pin(
     pinned = _pinned_name(asked, image)
     old = await client.image(blue.image)
     notes = [f"{asked} is {pinned}", *([note] if note else [])]
-    if old is not None and (cuda := _cuda(old)) != (new_cuda := _cuda(image)):
-        notes.append(f"CUDA {cuda or 'unknown'} → {new_cuda or 'unknown'}")
+    cuda = describe_versions(CUDA=(_cuda(old) if old is not None else "", _cuda(image)))
     present = _pinned_name(blue.image_tag, old) if old is not None else blue.image_tag
     if old is not None and old["Id"] == image["Id"]:
         pinned = present
     return PinnedStart(
-        start={**start, IMAGE: pinned}, resolved={IMAGE: (present, pinned), **env}, notes=tuple(notes)
+        start={**start, IMAGE: pinned},
+        resolved={IMAGE: (present, pinned), **env},
+        notes=tuple(notes),
+        versions=cuda,
     )
 
 

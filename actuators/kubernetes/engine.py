@@ -151,7 +151,8 @@ class KubernetesEngine(VllmEngine):
             return PreflightResult(problem=str(error), lasting=isinstance(error, FlagError))
         wanted_server = replace(servers[-1], name="preflight", setting=upgrade.setting, start=upgrade.start)
         result = await preflight(self._client, self._site, blues, wanted_server, choice, self._times)
-        return replace(result, resolved=upgrade.resolved, notes=(*upgrade.notes, *result.notes))
+        notes = (*upgrade.notes, *result.notes)
+        return replace(result, resolved=upgrade.resolved, notes=notes, versions=upgrade.versions)
 
     async def _resolve(
         self, server: Server, workload: Workload, start: Setting, setting: Setting, gpu: str

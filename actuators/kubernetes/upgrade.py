@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flettner.actuators.kubernetes.image_registry import (
     MissingImageError,
@@ -14,7 +14,11 @@ from flettner.actuators.kubernetes.image_registry import (
 from flettner.actuators.kubernetes.pods import Pod
 from flettner.actuators.kubernetes.registry_login import Login, find_login
 from flettner.actuators.kubernetes.workload import Workload
-from flettner.actuators.vllm.release_change import ReleaseChange, find_release_change
+from flettner.actuators.vllm.release_change import (
+    ReleaseChange,
+    describe_versions,
+    find_release_change,
+)
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.upgrade import COMMAND, IMAGE, env_in
 from flettner.clients.kubernetes import client as kubernetes
@@ -35,6 +39,7 @@ class ResolvedUpgrade:
     start: Setting  # with the image by its digest, if that is known
     resolved: Mapping[Knob, tuple[Value, Value]]
     notes: tuple[str, ...] = ()  # for the operator who approves
+    versions: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # as in PreflightResult
 
 
 async def resolve_upgrade(
@@ -49,8 +54,9 @@ async def resolve_upgrade(
     notes = _describe_references(workload, start)
     asked = start.get(IMAGE)
     flags = ReleaseChange()
+    cuda = ("", "")
     if isinstance(asked, str):
-        pinned, of_image = await _pin(reader, asked, workload)
+        pinned, note, cuda = await _pin(reader, asked, workload)
         start = {**start, IMAGE: pinned}
         env = upgraded(workload, start).variables
         flags, versions = await asyncio.to_thread(_compare_releases, setting, env, version, asked, gpu)
@@ -59,7 +65,7 @@ async def resolve_upgrade(
         start = {**start, **flags.start}
         if others := list(_containers_with(workload, workload.image)):
             notes += (f"the containers {', '.join(others)} of the pod keep the image {workload.image}",)
-        notes += (*of_image, versions, *flags.notes)
+        notes += (note, versions, *flags.notes)
     upgraded(workload, start)
     before = present(workload, start)
     resolved = {name: (before[name], value) for name, value in start.items()}
@@ -68,6 +74,7 @@ async def resolve_upgrade(
         start=start,
         resolved={**resolved, **flags.flags},
         notes=tuple(filter(None, notes)),
+        versions=describe_versions(vLLM=flags.versions, CUDA=cuda),
     )
 
 
@@ -119,10 +126,14 @@ def describe_names(start: Setting) -> str:
     return " ".join(sorted(start))
 
 
-async def _pin(reader: Reader, image: str, workload: Workload) -> tuple[str, tuple[str, ...]]:
-    """Return the image by its digest, by its tag if nobody tells it, and notes on it. Raises ActError."""
+async def _pin(reader: Reader, image: str, workload: Workload) -> tuple[str, str, tuple[str, str]]:
+    """Return the image by its digest, a note on where that is from, and the present and the new CUDA.
+
+    The image has its tag if nobody tells its digest. Raises ActError.
+    """
+    unknown = ("", "")
     if "@" in image:
-        return image, ()
+        return image, "", unknown
     documents = await reader.find(kubernetes.POD)
     login = await _find_login(reader, workload, image, documents)
     try:
@@ -135,11 +146,11 @@ async def _pin(reader: Reader, image: str, workload: Workload) -> tuple[str, tup
         running = [pod for pod in pods if pod.active and pod.own]
         pinned, why = pin_by_pods(image, running), error.why
         if pinned != image:
-            return pinned, (f"{image} is {pinned}, as pods of the namespace run it: {why}",)
+            return pinned, f"{image} is {pinned}, as pods of the namespace run it: {why}", unknown
         note = f"the digest of {image} is not known before green runs: {why}; a promotion pins what green ran"
-        return image, (note,)
+        return image, note, unknown
     note = f"{image} is {pinned}" + (f" (with the login of {login.source})" if login else "")
-    return pinned, (note, *await _describe_cuda(reader, workload, pinned, documents))
+    return pinned, note, await _find_cudas(reader, workload, pinned, documents)
 
 
 async def _find_login(reader: Reader, workload: Workload, image: str, pods: Iterable[Json]) -> Login | None:
@@ -147,17 +158,17 @@ async def _find_login(reader: Reader, workload: Workload, image: str, pods: Iter
     return await find_login(reader, split_image(image)[0], (workload.template["spec"], *own))
 
 
-async def _describe_cuda(
+async def _find_cudas(
     reader: Reader, workload: Workload, image: str, pods: Iterable[Json]
-) -> Iterable[str]:
-    """How the image differs in its CUDA, as the registries say; nothing if it does not, or nobody tells."""
+) -> tuple[str, str]:
+    """The CUDA of the workload's image and of this one, as the registries say."""
 
     async def find(name: str) -> str:
         login = await _find_login(reader, workload, name, pods)
         return await find_cuda(name, login.basic if login else "")
 
     old, new = await asyncio.gather(find(workload.image), find(image))
-    return [f"CUDA {old or 'unknown'} → {new or 'unknown'}"] if old != new else []
+    return old, new
 
 
 def _name_of_image(pod: Json, image: str) -> str:

@@ -123,7 +123,8 @@ class ProcessEngine(VllmEngine):
         )
         result = await asked.predict(servers, upgrade.flags.apply(setting), wanted)
         resolved = {**upgrade.resolved, **result.resolved}
-        return replace(result, resolved=resolved, notes=(*upgrade.notes, *result.notes))
+        notes = (*upgrade.notes, *result.notes)
+        return replace(result, resolved=resolved, notes=notes, versions=upgrade.versions)
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """Launch a server; a second launch of it finds the process that the first has started."""

@@ -18,7 +18,11 @@ from flettner.actuators.vllm.flag_check import (
     parse_result,
     script,
 )
-from flettner.actuators.vllm.release_change import ReleaseChange, find_release_change
+from flettner.actuators.vllm.release_change import (
+    ReleaseChange,
+    describe_versions,
+    find_release_change,
+)
 from flettner.agent.domain.upgrade import COMMAND, IMAGE
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.values import Knob, Setting, Value
@@ -41,6 +45,7 @@ class Upgrade:
     resolved: Mapping[Knob, tuple[Value, Value]] = field(default_factory=dict)
     flags: ReleaseChange = field(default_factory=ReleaseChange)
     notes: tuple[str, ...] = ()  # for the operator who approves
+    versions: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # as in PreflightResult
 
 
 async def check_upgrade(
@@ -65,8 +70,6 @@ async def check_upgrade(
     if not runs:
         return Upgrade(resolved=resolved)
     (old, old_cuda), (new, new_cuda) = await asyncio.gather(find_versions(present), find_versions(upgraded))
-    versions = f"vLLM {old or 'of an unknown version'} → {new or 'an unknown version'}"
-    cuda = [f"CUDA {old_cuda or 'unknown'} → {new_cuda or 'unknown'}"] if old_cuda != new_cuda else []
     change = ReleaseChange()
     if old and new:
         change = await asyncio.to_thread(find_release_change, setting, upgraded.env, old, new, gpu)
@@ -79,7 +82,8 @@ async def check_upgrade(
     return Upgrade(
         resolved={**resolved, **change.resolved},
         flags=change,
-        notes=(versions, *cuda, *change.notes, _describe_check(checked)),
+        versions=describe_versions(vLLM=(old, new), CUDA=(old_cuda, new_cuda)),
+        notes=(*change.notes, _describe_check(checked)),
     )
 
 

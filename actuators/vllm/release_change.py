@@ -24,6 +24,7 @@ class ReleaseChange:
     env: Mapping[Knob, tuple[Value, Value]] = field(default_factory=dict)
     problem: str = ""
     notes: tuple[str, ...] = ()
+    versions: tuple[str, str] = ("", "")  # the old and the new release
 
     @property
     def resolved(self) -> Mapping[Knob, tuple[Value, Value]]:
@@ -50,14 +51,15 @@ def find_release_change(
     from flettner.lint.migration import migrate  # noqa: PLC0415 - the rules cost the start of the daemon a quarter second
 
     if old == new:
-        return ReleaseChange()
+        return ReleaseChange(versions=(old, new))
     of_vllm = {name: value for name, value in env.items() if name.startswith("VLLM_")}
     try:
         model = find_model(str(setting.get("model") or ""))
         config = ServeConfig(setting=setting, env=of_vllm, model=model, on_cpus=gpu == NO_GPU)
         migration = migrate(replace(config, card=find_gpu(gpu)), old, new)
     except FlagError as error:
-        return ReleaseChange(notes=(f"the flags were not compared with those of the release: {error}",))
+        note = f"the flags were not compared with those of the release: {error}"
+        return ReleaseChange(notes=(note,), versions=(old, new))
     refused = [f"{row.finding.why}: {row.finding.expects}".rstrip(": ") for row in migration.refused]
     told = [row for row in migration.differences if row.kind != "default" and not row.refused]
     notes = [_with_remedy(row.finding) if row.kind == "regression" else row.finding.why for row in told]
@@ -75,7 +77,13 @@ def find_release_change(
         },
         problem="; ".join(refused),
         notes=tuple(notes),
+        versions=(old, new),
     )
+
+
+def describe_versions(**programs: tuple[str, str]) -> Mapping[str, tuple[str, str]]:
+    """Present and new version of each program, without those that do not differ."""
+    return {name: (old, new) for name, (old, new) in programs.items() if old != new}
 
 
 def _with_remedy(finding: Finding) -> str:

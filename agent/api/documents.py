@@ -142,6 +142,10 @@ class PreflightDocument(Document):
     start_s: float | None = Field(description="expected duration of a start; null: unknown")
     outage_s: float = Field(description="duration of the planned outage; 0: none")
     notes: list[DocumentText] = Field(description="warm or cold start, and vLLM's checks of the flags")
+    versions: dict[str, list[DocumentText]] = Field(
+        description="of an upgrade: present and new version of vLLM and CUDA, where they differ; "
+        "an empty text: not known"
+    )
     patch: DocumentText = Field(description="change of the manifest, to commit where it is kept; or empty")
     owner: DocumentText = Field(
         description="what writes the manifest: the patch is to be committed; or empty"

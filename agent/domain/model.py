@@ -158,6 +158,8 @@ class PreflightResult:
     owner: str = ""  # what writes the manifest and would revert a change: a person commits the patch instead
     resolved: Mapping[Knob, tuple[Value, Value]] = field(default_factory=dict)
     """Present and new value where the engine says more exactly what is changed: an image by its digest."""
+    versions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Present and new version of what an upgrade changes, by name: "vLLM", "CUDA"; an empty text: unknown."""
     unchecked: bool = False  # advise mode starts nothing: vLLM itself was not asked about the flags
 
 

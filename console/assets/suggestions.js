@@ -54,6 +54,8 @@ export function suggestionsPage(context, root) {
   return { title: "Suggestions", refresh, draw, every_s: 15 };
 }
 
+/** What a server is started with apart from its flags. */
+const isStart = (knob) => ["image", "command", "gpus"].includes(knob) || knob.startsWith("env.");
 const left = (context, suggestion) => (new Date(suggestion.expires_at) - context.now()) / 1000;
 const statusOf = (context, suggestion) => (suggestion.status !== "open" ? suggestion.status : left(context, suggestion) <= 0 ? "expired" : suggestion.preflight?.owner ? "held" : "open");
 
@@ -114,7 +116,7 @@ export function suggestionPage(context, root, id) {
       el("button", { type: "button", id: "show-new", onclick: showNew }, "Show the present version")));
     fill(body, reasons());
     graph();
-    fill(rest, byHand(status), how(), flags());
+    fill(rest, differences(), byHand(status), how(), flags());
     fill(decide, decision(status));
   }
 
@@ -189,6 +191,18 @@ export function suggestionPage(context, root, id) {
       navigator.clipboard && el("button", { type: "button", id: "copy", onclick: copy }, "Copy"), copied);
   }
 
+  /** All that an upgrade changes: image, program and variables, the versions beneath them, and flags. */
+  function differences() {
+    const versions = Object.entries(shown.preflight?.versions ?? {});
+    if (!versions.length && !Object.keys(shown.to).some(isStart)) return null;
+    const unset = (knob) => (isStart(knob) ? "unset" : "vLLM's default");
+    const rows = [
+      ...Object.entries(shown.to).map(([knob, value]) => [knob, shown.from[knob] ?? unset(knob), value ?? unset(knob)].map(String)),
+      ...versions.map(([name, [old, now]]) => [name, old || "unknown", now || "unknown"]),
+    ];
+    return section("What differs", table("What differs", ["", "Now", "With the change"], rows, { hidden: true }));
+  }
+
   /** Every flag of the server; a changed flag twice. */
   function flags() {
     const setting = target.servers.find((server) => server.color === "blue")?.setting ?? {};
@@ -196,7 +210,7 @@ export function suggestionPage(context, root, id) {
     Object.keys(shown.to).forEach((knob) => delete same[knob]);
     const lines = [
       ...Object.entries(same).map(([knob, value]) => ["same", flag(knob, value)]),
-      ...Object.entries(shown.to).flatMap(([knob, value]) => [["minus", flag(knob, shown.from[knob])], ["plus", flag(knob, value)]]),
+      ...Object.entries(shown.to).filter(([knob]) => !isStart(knob)).flatMap(([knob, value]) => [["minus", flag(knob, shown.from[knob])], ["plus", flag(knob, value)]]),
     ].filter(([, text]) => text);
     const sign = { same: " ", minus: "−", plus: "+" };
     const spoken = { same: "", minus: "removed: ", plus: "added: " };

@@ -16,6 +16,7 @@ from flettner.tools.terminal.values import (
     format_time,
     format_value,
 )
+from flettner.vllm_facts.values import is_start
 
 Json = Mapping[str, Any]
 TRAFFIC = "traffic"  # the source that is lost while a split cannot be kept in force
@@ -251,10 +252,32 @@ def format_suggestions(suggestions: Sequence[Json]) -> str:
     return format_table(("ID", "TARGET", "STATUS", "RANK", "CLASS", "CHANGE", "WHY"), rows)
 
 
+def _format_differences(suggestion: Json) -> list[tuple[str, str]]:
+    """All that differs, a line each; the digest of an image, and what is beneath it, included."""
+    versions = (suggestion["preflight"] or {}).get("versions") or {}
+    if len(suggestion["to"]) + len(versions) == 1:
+        return [("change", format_change(suggestion))]
+    before = suggestion["from"]
+    lines = [
+        f"{escape_text(knob)}: {_format_side(knob, before.get(knob))} -> {_format_side(knob, new)}"
+        for knob, new in suggestion["to"].items()
+    ]
+    lines += [
+        escape_text(f"{name}: {old or 'unknown'} -> {new or 'unknown'}")
+        for name, (old, new) in versions.items()
+    ]
+    return [("" if at else "change", line) for at, line in enumerate(lines)]
+
+
+def _format_side(knob: str, value: object) -> str:
+    """A variable without a value is unset, and of a flag vLLM has a default."""
+    return "unset" if value is None and is_start(knob) else format_value(value)
+
+
 def format_suggestion(suggestion: Json) -> str:
     """Format everything that an operator reviews before an approval."""
     lines = [
-        ("change", format_change(suggestion)),
+        *_format_differences(suggestion),
         ("target", escape_text(suggestion["target"])),
         (
             "class",

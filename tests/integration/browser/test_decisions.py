@@ -75,6 +75,36 @@ def test_an_operator_cannot_approve_their_own_proposal_where_the_config_asks_for
     expect(page.get_by_role("button", name="Deny…")).not_to_have_attribute("aria-disabled", "true")
 
 
+def test_an_upgrade_shows_in_one_table_all_that_differs(opened: Opened, scene: Scene) -> None:
+    state = scene.targets()["chat"].state
+    made = state.suggestions.open[0]
+    to = {"image": "vllm:v0.33.0@sha256:1", "env.A": None, "max_num_seqs": 128}
+    upgrade = replace(
+        made,
+        proposal=replace(made.proposal, to=to),
+        before={"image": "vllm:v0.32.0@sha256:0", "env.A": "1", "max_num_seqs": 64},
+        preflight=replace(made.preflight, versions={"vLLM": ("0.32.0", "0.33.0"), "CUDA": ("", "13.0")}),
+    )
+    scene.set(replace(state, suggestions=replace(state.suggestions, open=(upgrade,))))
+
+    page = opened(SUGGESTION)
+
+    rows = page.get_by_role("table", name="What differs").get_by_role("row")
+    expect(rows).to_contain_text(
+        [
+            "Now",
+            re.compile(r"image.*v0\.32\.0@sha256:0.*v0\.33\.0@sha256:1"),
+            re.compile("env.A.*1.*unset"),
+            re.compile("max_num_seqs.*64.*128"),
+            re.compile(r"vLLM.*0\.32\.0.*0\.33\.0"),
+            re.compile(r"CUDA.*unknown.*13\.0"),
+        ]
+    )
+    flags = page.get_by_role("region", name="Flags as a diff")
+    expect(flags).to_contain_text("--max-num-seqs 128")
+    expect(flags).not_to_contain_text("--image")
+
+
 def test_denial_requires_a_reason(opened: Opened, scene: Scene) -> None:
     page = opened(SUGGESTION)
 

@@ -52,7 +52,7 @@ async def test_green_runs_with_what_the_upgrade_names_and_blue_stays(bound: Boun
 
     assert result.problem == ""
     assert result.resolved == {"command": (old, new), "env.A": ("1", None), "env.B": (None, "2")}
-    assert "vLLM 0.32.0 → 0.33.0" in result.notes
+    assert result.versions == {"vLLM": ("0.32.0", "0.33.0")}
     seen = environment(tmp_path, "chat-r2")
     assert (seen.get("A"), seen["B"], seen["PATH"]) == (None, "2", f"{Path(new).parent}:/bin")
     assert green.setting == setting
@@ -109,7 +109,7 @@ async def test_another_cuda_is_named(bound: Bound, tmp_path: Path) -> None:
 
     result = await engine.preflight([blue], {"model": "m"}, "surge", {"command": new})
 
-    assert result.notes[:2] == ("vLLM 0.32.0 → 0.33.0", "CUDA 12.9 → 13.0")
+    assert result.versions == {"vLLM": ("0.32.0", "0.33.0"), "CUDA": ("12.9", "13.0")}
 
 
 async def test_answers_that_the_server_stores_are_said_before_it_is_replaced(

@@ -183,6 +183,26 @@ def test_a_change_of_a_manifest_is_printed_and_left_to_its_owner(run: Run, daemo
     assert (status, "Argo CD writes the manifest" in err) == (1, True)
 
 
+def test_an_upgrade_shows_all_that_differs_a_line_each(run: Run, daemon: FakeDaemonView) -> None:
+    made = daemon.suggest({"image": "vllm:v0.33.0@sha256:1", "attention_backend": None, "env.A": "1"})
+    versions = {"vLLM": ("0.32.0", "0.33.0"), "CUDA": ("", "13.0")}
+    preflight = replace(made.preflight, versions=versions)
+    state = daemon.targets()["chat"].state
+    opened = (replace(made, preflight=preflight, before={**made.before, "image": "vllm:v0.32.0@sha256:0"}),)
+    daemon.set(replace(state, suggestions=replace(state.suggestions, open=opened)))
+
+    out = run("suggestions", made.id)[1]
+
+    assert out.startswith(
+        "chat-s1\n"
+        "  change   image: vllm:v0.32.0@sha256:0 -> vllm:v0.33.0@sha256:1\n"
+        "           attention_backend: default -> default\n"
+        "           env.A: unset -> 1\n"
+        "           vLLM: 0.32.0 -> 0.33.0\n"
+        "           CUDA: unknown -> 13.0\n"
+    ), out
+
+
 def test_a_held_suggestion_is_shown_with_what_to_commit(run: Run, daemon: FakeDaemonView) -> None:
     daemon.checks = True
     daemon.suggest({"max_num_seqs": 128})
@@ -317,9 +337,14 @@ def test_accepts_the_common_spellings_of_a_knob(
     assert out.endswith("It needs approval: `flettner approve chat-s1`\n")
 
 
-def test_proposes_a_change_of_several_targets_one_after_the_other(run: Run, daemon: FakeDaemonView) -> None:
+def add_code(daemon: FakeDaemonView) -> None:
+    """A second target."""
     blue = replace(daemon.targets()["chat"].state.fleet.servers[0], name="code-r0")
     daemon.set(State(target="code", mode="approve", fleet=Fleet(servers=(blue,))))
+
+
+def test_proposes_a_change_of_several_targets_one_after_the_other(run: Run, daemon: FakeDaemonView) -> None:
+    add_code(daemon)
 
     status, out, _ = run("propose", "chat,code", "max_num_seqs=32", "--reason", "newer")
     second, first = daemon.suggestions()
@@ -330,7 +355,27 @@ def test_proposes_a_change_of_several_targets_one_after_the_other(run: Run, daem
     assert all(f"`flettner approve {made.id}`" in out for made in (first, second))
 
 
+@pytest.mark.parametrize(
+    ("targets", "status", "why"),
+    [
+        ("chat,code,chat", 2, "a target is named twice"),
+        ("chat,serach", 1, "There is no target 'serach'"),
+        ("chat,", 2, "or has no name"),
+    ],
+)
+def test_nothing_is_proposed_where_a_target_is_wrong(
+    run: Run, daemon: FakeDaemonView, targets: str, status: int, why: str
+) -> None:
+    add_code(daemon)
+
+    ended, _, err = run("propose", targets, "max_num_seqs=32", "--reason", "newer")
+
+    assert (ended, why in err) == (status, True), err
+    assert list(daemon.suggestions()) == []
+
+
 def test_a_refused_change_is_not_proposed_to_the_next_target(run: Run, daemon: FakeDaemonView) -> None:
+    add_code(daemon)
     status, _, err = run("propose", "chat,code", "max_num_seqs=4096", "--reason", "more")
 
     assert (status, list(daemon.suggestions())) == (1, [])
