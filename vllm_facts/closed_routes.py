@@ -1,7 +1,7 @@
 """The routes of vLLM that change a server for all its clients: closed to clients unless the config opens one.
 
 vLLM's API key protects few of them: it guards /v1 alone. A name is the end of a path, because a server may
-have a root path.
+have a root path; its last segment `*` stands for any.
 """
 
 DEV_MODE = "VLLM_SERVER_DEV_MODE"
@@ -34,7 +34,10 @@ DEV_ROUTES = (
 )
 
 # Without development mode: vllm/entrypoints/serve/{profile,lora,elastic_ep,fault_tolerance}/api_router.py.
+# `adapters`: SageMaker's names of LoRA's, model_hosting_container_standards/sagemaker/lora/routes.py.
 OPERATOR_ROUTES = (
+    "adapters",
+    "adapters/*",
     "fault_tolerance/apply",
     "fault_tolerance/status",
     "is_scaling_elastic_ep",

@@ -40,20 +40,20 @@ local function decode(path)
   return sub(decoded, 1, last)
 end
 
--- Whether the path ends with one of `CLOSED`, names of one or two segments: it may be below any root path.
--- Walks from the end, byte by byte: each pattern for it, such as "[^/]*$", takes quadratic time.
+-- Whether the path ends with one of `CLOSED`, names of one or two segments: it may be below any root path. A last
+-- segment "*" stands for any. Walks from the end, byte by byte: a pattern, such as "[^/]*$", takes quadratic time.
 local function is_closed(path)
   local decoded = decode(path)
-  local slashes = 0
+  local last = nil -- the slash before the last segment
   for at = #decoded, 1, -1 do
     if byte(decoded, at) == SLASH then
-      slashes = slashes + 1
       if CLOSED[sub(decoded, at + 1)] then
         return true
       end
-      if slashes == 2 then
-        return false
+      if last ~= nil then
+        return CLOSED[sub(decoded, at + 1, last) .. "*"] ~= nil
       end
+      last = at
     end
   end
   return false
