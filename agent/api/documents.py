@@ -279,7 +279,7 @@ class RolloutDocument(Document):
 def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDocument:
     """`state`: the target's, or the one that a decision led to."""
     reading, slo = target.reading, target.slo
-    waiting = [suggestion.id for suggestion in state.suggestions.open if not suggestion.held]
+    waiting = [made.id for made in state.suggestions.open if not made.held and not made.approved_by]
     ttft = reading.ttft if reading else None
     return TargetDocument(
         name=state.target,

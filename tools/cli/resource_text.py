@@ -26,7 +26,7 @@ _HELD = "is held: commit its change where the manifest is kept"
 
 def format_change(suggestion: Json) -> str:
     return ", ".join(
-        f"{escape_text(knob)} {format_value(suggestion['from'].get(knob))} -> {format_value(new)}"
+        f"{escape_text(knob)} {_format_side(knob, suggestion['from'].get(knob))} -> {_format_side(knob, new)}"
         for knob, new in suggestion["to"].items()
     )
 

@@ -13,7 +13,7 @@ from flettner.agent.domain.windows import Schedule, Windows
 from flettner.agent.machine.proposing import approve
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.machine_stories import rules
-from tests.unit.api.conftest import Client, post
+from tests.unit.api.conftest import Client, get, post
 
 
 @dataclass
@@ -47,6 +47,8 @@ async def test_an_approval_that_waits_is_shown_and_can_be_repeated(
     assert (first[0], first[1]["status"], first[1]["approved_by"]) == (200, "open", "operator ann")
     assert daemon.targets()["chat"].state.phase is Phase.PROPOSED
     assert len(daemon.records(0, 10)) == 1
+    target = await get(client, "/v1/targets/chat")
+    assert (target["suggestion"], target["suggestions"]) == (None, []), "it needs no approval any more"
 
 
 async def test_where_it_is_refused_the_answer_has_the_time(client: Client, daemon: ClosedDaemonView) -> None:
