@@ -1,11 +1,16 @@
 """What an operator is shown of a suggestion's rollout: strategy, duration, outage and checks. Pure."""
 
+from flettner.agent.domain.effects import Preflight
 from flettner.agent.domain.model import Forecast, Hold, Plan, PreflightResult, Proposal, StartForecast
 from flettner.agent.domain.regimes import MOST_SWITCHES, RegimePlan
 from flettner.agent.domain.suggestion import Suggestion
-from flettner.agent.domain.upgrade import upgrades_in
+from flettner.agent.domain.upgrade import MODEL, upgrades_in
 from flettner.agent.judge.wording import describe_duration
 from flettner.vllm_facts.knobs import alters_outputs
+from flettner.vllm_facts.models.lookup import find_model
+from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit
 from flettner.vllm_facts.values import Knob
 
 ALL = 100  # percent
@@ -14,6 +19,22 @@ ALL = 100  # percent
 def altering_knobs(proposal: Proposal) -> tuple[Knob, ...]:
     """The knobs of the proposal that may change the model's answers."""
     return tuple(knob for knob in proposal.to if alters_outputs(knob))
+
+
+def describe_memory_fit(effect: Preflight, gpu: str) -> tuple[str, ...]:
+    """How an upgrade fits the GPUs, by lint's estimate; nothing of other changes, or where it is unknown.
+
+    `gpu`: their model. The start is the test: an estimate refuses nothing.
+    """
+    setting, present = effect.setting, effect.servers[-1].setting
+    model = find_model(str(setting.get(MODEL) or ""))
+    if not effect.start and setting.get(MODEL) == present.get(MODEL):
+        return ()
+    fit = estimate_fit(ServeConfig(setting=setting, model=model, card=find_gpu(gpu)))
+    if fit is None:
+        return ()
+    verdict = {True: "it fits", False: "it does not fit", None: "it may fit"}[fit.fits]
+    return (f"memory, by an estimate: {verdict}: {fit.why}",)
 
 
 def notes_of_plan(suggestion: Suggestion, hold: Hold | None) -> tuple[str, ...]:

@@ -105,7 +105,13 @@ def find_gpu_model(state: State, reading: Reading | None, given: str) -> str:
     config = describe_serve_config(blue, reading, given)
     if runs_on_cpus(config):
         return NO_GPU
-    return config.card.name if config.card is not None else ""
+    return _gpu_names(reading, given).pop() if config.card is not None else ""
+
+
+def _gpu_names(reading: Reading | None, given: str) -> set[str]:
+    """As measured, else as given."""
+    measured = {gpu.name for gpu in reading.gpus} if reading else set[str]()
+    return measured or ({given} if given else set())
 
 
 def describe_serve_config(server: Server, reading: Reading | None, gpu: str = "") -> ServeConfig:
@@ -114,7 +120,7 @@ def describe_serve_config(server: Server, reading: Reading | None, gpu: str = ""
     `gpu`: as the operator wrote it, where none was measured. A server on CPUs has none of the host's GPUs.
     """
     setting, gpu = server.setting, gpu or (NO_GPU if server.on_cpus else "")
-    names = {gpu.name for gpu in reading.gpus} if reading else set()
+    names = _gpu_names(reading, gpu)
     facts = reading.facts if reading else {}
     bare = ServeConfig(
         setting=setting,
@@ -122,8 +128,6 @@ def describe_serve_config(server: Server, reading: Reading | None, gpu: str = ""
         version=facts.get("version", ""),
         on_cpus=gpu == NO_GPU or facts.get(CPU_CACHE, "").isdecimal(),
     )
-    if not names and gpu:
-        names = {gpu}
     if len(names) != 1 or runs_on_cpus(bare):
         return bare
     return replace(bare, card=find_gpu(names.pop()))

@@ -41,6 +41,7 @@ from flettner.agent.domain.events import (
 from flettner.agent.domain.model import Adapter, PreflightResult, Server
 from flettner.agent.domain.ports import Engine, Now, Traffic
 from flettner.agent.domain.request_counts import RequestSource
+from flettner.agent.machine.suggestion_notes import describe_memory_fit
 from flettner.agent.quality.answer_check import Examiner
 from flettner.agent.quality.golden_prompts import GoldenPromptOptions
 from flettner.agent.telemetry.self_metrics import SelfMetrics
@@ -269,11 +270,11 @@ class EffectRunner:
         return KnobsSet(at=self.now(), number=change.number) if isinstance(effect, SetKnobs) else None
 
     async def _preflight(self, effect: Preflight) -> PreflightResult:
-        result = await self.engine.preflight(
-            effect.servers, effect.setting, effect.wanted, effect.start, self.find_gpu()
-        )
-        unseen = UNSEEN.get(self.counted_by)
-        return replace(result, notes=(*result.notes, unseen)) if unseen else result
+        gpu = self.find_gpu()
+        result = await self.engine.preflight(effect.servers, effect.setting, effect.wanted, effect.start, gpu)
+        unseen = [UNSEEN[self.counted_by]] if self.counted_by in UNSEEN else []
+        notes = (*describe_memory_fit(effect, gpu), *result.notes, *unseen)
+        return replace(result, notes=notes)
 
     async def _check_epoch(self) -> None:
         """Raise FencedError if another daemon of a newer or the same epoch configured the proxy.
