@@ -37,7 +37,7 @@ def test_a_target_has_the_time_zone_of_the_host_unless_it_has_its_own() -> None:
 
 
 def test_a_holiday_is_frozen_for_the_whole_day() -> None:
-    made = windows(f"{BERLIN}\nholidays = [2026-05-01]", 'outside = "refuse"\nedge = "roll_back"')
+    made = windows(f'{BERLIN}\nholidays = [2026-05-01]\noutside = "refuse"\nedge = "roll_back"')
 
     assert not made.is_open(datetime(2026, 5, 1, 21, 59, tzinfo=UTC))
     assert made.is_open(datetime(2026, 5, 1, 22, 0, tzinfo=UTC))
