@@ -124,7 +124,8 @@ async def _find_host_shortage(setting: Setting, *, beside: bool) -> str:
     if not beside:
         return describe_host_shortage(setting, total, "this host has")
     spare = None if free is None else max(0, memory.spare_memory(Host(memory=free, memory_total=total)))
-    return describe_host_shortage(setting, spare, "beside the server in force this host has")
+    why = describe_host_shortage(setting, spare, "beside the server in force this host has")
+    return f'{why}, or write strategy = "swap"' if why else ""
 
 
 def start_key(origin: Origin) -> str:

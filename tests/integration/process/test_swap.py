@@ -68,4 +68,5 @@ async def test_flags_that_ask_for_more_host_memory_than_there_is_are_refused(
 
     assert asked.problem.startswith("kv_offloading_size = 16000 takes 16000.0 GiB of host memory")
     assert where in asked.problem
+    assert ('"swap"' in asked.problem) is (wanted == "surge")
     assert fits.problem == ""
