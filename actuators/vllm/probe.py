@@ -105,6 +105,7 @@ class OpenAiProbe:
             async with asyncio.timeout(deadline_s):
                 warming.model, warming.context = await self._model(warming.session)
                 await warming.run(requests)
+                warming.ended = True
                 failed = [why for why in warming.done if why]
                 if len(failed) * 2 > len(warming.done):
                     raise ActError(
@@ -116,7 +117,9 @@ class OpenAiProbe:
         except TimeoutError as error:
             done, compiled = len(warming.done), warming.compiled
             sofar = f"{done} of {requests} warm-up requests were done within {deadline_s:g} s"
-            if done >= requests and compiled:
+            if warming.ended:
+                sofar = f"its adapters did not all answer within the {deadline_s:g} s of the warm-up"
+            elif done >= requests and compiled:
                 sofar = f"after {done} warm-up requests in {deadline_s:g} s it still compiles: {compiled}"
             raise ActError(f"{self.address}: {sofar}") from error
         if silent:

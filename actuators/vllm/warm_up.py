@@ -37,6 +37,7 @@ class WarmUpRequests:
     context: int = 0  # tokens
     done: list[str] = field(default_factory=list)
     compiled: str = ""  # the last log line that reports it
+    ended: bool = False  # nothing compiles any more
     _sent: int = 0
     _gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 

@@ -84,8 +84,7 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(*self.change_adapter(request))
             return
         sys.stderr.write(self.describe(request))
-        if "gone" in self.adapters.get(request["model"], ""):
-            self.reply(404, b'{"error": {"message": "The model does not exist"}}')
+        if self.has_refused(self.adapters.get(request["model"], "")):
             return
         number = next(Handler.counter)
         if self.flags.enable_logging_iteration_details:
@@ -106,6 +105,14 @@ class Handler(BaseHTTPRequestHandler):
                     return
                 chunk = json.dumps({"choices": [{"text": "a", "finish_reason": finish}]})
                 self.reply(200, f"data: {chunk}\n\ndata: [DONE]\n\n".encode())
+
+    def has_refused(self, adapter: str) -> bool:
+        """Refuse a request for an adapter, or never answer it, if the name of its folder says so."""
+        if adapter.endswith("asleep"):
+            time.sleep(3600)
+        if adapter.endswith("gone"):
+            self.reply(404, b'{"error": {"message": "The model does not exist"}}')
+        return adapter.endswith("gone")
 
     def describe(self, request: dict[str, Any]) -> str:
         """What it writes to its log of a completion."""

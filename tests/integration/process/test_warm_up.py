@@ -110,6 +110,15 @@ async def test_a_green_that_does_not_answer_for_an_adapter_is_not_warm(bound: Bo
         await engine.warm_up(server, 2, 60)
 
 
+async def test_an_adapter_that_never_answers_is_named_as_the_reason(bound: Bound) -> None:
+    engine = bound()
+    server = await engine.launch(SERVER, 60)
+    await engine.put_adapters(server, [Adapter(name="sql", path="/adapters/asleep")])
+
+    with pytest.raises(ActError, match="its adapters did not all answer within the 3 s"):
+        await engine.warm_up(server, 2, 3)
+
+
 async def test_prefixes_that_are_refused_or_late_do_not_end_a_warm_up(bound: Bound) -> None:
     engine = bound("--completes", "half")
     server = await engine.launch(SERVER, 60)
