@@ -1,8 +1,10 @@
 """The process engine with real vLLM on the CPU."""
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from flettner.actuators.host import ownership_env
@@ -10,6 +12,7 @@ from flettner.actuators.process.engine import ProcessEngine
 from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.model import Server
 from flettner.agent.domain.ports import Site
+from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.agent.quality.comparison import compare
 from flettner.agent.quality.golden_prompts import PROMPTS
 from flettner.vllm_facts.flag_parser import parse_setting
@@ -18,6 +21,25 @@ from flettner.vllm_facts.values import Setting, Value
 from tests.support.real_vllm import real_engine
 
 pytestmark = pytest.mark.timeout(1200)
+
+SYSTEM = "You answer kindly and in few words. " * 60  # some blocks of the KV cache
+HITS = re.compile(r"^vllm:prefix_cache_hits_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
+
+
+async def count_hits(server: Server, system: str) -> float:
+    """The tokens that a chat with this system prompt found in the prefix cache."""
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": "Hello!"}]
+    body = {"model": "tiny", "messages": messages, "max_tokens": 1}
+    async with aiohttp.ClientSession(f"http://{server.address}") as session:
+
+        async def hits() -> float:
+            async with session.get("/metrics") as answer:
+                return sum(map(float, HITS.findall(await answer.text())))
+
+        before = await hits()
+        async with session.post("/v1/chat/completions", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+        return await hits() - before
 
 
 @pytest.fixture
@@ -33,7 +55,8 @@ async def test_launches_warms_up_examines_and_retires_a_server(engine: ProcessEn
     setting = {**parse_setting(engine._options.command), **cap}
 
     server = await engine.launch(Server(name="chat-r1", setting=setting), 900)
-    await engine.warm_up(server, 6, 300)
+    await engine.warm_up(server, 6, 300, (), (SharedPrefix(text=SYSTEM, chat=True),))
+    assert await count_hits(server, SYSTEM) > len(SYSTEM.split()) / 2, "a client's first request finds it"
     first, second = [await engine.answers(server, PROMPTS, 300) for _ in range(2)]
 
     assert all(len(answer.tokens) == len(answer.logprobs) == answer.length for answer in first)
