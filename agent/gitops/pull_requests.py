@@ -1,11 +1,13 @@
 """Keeps a pull request for each open suggestion of a target whose command lives in git.
 
 Merging it approves the suggestion, in the name of the person who merged. One that ended without a rollout is
-closed; a change that was merged and then rolled back gets a pull request that takes it back.
+closed; a change that was merged and then rolled back gets a pull request that takes it back. So does one that
+another tool or a person applied, without a rollout, if the servers are worse with it.
 """
 
 import asyncio
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,23 +26,32 @@ from flettner.agent.domain.rollout import Rollout
 from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
 from flettner.agent.domain.upgrade import upgrades_in
+from flettner.agent.gitops.applied_changes import compare_minutes
 from flettner.agent.gitops.forge import PullRequest, PullRequestText
 from flettner.agent.gitops.repository import GitRepository
-from flettner.agent.gitops.texts import describe_reversal, describe_suggestion
+from flettner.agent.gitops.texts import (
+    describe_regression,
+    describe_reversal,
+    describe_suggestion,
+)
+from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.primitives.files import replace_file
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.launch_files.verified_edits import change_flags
-from flettner.vllm_facts.values import Setting
+from flettner.vllm_facts.values import Setting, Value
 
 LOOK_EVERY_S = 20.0
 TRIED_EVERY_S = 600.0  # where it failed: each attempt is a clone
 MOST_KEPT = 50  # of those that are settled
+APPLIED_WITHIN_S = 86_400.0  # after a merge; later minutes are not compared with those before it
 log = structlog.get_logger(__name__)
 
 
 class DecidedTarget(Protocol):
     @property
     def state(self) -> State: ...
+    @property
+    def minutes(self) -> Sequence[MinuteRow]: ...
     def emit(self, event: Event) -> None: ...
 
 
@@ -56,6 +67,11 @@ class TrackedRequest:
     merged: bool = False
     settled: bool = False  # nothing is left to do
     refused: str = ""  # why its merge was no approval
+    before: Mapping[str, Value] = field(default_factory=dict)  # present values of the changed knobs
+    to: Mapping[str, Value] = field(default_factory=dict)
+    rolled_out: bool = False  # by a rollout of ours
+    merged_at: float = 0.0  # Unix time, s, at which the merge was seen; 0: it was not
+    applied_at: float = 0.0  # Unix time, s, since which all servers run with `to`; 0: they do not
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,6 +125,8 @@ class PullRequests:
             url=made.url,
             commit=commit,
             digest=suggestion.digest,
+            before=dict(suggestion.before),
+            to=dict(suggestion.proposal.to),
         )
         self._save()
         log.info("pull_request.opened", suggestion=suggestion.id, url=made.url, branch=text.branch)
@@ -130,6 +148,7 @@ class PullRequests:
         rollout = state.rollout
         if rollout is not None and rollout.suggestion.id != tracked.suggestion:
             rollout = None
+        tracked.rolled_out |= rollout is not None
         if request.state == "merged":
             await self._follow_merged(tracked, request, target, pending, rollout)
         elif request.state == "closed":
@@ -163,13 +182,43 @@ class PullRequests:
         rollout: Rollout | None,
     ) -> None:
         tracked.merged = True
+        tracked.merged_at = tracked.merged_at or self.now().timestamp()
         if pending is not None:
             self._approve(tracked, request, target, pending)
         elif rollout is not None and rollout.outcome == "rolled_back":
             await self._take_back(rollout)
             tracked.settled = True
+        elif rollout is None and tracked.to and not tracked.rolled_out:
+            await self._follow_applied(tracked, target)
         elif rollout is None or rollout.outcome == "promoted":
             tracked.settled = True
+
+    async def _follow_applied(self, tracked: TrackedRequest, target: DecidedTarget) -> None:
+        """Compare the servers with a change that others apply with those before it."""
+        now_s = self.now().timestamp()
+        if now_s - (tracked.applied_at or tracked.merged_at) > APPLIED_WITHIN_S:
+            tracked.settled = True
+            return
+        if not _is_in_force(target.state, tracked.to):
+            tracked.settled = bool(tracked.applied_at and target.state.fleet.servers)  # changed again
+            return
+        tracked.applied_at = tracked.applied_at or now_s
+        found = compare_minutes(target.minutes, tracked.merged_at, tracked.applied_at)
+        if found.verdict == "worse":
+            text = describe_regression(
+                target.state.target,
+                tracked.suggestion,
+                tracked.before,
+                tracked.to,
+                found.why,
+                self.options.branch,
+            )
+            await self._open_reversal(text, tracked.before, tracked.suggestion, found.why)
+        elif found.verdict != "open":
+            log.info(
+                "pull_request.compared", suggestion=tracked.suggestion, result=found.verdict, why=found.why
+            )
+        tracked.settled = found.verdict != "open"
 
     def _approve(
         self, tracked: TrackedRequest, request: PullRequest, target: DecidedTarget, pending: Suggestion
@@ -197,9 +246,14 @@ class PullRequests:
 
     async def _take_back(self, rollout: Rollout) -> None:
         text = describe_reversal(rollout, self.options.branch)
-        await self._push(text, rollout.suggestion.before)
+        await self._open_reversal(text, rollout.suggestion.before, rollout.suggestion.id, rollout.why)
+
+    async def _open_reversal(self, text: PullRequestText, before: Setting, suggestion: str, why: str) -> None:
+        await self._push(text, before)
         made = await self.options.forge.open(text, self.options.read_token())
-        log.info("pull_request.reversal_opened", rollout=rollout.id, url=made.url, branch=text.branch)
+        log.warning(
+            "pull_request.reversal_opened", suggestion=suggestion, url=made.url, branch=text.branch, why=why
+        )
 
     def _save(self) -> None:
         settled = [name for name, tracked in self.tracked.items() if tracked.settled]
@@ -210,6 +264,14 @@ class PullRequests:
             replace_file(self.file, json.dumps(rows).encode(), mode=0o600)
         except OSError as error:
             log.warning("pull_request.unwritable", why=error.strerror)
+
+
+def _is_in_force(state: State, to: Setting) -> bool:
+    """Whether each server runs with these values; None: the flag is not given."""
+    servers = state.fleet.servers
+    return bool(servers) and all(
+        server.setting.get(knob) == value for server in servers for knob, value in to.items()
+    )
 
 
 def _why_no_approval(

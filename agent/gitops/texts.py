@@ -8,7 +8,9 @@ from flettner.agent.gitops.forge import PullRequestText
 from flettner.agent.notify.rules import describe_changes
 from flettner.redaction import mask
 from flettner.rules.table import name_of
+from flettner.vllm_facts.values import Setting
 
+_WATCHED = "If the servers are worse with it, another pull request takes it back here."
 LONGEST_TITLE, LONGEST_BODY = 200, 20_000
 
 
@@ -17,9 +19,12 @@ def describe_suggestion(state: State, suggestion: Suggestion, base: str) -> Pull
     proposal = suggestion.proposal
     changes = describe_changes(suggestion.before, proposal.to)
     if owner := suggestion.preflight.owner:
-        merging = f"{owner} applies it once it is merged; flettner changes nothing itself."
+        merging = f"{owner} applies it once it is merged; flettner changes nothing itself. {_WATCHED}"
     elif state.mode == "advise":
-        merging = "The mode is advise: who starts the servers applies it; flettner changes nothing itself."
+        merging = (
+            "The mode is advise: who starts the servers applies it; flettner changes nothing itself. "
+            f"{_WATCHED}"
+        )
     else:
         merging = (
             "**Merging this approves the suggestion**, if flettner's config names you: the change is rolled "
@@ -54,6 +59,18 @@ def describe_reversal(rollout: Rollout, base: str) -> PullRequestText:
         "The servers run with the earlier values; this takes the merged change back.",
     ]
     return _text(f"revert-{suggestion.id}", base, f"{suggestion.target}: take back {changes}", body)
+
+
+def describe_regression(
+    target: str, suggestion: str, before: Setting, to: Setting, why: str, base: str
+) -> PullRequestText:
+    """Of a merged change without a rollout, with which the servers are worse."""
+    caution = (
+        "It was applied to all servers without a canary, so that load or another change may be the cause: "
+        "look before you merge. This takes the change back."
+    )
+    body = [f"With the merged change of `{suggestion}` in force: {_plain(why)}.", "", caution]
+    return _text(f"revert-{suggestion}", base, f"{target}: take back {describe_changes(to, before)}", body)
 
 
 def _text(name: str, base: str, title: str, body: list[str]) -> PullRequestText:

@@ -1,4 +1,4 @@
-"""One row a minute of what a target did, for charts; no decision uses it."""
+"""One row a minute of what a target did, for charts and comparisons; no rollout is decided by it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields

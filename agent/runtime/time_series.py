@@ -1,6 +1,7 @@
 """A target's last 24 hours, one row a minute, kept in a file over restarts of the daemon.
 
-What is missing at a start comes from a source of history, where the target has one. No decision uses a row.
+What is missing at a start comes from a source of history, where the target has one. No rollout is decided by
+a row.
 """
 
 import asyncio
