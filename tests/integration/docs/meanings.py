@@ -123,7 +123,7 @@ MEANINGS = {
 }
 
 OPTIONS = {
-    "binary": "path of Envoy; empty: the one shipped with flettner; the same in all targets",
+    "binary": "path of Envoy; empty: the shipped one, else `envoy` in PATH; the same in all targets",
     "nvidia_smi.command": "path of the executable",
     "nvidia_smi.gpus": "indexes of the target's GPUs; empty: all of the host",
     "nvidia_smi.stalled_after_s": "nvidia-smi is started again after this time without a line",

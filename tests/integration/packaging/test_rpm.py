@@ -54,7 +54,7 @@ def test_the_package_contains_commands_units_and_documents(package: Path) -> Non
 
 
 def test_the_package_asks_for_its_python_and_belongs_to_root(package: Path) -> None:
-    assert {"/usr/bin/python3.12", "systemd >= 249", "glibc >= 2.28"} < set(
+    assert {"/usr/bin/python3.12", "systemd >= 249", "glibc >= 2.34"} < set(
         rpm("-qp", "--requires", package).splitlines()
     )
     assert set(rpm("-qp", "--qf", r"[%{FILEUSERNAME}:%{FILEGROUPNAME}\n]", package).split()) == {"root:root"}
