@@ -47,7 +47,23 @@ spec:
 """
 SCRIPT = "#!/bin/sh\n# starts chat\nexec vllm serve m --max-num-seqs 4\n"
 UNIT = "[Service]\nExecStart=/usr/bin/vllm serve m --max-num-seqs 4\n"
-FILES = {"compose.yaml": COMPOSE, "chat.yaml": MANIFEST, "start.sh": SCRIPT, "vllm.service": UNIT}
+VALUES = """\
+servingEngineSpec:
+  modelSpec:
+    - name: chat  # of the chart of production-stack
+      repository: vllm/vllm-openai
+      tag: v0.12.0
+      modelURL: m
+      vllmConfig:
+        extraArgs: [--max-num-seqs=4]
+"""
+FILES = {
+    "compose.yaml": COMPOSE,
+    "chat.yaml": MANIFEST,
+    "start.sh": SCRIPT,
+    "vllm.service": UNIT,
+    "values.yaml": VALUES,
+}
 DIGEST = "sha256:" + "a" * 64
 OPEN = replace(
     SUGGESTION,
