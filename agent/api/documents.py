@@ -119,6 +119,9 @@ class TargetDocument(Document):
     sources: list[SourceDocument]
     suggestion: str | None = Field(description="id of the first suggestion that needs approval")
     suggestions: list[str] = Field(description="ids of all suggestions that need approval, by rank")
+    approved: list[str] = Field(
+        description="ids of approved suggestions that wait for their turn, or for the windows to open"
+    )
     held: list[str] = Field(
         description="ids of suggestions that cannot be approved, as their patch is to be committed, by rank"
     )
@@ -279,7 +282,7 @@ class RolloutDocument(Document):
 def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDocument:
     """`state`: the target's, or the one that a decision led to."""
     reading, slo = target.reading, target.slo
-    waiting = [made.id for made in state.suggestions.open if not made.held and not made.approved_by]
+    waiting = [made.id for made in state.suggestions.open if made.needs_decision]
     ttft = reading.ttft if reading else None
     return TargetDocument(
         name=state.target,
@@ -301,6 +304,7 @@ def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDoc
         sources=[SourceDocument.of(source, source=name) for name, source in sorted(target.sources.items())],
         suggestion=waiting[0] if waiting else None,
         suggestions=waiting,
+        approved=[made.id for made in state.suggestions.open if made.approved_by],
         held=[suggestion.id for suggestion in state.suggestions.open if suggestion.held],
         rollout=state.rollout.id if state.rollout else None,
         failover=describe_failover(state),

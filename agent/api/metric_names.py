@@ -133,7 +133,10 @@ METRICS: tuple[Metric, ...] = (
     Metric("target_suggestion_open", "gauge", "1 while a suggestion needs approval.", T),
     Metric("target_suggestions_open", "gauge", "Suggestions that need approval.", T),
     Metric(
-        "suggestion_waiting_seconds", "gauge", "Age of the oldest open suggestion; absent without one.", T
+        "suggestion_waiting_seconds",
+        "gauge",
+        "Age of the oldest suggestion that needs approval; absent without one.",
+        T,
     ),
     Metric(
         "suggestion_expiry_seconds",

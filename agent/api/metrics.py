@@ -101,7 +101,7 @@ def _sample_target(name: str, state: State, at: datetime) -> Iterator[MetricSamp
         (name,),
         sum(server.name in state.fleet.exited for server in state.fleet.servers),
     )
-    waiting = [suggestion for suggestion in state.suggestions.open if not suggestion.held]
+    waiting = [suggestion for suggestion in state.suggestions.open if suggestion.needs_decision]
     yield "target_suggestion_open", (name,), bool(waiting)
     yield "target_suggestions_open", (name,), len(waiting)
     if waiting:

@@ -40,6 +40,11 @@ class Suggestion:
         """Whether it cannot be approved: what writes the server's manifest would revert the change."""
         return bool(self.preflight.owner)
 
+    @property
+    def needs_decision(self) -> bool:
+        """Whether it waits for a person: not for a commit, its turn or the windows."""
+        return not self.held and not self.approved_by
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:

@@ -159,7 +159,7 @@ def notices_of_states(
     for state in states.values():
         for suggestion in state.suggestions.open:
             lifetime = suggestion.expires_at - suggestion.made_at
-            if at - suggestion.made_at >= EXPIRING_SHARE * lifetime:
+            if not suggestion.approved_by and at - suggestion.made_at >= EXPIRING_SHARE * lifetime:
                 yield waiting_notice(state, suggestion, at, "suggestion.expiring")
     yield Notice(
         id="audit.writable" if writable else "audit.unwritable",

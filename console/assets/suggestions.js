@@ -44,7 +44,7 @@ export function suggestionsPage(context, root) {
       [pill(statusOf(context, suggestion)), suggestion.rank ? ` no. ${suggestion.rank}` : ""],
       suggestion.why,
       time(suggestion.made_at, false),
-      suggestion.status === "open" ? `expires in ${duration(left(context, suggestion))}` : suggestion.decided_by,
+      suggestion.approved_by && suggestion.status === "open" ? `by ${suggestion.approved_by}, starts ${startOf(suggestion)}` : suggestion.status === "open" ? `expires in ${duration(left(context, suggestion))}` : suggestion.decided_by,
     ]);
     fill(body, table("Suggestions by rank, open suggestions first", ["Change", "Target", "Status", "Why", "Made", "Decided"], rows, {
       hidden: true, keys: all.map((suggestion) => suggestion.id), empty: "None yet. The first suggestion needs about a minute of load.",
@@ -57,7 +57,9 @@ export function suggestionsPage(context, root) {
 /** What a server is started with apart from its flags. */
 const isStart = (knob) => ["image", "command", "gpus"].includes(knob) || knob.startsWith("env.");
 const left = (context, suggestion) => (new Date(suggestion.expires_at) - context.now()) / 1000;
-const statusOf = (context, suggestion) => (suggestion.status !== "open" ? suggestion.status : left(context, suggestion) <= 0 ? "expired" : suggestion.preflight?.owner ? "held" : "open");
+const statusOf = (context, suggestion) => (suggestion.status !== "open" ? suggestion.status : suggestion.approved_by ? "scheduled" : left(context, suggestion) <= 0 ? "expired" : suggestion.preflight?.owner ? "held" : "open");
+/** Of an approved suggestion: when it starts. */
+const startOf = (suggestion) => (suggestion.after ? `once ${suggestion.after} is promoted` : "when the windows open");
 
 export function suggestionPage(context, root, id) {
   let shown = null;  // the version on screen, which an approval names
@@ -220,8 +222,9 @@ export function suggestionPage(context, root, id) {
   }
 
   function decision(status) {
-    if (shown.decided_by || !["open", "held", "checking"].includes(status)) return [el("h2", "Decision"), el("p", over(status))];
+    if (shown.decided_by || !["open", "held", "checking", "scheduled"].includes(status)) return [el("h2", "Decision"), el("p", over(status))];
     const seconds = left(context, shown);
+    if (status === "scheduled") return scheduled();
     const common = newer ? "It has changed since you opened it." : sending ? "Being sent." : barred(context);
     const approving = common || (status === "checking" ? "The preflight check still runs." : "")
       || (shown.class === "note" ? "This is advice only." : "")
@@ -238,6 +241,15 @@ export function suggestionPage(context, root, id) {
       shown.barred && el("p", { class: "muted" }, `${shown.barred} proposed it, so another operator must approve it.`),
       status === "held" && shown.preflight.patch && el("pre", { tabindex: "0", "aria-label": "Patch to commit" }, shown.preflight.patch),
       status !== "held" && shown.digest && el("p", { class: "digest" }, "You approve exactly this, by its digest ", el("code", shown.digest)),
+    ];
+  }
+
+  function scheduled() {
+    return [
+      el("h2", "Decision"),
+      el("p", "Approved by ", el("strong", shown.approved_by), `. It starts ${startOf(shown)}.`),
+      target.note && el("p", { class: "muted" }, target.note),
+      el("div", { class: "buttons" }, action("deny", "Deny…", deny, { reason: newer ? "It has changed since you opened it." : barred(context) })),
     ];
   }
 
@@ -264,7 +276,7 @@ export function suggestionPage(context, root, id) {
       tone: "primary",
       send: (comment, key) => send("approve", { digest: offered.digest, comment }, key),
     });
-    await report(outcome, "Approved. The rollout starts.");
+    await report(outcome, outcome?.approved_by ? `Approved. The rollout starts ${startOf(outcome)}.` : "Approved. The rollout starts.");
   }
 
   async function deny() {

@@ -74,6 +74,7 @@ export function targetPage(context, root, name) {
       target.headroom && el("p", { class: "note" }, `By the load of the last week: ${target.headroom.text}.`),
       el("p", { class: "links" },
         target.suggestions.map((id, place) => el("a", { class: "button ask", href: `#/suggestions/${encodeURIComponent(id)}` }, place ? `Also ${id}` : target.mode === "advise" ? "A suggestion to apply by hand" : "A suggestion needs approval")),
+        target.approved.map((id) => el("a", { class: "button", href: `#/suggestions/${encodeURIComponent(id)}` }, `${id} is approved, and waits`)),
         target.held.map((id) => el("a", { class: "button", href: `#/suggestions/${encodeURIComponent(id)}` }, `${id} is held, to be committed`)),
         target.rollout && el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, "Latest rollout"),
         el("a", { href: `#/model/${encodeURIComponent(name)}` }, "Model and what if"),

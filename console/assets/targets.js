@@ -13,6 +13,7 @@ const LIVE = ["checking", "draining", "launching", "warming", "canary", "trial",
 export function targetsPage(context, root) {
   let targets = null;
   let open = [];
+  let scheduled = [];
   const series = new Map();
   const urgent = el("section", { "aria-labelledby": "urgent", class: "urgent" });
   const all = el("section", { "aria-label": "All targets" });
@@ -21,7 +22,9 @@ export function targetsPage(context, root) {
   async function refresh() {
     const [answer, waiting] = await Promise.all([list("/v1/targets", "targets"), list("/v1/suggestions?status=open", "suggestions")]);
     targets = answer;
-    open = waiting.filter((suggestion) => targets.some((target) => target.suggestions.includes(suggestion.id)));
+    const listed = (name) => waiting.filter((suggestion) => targets.some((target) => target[name].includes(suggestion.id)));
+    open = listed("suggestions");
+    scheduled = listed("approved");
     draw();
   }
 
@@ -50,6 +53,9 @@ export function targetsPage(context, root) {
       ...open.map((suggestion) => el("li", { class: "ask" },
         el("a", { href: `#/suggestions/${encodeURIComponent(suggestion.id)}` }, change(suggestion.from, suggestion.to)), " on ", suggestion.target,
         el("span", { class: "muted" }, ` · ${suggestion.preflight?.owner ? `held: ${suggestion.preflight.owner} writes the manifest, commit the change there` : targets.find((target) => target.name === suggestion.target)?.mode === "advise" ? "to apply by hand" : "needs approval"}, expires in ${duration((new Date(suggestion.expires_at) - context.now()) / 1000)}`))),
+      ...scheduled.map((suggestion) => el("li", { class: "busy" },
+        el("a", { href: `#/suggestions/${encodeURIComponent(suggestion.id)}` }, change(suggestion.from, suggestion.to)), " on ", suggestion.target,
+        el("span", { class: "muted" }, ` · approved by ${suggestion.approved_by}, starts ${suggestion.after ? `once ${suggestion.after} is promoted` : "when the windows open"}`))),
       ...busy.map((target) => el("li", { class: "busy" },
         el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, `${words(target.phase)} on ${target.name}`),
         el("span", { class: "muted" }, target.note && ` · ${target.note}`))),

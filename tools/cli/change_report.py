@@ -29,6 +29,10 @@ svg { font: 12px system-ui, sans-serif; } svg text { fill: currentColor; }
 .grid { stroke: #8884; } .limit { stroke: #888; stroke-dasharray: 4 3; }
 text.limit { stroke: none; fill: #888; }
 .outcome { font-size: 1.2em; font-weight: 600; } footer { margin-top: 2em; font-size: .9em; }
+@media print {
+  :root { color-scheme: light; } body { font-size: 11px; margin: 0; max-width: none; }
+  tr, svg { break-inside: avoid; } h2, h3, caption { break-after: avoid; }
+}
 """
 
 

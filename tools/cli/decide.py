@@ -15,12 +15,14 @@ from flettner.tools.cli.exits import NO, OK, USAGE
 from flettner.tools.cli.knob_argument import parse_knob
 from flettner.tools.cli.remote_command import add_remote_command, path, print_answer, print_text
 from flettner.tools.cli.resource_text import (
+    describe_start,
     find_outage_s,
     format_change,
     format_suggestion,
     format_suggestions,
     format_target_line,
     format_targets,
+    is_approved,
     is_held,
 )
 from flettner.tools.cli.rollouts import wait_for_rollout
@@ -249,14 +251,24 @@ def _approve(args: argparse.Namespace, daemon: ApiClient) -> int:
         digest = suggestion["digest"]
     body = {"digest": digest, "comment": args.reason}
     answer = daemon.post(path("suggestions", args.id, "approve"), body)
+    when = f", and starts {describe_start(answer)}" if is_approved(answer) else ""
     if args.wait:
+        if when:
+            sys.stderr.write(f"{escape_text(answer['id'])} is approved{when} ...\n")
+        answer = _wait_for_start(daemon, answer)
         return wait_for_rollout(args, daemon, _find_rollout(daemon, answer), "promoted")
-    turn = (
-        f"once {escape_text(answer['after'])} is promoted" if answer.get("after") else "when the windows open"
-    )
-    when = f", and starts {turn}" if answer.get("approved_by") else ""
     text = f"{escape_text(answer['id'])} is approved{when}: {format_change(answer)}"
     return print_answer(args, answer, text)
+
+
+def _wait_for_start(daemon: ApiClient, suggestion: Json) -> Json:
+    """Wait until an approved suggestion starts. Raises RefusedError if it ends without a rollout."""
+    while is_approved(suggestion):
+        time.sleep(POLL_S)
+        suggestion = daemon.get(path("suggestions", suggestion["id"]))
+    if suggestion["status"] != "approved":
+        raise RefusedError({"status": 409, "detail": _why_not_open(suggestion)})
+    return suggestion
 
 
 def _find_rollout(daemon: ApiClient, suggestion: Json) -> str:

@@ -72,4 +72,6 @@ def _chart(
         label_y = max(end_y + 4, label_y + GAP)
         place = f'x="{WIDTH - RIGHT + 6}" y="{label_y:.1f}" style="fill:{colours[name]}"'
         parts.append(f"<text {place}>{escape(name)}</text>")
-    return f'<svg role="img" viewBox="0 0 {WIDTH} {HEIGHT}" width="100%">{"".join(parts)}</svg>'
+    label = escape(f"{', '.join(curves)}, over {last_s:.0f} s")
+    box = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="100%"'
+    return f'<svg role="img" aria-label="{label}" {box}>{"".join(parts)}</svg>'

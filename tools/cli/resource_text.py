@@ -21,6 +21,7 @@ from flettner.vllm_facts.values import is_start
 Json = Mapping[str, Any]
 TRAFFIC = "traffic"  # the source that is lost while a split cannot be kept in force
 _BY_HAND = "is to apply by hand"
+_APPROVED = "is approved, and waits for its turn or for the windows to open"
 _HELD = "is held: commit its change where the manifest is kept"
 
 
@@ -135,6 +136,10 @@ def _format_open_suggestions(target: Json) -> str:
         for suggestion in map(escape_text, target["suggestions"])
     ]
     lines += [
+        f"{suggestion} {_APPROVED}: `flettner deny {suggestion}` takes the approval back"
+        for suggestion in map(escape_text, target.get("approved", ()))
+    ]
+    lines += [
         f"{suggestion} {_HELD}: `flettner suggestions {suggestion} --patch`"
         for suggestion in map(escape_text, target["held"])
     ]
@@ -157,6 +162,7 @@ def format_target_line(target: Json) -> str:
     """Return the state of a target, without measurements, in one line."""
     wants = _BY_HAND if target["mode"] == "advise" else "needs approval"
     pending = [f"{suggestion} {wants}" for suggestion in target["suggestions"]]
+    pending += [f"{suggestion} {_APPROVED}" for suggestion in target.get("approved", ())]
     pending += [f"{suggestion} {_HELD}" for suggestion in target["held"]]
     parts = [
         _format_phase(target),
@@ -308,7 +314,16 @@ def format_suggestion(suggestion: Json) -> str:
             if suggestion["barred"]
             else []
         ),
-        ("expires", format_time(suggestion["expires_at"])),
+        *(
+            [
+                (
+                    "approved",
+                    f"by {escape_text(suggestion['approved_by'])}; starts {describe_start(suggestion)}",
+                )
+            ]
+            if is_approved(suggestion)
+            else [("expires", format_time(suggestion["expires_at"]))]
+        ),
         ("status", escape_text(_find_status(suggestion))),
     ]
     wrapped_lines = (
@@ -322,12 +337,25 @@ def format_suggestion(suggestion: Json) -> str:
 
 
 def _find_status(suggestion: Json) -> str:
+    if is_approved(suggestion):
+        return "approved, waits"
     return "held" if is_held(suggestion) else str(suggestion["status"])
+
+
+def is_approved(suggestion: Json) -> bool:
+    """Return whether it is approved, and waits for its turn or for the windows to open."""
+    return suggestion["status"] == "open" and bool(suggestion.get("approved_by"))
 
 
 def is_held(suggestion: Json) -> bool:
     """Return whether it is open, but to be committed where the server's manifest is kept."""
     return suggestion["status"] == "open" and bool((suggestion["preflight"] or {}).get("owner"))
+
+
+def describe_start(suggestion: Json) -> str:
+    """Return when an approved suggestion starts that waits."""
+    ahead = suggestion.get("after")
+    return f"once {escape_text(ahead)} is promoted" if ahead else "when the windows open"
 
 
 def find_outage_s(suggestion: Json) -> float:

@@ -3,16 +3,22 @@
 import re
 from dataclasses import replace
 from datetime import timedelta
+from zoneinfo import ZoneInfo
 
+import pytest
 from playwright.sync_api import Page, Request, expect
 
 from flettner.agent.api.tokens import load_tokens, store_tokens
+from flettner.agent.config.windows import parse_period
 from flettner.agent.domain.digest import digest
 from flettner.agent.domain.state import Phase
 from flettner.agent.domain.suggestion import Suggestion
+from flettner.agent.domain.windows import Schedule, Windows
+from flettner.agent.machine.proposing import approve as machine_approve
 from tests.integration.browser.conftest import Opened
 from tests.support.console_data import Scene
 from tests.support.console_site import Site
+from tests.support.machine_stories import rules
 
 SUGGESTION, ROLLOUT = "/suggestions/chat-s1", "/rollouts/code-o3"
 
@@ -57,6 +63,36 @@ def test_an_approval_carries_the_displayed_digest(opened: Opened, scene: Scene) 
     assert (suggestion(scene).status, suggestion(scene).digest) == ("approved", shown)
     page.locator(".notice").get_by_role("link", name="To the rollout").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("max_num_seqs 64 → 128")
+
+
+def test_an_approval_that_waits_for_the_windows_says_when_it_starts(
+    opened: Opened, scene: Scene, place: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night = Schedule(zone=ZoneInfo("UTC"), allowed=(parse_period("daily 00:00-05:00"),))
+    closed = replace(rules(), windows=Windows((night,)))
+    monkeypatch.setattr(scene, "_approved", lambda state, event: machine_approve(closed, state, event)[0])
+    page = opened(SUGGESTION)
+
+    decide(page, "Approve…", "tonight", "Approve")
+
+    expect(page.get_by_text("Approved. The rollout starts when the windows open.")).to_be_visible()
+    decision = page.locator(".decide")
+    expect(decision).to_contain_text("Approved by operator ann. It starts when the windows open.")
+    expect(decision).to_contain_text("they open: Sat 2026-11-21 00:00 UTC")
+    expect(page.get_by_role("button", name="Approve…")).to_have_count(0)
+    expect(page.get_by_role("heading", level=1)).to_contain_text("scheduled")
+    page.goto(f"{place.url}/#/targets")
+    urgent = page.locator(".urgent")
+    expect(urgent).to_contain_text("approved by operator ann, starts when the windows open")
+    expect(urgent).not_to_contain_text("needs approval")
+    page.goto(f"{place.url}/#/suggestions")
+    expect(page.get_by_role("table")).to_contain_text("by operator ann, starts when the windows open")
+    page.goto(f"{place.url}/#/targets/chat")
+    page.get_by_role("link", name="chat-s1 is approved, and waits").click()
+
+    decide(page, "Deny…", "not tonight", "Deny")
+
+    expect(page.get_by_text("Denied.")).to_be_visible()
 
 
 def test_an_operator_cannot_approve_their_own_proposal_where_the_config_asks_for_another(

@@ -181,6 +181,21 @@ def test_exports_every_documented_metric() -> None:
     assert body == {f"flettner_{metric.name}" for metric in METRICS}
 
 
+def test_an_approved_suggestion_that_waits_for_the_windows_needs_no_approval() -> None:
+    daemon = FakeDaemonView()
+    made = daemon.suggest({"max_num_seqs": 128})
+    before = samples(page(daemon))
+    state = daemon.targets()["chat"].state
+    approved = replace(made, approved_by="alice")
+    daemon.set(replace(state, suggestions=replace(state.suggestions, open=(approved,))))
+
+    after = samples(page(daemon))
+
+    open_ = 'flettner_target_suggestion_open{target="chat"}'
+    assert (before[open_], after[open_]) == (1, 0)
+    assert 'flettner_suggestion_waiting_seconds{target="chat"}' in before.keys() - after.keys()
+
+
 def test_exports_the_cost() -> None:
     values = samples(page(busy()))
 

@@ -152,6 +152,29 @@ def test_in_advise_mode_the_status_names_the_command_to_copy(run: Run, daemon: F
     assert run("suggestions", "--command")[0] == 2
 
 
+def wait_for_windows(daemon: FakeDaemonView) -> None:
+    """Approve the open suggestion while the windows are closed."""
+    state = daemon.targets()["chat"].state
+    (made,) = state.suggestions.open
+    waiting = replace(made, approved_by="operator bob")
+    daemon.set(replace(state, suggestions=replace(state.suggestions, open=(waiting,))))
+
+
+def test_an_approval_that_waits_for_the_windows_asks_for_no_other(run: Run, daemon: FakeDaemonView) -> None:
+    daemon.suggest({"max_num_seqs": 128})
+    wait_for_windows(daemon)
+
+    shown, one = run("status")[1], run("suggestions", "chat-s1")[1]
+
+    assert "chat-s1 is approved, and waits for its turn or for the windows to open" in shown
+    assert "needs approval" not in shown
+    assert "approved by operator bob; starts when the windows open\n" in one
+    assert "status   approved, waits\n" in one
+    assert "expires " not in one
+    target = json.loads(run("status", "chat", "--json")[1])
+    assert (target["suggestion"], target["suggestions"], target["approved"]) == (None, [], ["chat-s1"])
+
+
 def test_lists_suggestions_with_their_change(run: Run, daemon: FakeDaemonView) -> None:
     daemon.suggest({"max_num_seqs": 128, "enforce_eager": None})
     daemon.suggest({"max_num_seqs": 96})

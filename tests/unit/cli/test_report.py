@@ -23,8 +23,13 @@ from tests.unit.scenarios.test_unwritable import Place
 
 @pytest.fixture(scope="module")
 def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The journal of a daemon in virtual time, after one promoted change."""
     folder = tmp_path_factory.mktemp("s")
+    promote_in_virtual_time(folder)
+    return folder
+
+
+def promote_in_virtual_time(folder: Path) -> None:
+    """Write the journal of a daemon in virtual time, of one promoted change."""
 
     async def promote() -> None:
         place = Place(folder)
@@ -33,7 +38,6 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await reach(loop, Phase.OBSERVING)
 
     in_no_time(promote())
-    return folder
 
 
 class Tags(HTMLParser):
@@ -69,7 +73,7 @@ def test_the_page_says_what_why_who_and_how_it_ended(
     assert verify(state_dir / "audit.jsonl").ok
 
 
-def test_the_charts_are_in_the_page_and_name_their_limits(state_dir: Path) -> None:
+def write_page_with_charts(state_dir: Path) -> str:
     change = find_change(state_dir / "audit.jsonl", "chat-1")
     points = [
         Point(
@@ -79,8 +83,11 @@ def test_the_charts_are_in_the_page_and_name_their_limits(state_dir: Path) -> No
         )
         for second in range(6)
     ]
+    return write_page(replace(change, points=points), written_at="now", version="0")
 
-    page = write_page(replace(change, points=points), written_at="now", version="0")
+
+def test_the_charts_are_in_the_page_and_name_their_limits(state_dir: Path) -> None:
+    page = write_page_with_charts(state_dir)
 
     parsed = Tags()
     parsed.feed(page)

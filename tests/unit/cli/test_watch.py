@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from flettner.agent.api.tokens import Tokens
+from flettner.agent.domain.events import Approved, Denied
 from flettner.tools.cli.resource_text import format_rollouts
 from tests.support.fake_daemon_view import FakeDaemonView
 from tests.support.rig import FLETTNER
@@ -119,6 +120,38 @@ def test_approval_waits_for_the_verdict(
     assert status == expected
     assert out.startswith(f"chat-o1 {'promoted' if promoted else 'rolled back'}, judged; ended at 20")
     assert err.startswith("chat-o1 running: launching, step 1 of ")
+
+
+@pytest.mark.parametrize(("denied", "expected"), [(True, 1), (False, 0)])
+def test_approval_waits_for_the_windows_to_open(
+    run: Run, daemon: FakeDaemonView, denied: bool, expected: int
+) -> None:
+    made = daemon.suggest({"max_num_seqs": 128})
+    state = daemon.targets()["chat"].state
+    waiting = replace(made, approved_by="operator bob")
+    daemon.set(replace(state, suggestions=replace(state.suggestions, open=(waiting,))))
+
+    def end() -> None:
+        if denied:
+            event = Denied(at=daemon.at, actor="bob", suggestion=made.id, reason="not now")
+            daemon.set(daemon._after(daemon.targets()["chat"].state, event))
+            return
+        daemon.set(
+            daemon._approved(
+                state, Approved(at=daemon.at, actor="bob", suggestion=made.id, digest=made.digest)
+            )
+        )
+        daemon.settle(promoted=True)
+
+    timer = threading.Timer(0.5, end)
+    timer.start()
+
+    status, out, err = run("approve", made.id, "--digest", made.digest, "--wait")
+    timer.join()
+
+    assert status == expected
+    assert err.startswith("chat-s1 is approved, and starts when the windows open ...\n")
+    assert ("chat-s1 is denied by bob" in err, "chat-o1 promoted" in out) == (denied, not denied)
 
 
 def settle_begun(daemon: FakeDaemonView, *, promoted: bool) -> None:

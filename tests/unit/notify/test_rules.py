@@ -158,6 +158,15 @@ def test_a_suggestion_expires_soon_after_three_quarters_of_its_lifetime(
     assert [notice.kind for notice in notices if not notice.key.startswith("audit")] == expected
 
 
+def test_an_approved_suggestion_that_waits_for_the_windows_does_not_expire_soon() -> None:
+    approved_one = replace(SUGGESTION, approved_by="alice")
+    states = {"chat": replace(SERVING, suggestions=Suggestions(open=(approved_one,)))}
+
+    notices = notices_of_states(states, NOON + timedelta(minutes=50), writable=True, full=False)
+
+    assert [notice for notice in notices if not notice.key.startswith("audit")] == []
+
+
 def test_an_unwritable_audit_is_critical() -> None:
     notice, _ = notices_of_states({}, NOON, writable=False, full=False)
 
