@@ -23,8 +23,9 @@ SERVICE = Path("/etc/flettner")
 
 NO_SERVER_FOUND = 1
 _NONE_FOUND = (
-    "on this host: start one, run this command as its user or as root, or write a config by hand from "
-    "examples/flettner.toml of the source (of the package: /usr/share/doc/flettner/flettner.toml)"
+    "on this host: start one and wait until it answers, run this command as its user or as root, or write a "
+    "config by hand from examples/flettner.toml of the source (of the package: "
+    "/usr/share/doc/flettner/flettner.toml)"
 )
 _SERVICE_HEAD = """\
 [agent]
