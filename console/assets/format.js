@@ -43,7 +43,8 @@ export const banded = (value, say) => (value ? `${say(value.value)} (${say(value
 export function latency(seconds) {
   if (seconds === null || seconds === undefined) return NONE;
   if (seconds < 1) return `${number(seconds * 1000)} ms`;
-  return seconds < 100 ? `${number(seconds)} s` : duration(seconds);
+  if (seconds < 100) return `${number(seconds)} s`;
+  return seconds < 600 ? `${number(seconds / 60, 2)} min` : duration(seconds);
 }
 
 export function duration(seconds) {

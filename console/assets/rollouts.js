@@ -199,7 +199,7 @@ export function rolloutPage(context, root, id) {
     if (evidence.hidden) return;
     const times = points.map((point) => Date.parse(point.at) / 1000);
     const streams = [...new Set(points.flatMap((point) => Object.keys(point.judged)))];
-    const palette = ["--text", "--violet", "--warn", "--muted", "--bad", "--accent", "--green"];
+    const palette = ["--text", "--violet", "--warn", "--muted", "--teal", "--accent", "--green"];  // limits are red
     const shown = (value) => (value === undefined ? null : Math.min(MOST_EVIDENCE, Math.max(LEAST_EVIDENCE, value)));
     const lines = (place) => streams.map((stream, at_) => [points.map((point) => shown(point.judged[stream]?.[place])), words(stream), palette[at_ % palette.length]]);
     const marks = points.filter((point, place) => place && point.weight !== points[place - 1].weight).map((point) => ({ at: Date.parse(point.at) / 1000, name: "next step", color: "--muted" }));

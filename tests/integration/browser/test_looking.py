@@ -287,12 +287,28 @@ def test_the_audit_folds_observations_and_the_judge_shows_goodput(opened: Opened
     values = "[4.9e8, 18120, 0.1234, 2.5e-5].map((value) => number(value))"
     numbers = page.evaluate(f"import('/assets/format.js').then(({{ number }}) => {values})")
     assert numbers == ["490,000,000", "18,120", "0.123", "0.000025"]
+    latencies = "[0.0417, 12.34, 277, 1890].map((value) => latency(value))"
+    shown = page.evaluate(f"import('/assets/format.js').then(({{ latency }}) => {latencies})")
+    assert shown == ["41.7 ms", "12.3 s", "4.6 min", "32 min"]
     ticks = (
         "import('/assets/charts.js').then(({ logTicks }) => [logTicks(0.1, 100), logTicks(1, 1e76).length])"
     )
     assert page.evaluate(ticks) == [[0.1, 1, 10, 100], 6]
     page.goto(f"{page.url.partition('#')[0]}#{PAGES['target']}")
     expect(page.locator(".figure", has_text="In SLO").first).to_contain_text("%")
+
+
+def test_each_line_of_a_chart_has_a_colour_of_its_own(opened: Opened, scene: Scene) -> None:
+    streams = ("errors", "stalled", "gave_up", "refused", "ttft", "itl", "e2e")
+    points = [replace(point, judged=dict.fromkeys(streams, (1.0, 2.0))) for point in scene.points("code-o3")]
+    scene.curves["code-o3"] = points
+    page = opened(PAGES["rollout"])
+    keys = page.locator("figure", has_text="green is not worse").locator(".key:not(:has-text('upright'))")
+    expect(keys).to_have_count(len(streams) + 1)
+
+    colours = keys.evaluate_all("nodes => nodes.map((node) => getComputedStyle(node, '::before').color)")
+
+    assert len(set(colours)) == len(streams) + 1
 
 
 def test_verifies_the_full_chain_in_the_browser(opened: Opened, scene: Scene) -> None:
