@@ -1,20 +1,37 @@
-"""The rpm: its files, and what is left of it after a removal. Its scripts run on no system here."""
+"""The rpm: its files, and what is left of it after a removal.
+
+No RHEL and no Fedora can be had here. Its scripts run in an Ubuntu with the same programs, rpm and systemd.
+"""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.integration.systemd.machine import REPOSITORY
+from tests.integration.systemd.machine import REPOSITORY, Machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module")
-def package() -> Path:
+SYSTEM = REPOSITORY / ".cache" / "noble" / "root"
+CONFIG = """
+[[targets]]
+name = "chat"
+[targets.engine]
+kind = "process"
+serving = "http://127.0.0.1:9"
+[targets.traffic]
+listen = "127.0.0.1:9002"
+[api]
+tokens_file = "tokens"
+"""
+
+
+def build(*version: str) -> Path:
     done = subprocess.run(
-        [REPOSITORY / "packaging" / "build-rpm"],
+        [REPOSITORY / "packaging" / "build-rpm", *version],
         env={**os.environ, "RPM_PAYLOAD": "w.ufdio"},
         capture_output=True,
         text=True,
@@ -22,6 +39,11 @@ def package() -> Path:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return REPOSITORY / done.stdout.split()[-1]
+
+
+@pytest.fixture(scope="module")
+def package() -> Path:
+    return build()
 
 
 def rpm(*words: object) -> str:
@@ -86,3 +108,38 @@ def test_a_removal_leaves_changed_configs_and_keys(root: Path) -> None:
     assert not (root / "usr/bin/flettner").is_symlink()
     assert (root / "etc/flettner/docker-proxy.toml.rpmsave").read_text().endswith("# ours\n")
     assert (root / "etc/flettner/audit.key").exists()
+
+
+def test_its_scripts_work_where_rpm_and_systemd_run(package: Path) -> None:
+    later = build("99.0")
+    with Machine(system=SYSTEM) as machine:
+        policy = machine.root / "etc/flettner/docker-proxy.toml"
+        state = machine.root / "var/lib/flettner"
+
+        def install(file: Path) -> None:
+            shutil.copy(file, machine.root / "root")
+            machine.run("rpm", "--upgrade", "--nodeps", f"/root/{file.name}")
+
+        install(package)
+        key = (machine.root / "etc/flettner/audit.key").read_bytes()
+        assert machine.run("find", "/opt/flettner", "-name", "daemon.*.pyc").strip()
+        assert machine.run("stat", "-c", "%U:%G", "/etc/flettner/docker-proxy.toml") == "root:flettner\n"
+        assert machine.shown("flettner", "ActiveState") == "inactive"
+
+        policy.write_text(policy.read_text() + "# ours\n")
+        (machine.root / "etc/flettner/flettner.toml").write_text(CONFIG)
+        machine.run("systemctl", "enable", "--now", "flettner")
+        daemon = machine.shown("flettner", "MainPID")
+        install(later)
+        assert machine.shown("flettner", "ActiveState") == "active"
+        assert machine.shown("flettner", "MainPID") != daemon
+        assert machine.run("systemctl", "is-enabled", "flettner").strip() == "enabled"
+        assert policy.read_text().endswith("# ours\n")
+        assert (machine.root / "etc/flettner/audit.key").read_bytes() == key
+
+        machine.run("rpm", "--erase", "flettner")
+        assert not (machine.root / "opt/flettner").exists()
+        assert machine.run("systemctl", "is-active", "flettner", check=False).strip() == "inactive"
+        assert (state / "audit.jsonl").exists()
+        assert machine.run("systemctl", "--failed", "--no-legend").strip() == ""
+    later.unlink()
