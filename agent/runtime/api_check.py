@@ -17,11 +17,11 @@ from flettner.primitives.sockets import is_listening
 
 def find_api_problems(config: Config, now: Now) -> list[str]:
     """One line each with its key; a running daemon of this config holds its own addresses."""
-    taken = [] if _runs(config.state_dir) else list(_taken(config))
+    taken = [] if is_daemon_running(config.state_dir) else list(_taken(config))
     return [*taken, *_nobody_signs_in(config, now)]
 
 
-def _runs(state_dir: Path) -> bool:
+def is_daemon_running(state_dir: Path) -> bool:
     """Whether a daemon holds the lock of the state directory; looks without waiting, and makes no file."""
     with suppress(OSError):
         lock = os.open(state_dir / "lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -98,6 +98,7 @@ def console_urls(config: Config) -> list[str]:
 
 
 def _check(args: argparse.Namespace) -> int:
+    from flettner.agent.runtime.api_check import is_daemon_running  # noqa: PLC0415 - as above
     from flettner.agent.runtime.host_check import find_obstacles, find_problems  # noqa: PLC0415 - as above
 
     by_hand: dict[str, str] = {}
@@ -125,7 +126,8 @@ def _check(args: argparse.Namespace) -> int:
         sys.stdout.writelines(f"to mend before approve or auto: {line}\n" for line in obstacles)
         sys.stdout.writelines(f"\n{text}\n" for text in by_hand.values() if text)
         if not problems:
-            sys.stdout.write(f"next: flettner run -c {args.config}\n")
+            runs = is_daemon_running(config.state_dir)
+            sys.stdout.write(f"next: flettner {'reload' if runs else f'run -c {args.config}'}\n")
     return 1 if problems else 0
 
 

@@ -1,12 +1,14 @@
 """`flettner check` of a container prints the steps that route its clients through the proxy."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from flettner.agent.config.loader import Config, load_config, parse_config
 from flettner.tools.cli.run import console_urls, migration_steps
+from tests.support.ports import free_port
 
 
 def config_of(engine: str, listen: str = "127.0.0.1:8080") -> Config:
@@ -78,6 +80,29 @@ def test_failed_check_prints_no_steps(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["check", str(config), "--json"]) == 1
     answer = json.loads(capsys.readouterr().out)
     assert (answer["ok"], answer["take_over"]) == (False, {})
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_check_ends_by_naming_the_next_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], runs: bool
+) -> None:
+    from flettner.agent.runtime.lock import hold_lock  # noqa: PLC0415 - as above
+    from flettner.tools.cli.dispatch import main  # noqa: PLC0415 - as above
+
+    config = tmp_path / "t.toml"
+    engine = '{ kind = "process", command = ["vllm", "serve", "m"] }'
+    traffic = f'traffic = {{ listen = "127.0.0.1:{free_port()}" }}'
+    agent = f'agent = {{ state_dir = "s" }}\napi = {{ listen = "unix:{tmp_path}/s.sock" }}\n'
+    config.write_text(f'{agent}[[targets]]\nname = "chat"\nengine = {engine}\n{traffic}\n')
+
+    with hold_lock(tmp_path / "s") if runs else nullcontext():
+        status = main(["check", str(config)])
+
+    said = capsys.readouterr().out
+    assert (status, said.splitlines()[-1]) == (
+        0,
+        f"next: flettner {'reload' if runs else f'run -c {config}'}",
+    )
 
 
 @pytest.mark.parametrize("mode", ["advise", "approve"])
