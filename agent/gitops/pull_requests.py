@@ -7,7 +7,7 @@ another tool or a person applied, without a rollout, if the servers are worse wi
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -50,8 +50,6 @@ log = structlog.get_logger(__name__)
 class DecidedTarget(Protocol):
     @property
     def state(self) -> State: ...
-    @property
-    def minutes(self) -> Sequence[MinuteRow]: ...
     def emit(self, event: Event) -> None: ...
 
 
@@ -79,6 +77,7 @@ class PullRequests:
     options: GitOptions
     file: Path
     now: Now
+    minutes: Callable[[], Sequence[MinuteRow]]  # of the target, oldest first
     tracked: dict[str, TrackedRequest] = field(default_factory=dict)  # by suggestion
     _failed_at: dict[str, float] = field(default_factory=dict)  # by suggestion: loop time
 
@@ -203,7 +202,7 @@ class PullRequests:
             tracked.settled = bool(tracked.applied_at and target.state.fleet.servers)  # changed again
             return
         tracked.applied_at = tracked.applied_at or now_s
-        found = compare_minutes(target.minutes, tracked.merged_at, tracked.applied_at)
+        found = compare_minutes(self.minutes(), tracked.merged_at, tracked.applied_at)
         if found.verdict == "worse":
             text = describe_regression(
                 target.state.target,

@@ -7,7 +7,6 @@ from flettner.agent.domain.events import Event
 from flettner.agent.domain.headroom import HourPeak
 from flettner.agent.domain.reading import Reading
 from flettner.agent.domain.state import State
-from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.agent.observe.spending import Spending
 
 
@@ -20,8 +19,6 @@ class Observable(Protocol):
     def spending(self) -> Spending: ...
     @property
     def peaks(self) -> Sequence[HourPeak]: ...
-    @property
-    def minutes(self) -> Sequence[MinuteRow]: ...
     def emit(self, event: Event) -> None: ...
 
 

@@ -174,6 +174,7 @@ def build_target_loop(
     engine, traffic = bind_actuators(config, target, epoch, acts=mode != "advise")
     learner = build_learner(worker, engine, directory, now, target.gpu) if config.learn else None
     rules = build_rules(config, target)
+    series = TimeSeries.load(directory / "series.jsonl")
     return build_loop(
         rules,
         recorded,
@@ -186,13 +187,15 @@ def build_target_loop(
         state_dir=directory,
         now=now,
         on_state=on_state,
-        series=TimeSeries.load(directory / "series.jsonl"),
+        series=series,
         history=find_history_source(target),
         counted_by=find_request_source(target, traffic),
         check=CommandCheck(gpu=target.gpu, profile=target.profile),
         learner=learner,
         model_search=build_model_search(rules, learner) if learner is not None else None,
-        git=PullRequests(options=target.git, file=directory / "pull_requests.json", now=now)
+        git=PullRequests(
+            options=target.git, file=directory / "pull_requests.json", now=now, minutes=series.minutes
+        )
         if target.git
         else None,
         find_state=find_state,

@@ -27,6 +27,8 @@ class Cluster:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.minute = -60
+        self.minutes: list[MinuteRow] = []
+        site.requests.minutes = lambda: self.minutes
         site.requests.now = lambda: NOON + timedelta(minutes=self.minute)
 
     def serve(self, bad: Sequence[float], rate_rps: float = 2.0) -> None:
@@ -34,7 +36,7 @@ class Cluster:
         for share in bad:
             at = int((NOON + timedelta(minutes=self.minute)).timestamp())
             row = MinuteRow(at=at, requests_rps=rate_rps, attainment=1 - share)
-            self.site.target.minutes.append(row)
+            self.minutes.append(row)
             self.minute += 1
 
     async def merge(self) -> None:
@@ -160,7 +162,7 @@ async def test_a_restart_goes_on_with_the_comparison(cluster: Cluster) -> None:
     await cluster.merge()
     await cluster.follow([0.3] * 12)
     old = cluster.site.requests
-    cluster.site.requests = PullRequests(options=old.options, file=old.file, now=old.now)
+    cluster.site.requests = PullRequests(options=old.options, file=old.file, now=old.now, minutes=old.minutes)
 
     await cluster.follow([0.3] * 8)
 

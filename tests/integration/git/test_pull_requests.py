@@ -19,7 +19,6 @@ from flettner.agent.gitops import pull_requests
 from flettner.agent.gitops.pull_requests import PullRequests
 from flettner.agent.machine.guard import base_digest
 from flettner.agent.machine.step import Machine
-from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.forges.none import NoForge
 from tests.support.forge_stand_in import KINDS, TOKEN, ForgeStandIn, forge_stand_in
 from tests.support.machine_stories import BLUE, NOON, PLAN, rules
@@ -139,7 +138,6 @@ def waiting(*suggestions: Suggestion) -> State:
 class Target:
     state: State
     events: list[Event] = field(default_factory=list)
-    minutes: list[MinuteRow] = field(default_factory=list)
 
     def emit(self, event: Event) -> None:
         """Let the real machine decide."""
@@ -189,7 +187,9 @@ async def build_site(home: Path, kind: str = "github") -> AsyncIterator[Site]:
     async with forge_stand_in(kind) as forge:
         forge.head_of = repository.head
         options = options_of(repository, forge.plugin)
-        requests = PullRequests(options=options, file=home / "pull_requests.json", now=lambda: NOON)
+        requests = PullRequests(
+            options=options, file=home / "pull_requests.json", now=lambda: NOON, minutes=list
+        )
         target = Target(waiting(OPEN))
         yield Site(repository, forge, requests, target)
 
@@ -225,7 +225,7 @@ async def test_merging_the_pull_request_approves_the_suggestion(tmp_path: Path, 
 async def test_the_edit_is_in_place(tmp_path: Path, name: str) -> None:
     repository = Repository(tmp_path, path=name, content=FILES[name])
     options = options_of(repository, NoForge())
-    requests = PullRequests(options=options, file=tmp_path / "p.json", now=lambda: NOON)
+    requests = PullRequests(options=options, file=tmp_path / "p.json", now=lambda: NOON, minutes=list)
 
     await requests.update(Target(waiting(OPEN)))
 
@@ -408,7 +408,9 @@ async def test_a_change_in_force_that_is_not_merged_stays_open(site: Site) -> No
 async def test_a_restart_goes_on_with_the_same_pull_request(site: Site) -> None:
     await site.update()
     site.merge("alice")
-    site.requests = PullRequests(options=site.requests.options, file=site.requests.file, now=lambda: NOON)
+    site.requests = PullRequests(
+        options=site.requests.options, file=site.requests.file, now=lambda: NOON, minutes=list
+    )
 
     await site.update()
 
@@ -418,7 +420,7 @@ async def test_a_restart_goes_on_with_the_same_pull_request(site: Site) -> None:
 async def test_without_a_forge_the_branch_is_pushed_and_nobody_approves_by_it(tmp_path: Path) -> None:
     repository = Repository(tmp_path)
     requests = PullRequests(
-        options=options_of(repository, NoForge()), file=tmp_path / "p.json", now=lambda: NOON
+        options=options_of(repository, NoForge()), file=tmp_path / "p.json", now=lambda: NOON, minutes=list
     )
     target = Target(waiting(OPEN))
 
