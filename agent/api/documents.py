@@ -308,11 +308,16 @@ def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDoc
         held=[suggestion.id for suggestion in state.suggestions.open if suggestion.held],
         rollout=state.rollout.id if state.rollout else None,
         failover=describe_failover(state),
-        waits=state.rollout.waits if state.rollout and state.phase in {Phase.CANARY, Phase.TRIAL} else "",
+        waits=_describe_waits(state),
         outcomes=[_shown(outcome) for outcome in state.outcomes],
         findings=[FindingDocument.of(finding, slug=slug_of(finding.rule)) for finding in target.findings],
         warnings=list(find_warnings(daemon.counters())),
     )
+
+
+def _describe_waits(state: State) -> str:
+    """What the step of the rollout lacks; empty once a verdict has ended it."""
+    return state.rollout.waits if state.rollout and state.phase in {Phase.CANARY, Phase.TRIAL} else ""
 
 
 def _shown(outcome: Outcome) -> Outcome:
@@ -396,7 +401,7 @@ def rollout_of(
         goodput=report_goodput(canary.evidence) if canary else None,
         over_time=list(points),
         valid_s=canary.evidence.valid_s if canary else 0.0,
-        waits=rollout.waits if rollout.outcome == "running" else "",
+        waits=_describe_waits(live) if live else "",
         parked=canary.parked if canary else "",
         failover=describe_failover(live) if live else "",
         gain=canary.gain if canary else "",

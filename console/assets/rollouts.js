@@ -92,7 +92,7 @@ export function rolloutPage(context, root, id) {
       rollout.why && el("p", { class: "note" }, rollout.why),
       running && target.note && target.note !== rollout.why ? el("p", { class: "note" }, target.note) : null,
       running && rollout.waits && el("p", { class: "note" }, "This step waits for: ", rollout.waits),
-      rollout.gain && el("p", { class: "note good" }, "Better: ", rollout.gain.replace(/^better: /, "")),
+      rollout.gain && !rollout.why.includes(rollout.gain.replace(/^better: /, "")) && el("p", { class: "note good" }, "Better: ", rollout.gain.replace(/^better: /, "")),
       rollout.failover && el("p", { class: "note bad" }, "Not a promotion: ", rollout.failover),
       rollout.parked && el("p", { class: "note warn" }, "Green is suspended without traffic: ", rollout.parked));
     fill(actions, running ? action("abort", "Abort…", abort, { reason: barred(context), tone: "danger" }) : null);
@@ -171,7 +171,7 @@ export function rolloutPage(context, root, id) {
     const better = goodput && [
       table("Goodput: requests that fail or miss an objective", ["Stream", `Bad requests, 0 to ${percent(high)}`, "Better", "In words"], [[
         "goodput", intervals(goodput, high),
-        el("span", { class: "even" }, el("span", { class: goodput.better >= BETTER ? "good" : null }, odds(goodput.better)), el("small", ` of ${BETTER}`)),
+        goodput.proof && goodput.better < BETTER ? el("span", { class: "good" }, "proved") : el("span", { class: "even" }, el("span", { class: goodput.better >= BETTER ? "good" : null }, odds(goodput.better)), el("small", ` of ${BETTER}`)),
         goodput.proof ? `Proved: ${goodput.proof}` : goodput.says,
       ]], { keys: ["goodput"] })];
     return section("The judge", el("p", { class: "muted" }, RULE), better,

@@ -103,8 +103,10 @@ def _check(args: argparse.Namespace) -> int:
 
     by_hand: dict[str, str] = {}
     obstacles: list[str] = []
+    following = f"run -c {args.config}"
     try:
         config = load_config(args.config)
+        following = "reload" if is_daemon_running(config.state_dir) else following
         problems = asyncio.run(find_problems(config))
         if config.mode == "advise":
             obstacles = asyncio.run(find_obstacles(config))
@@ -126,8 +128,7 @@ def _check(args: argparse.Namespace) -> int:
         sys.stdout.writelines(f"to mend before approve or auto: {line}\n" for line in obstacles)
         sys.stdout.writelines(f"\n{text}\n" for text in by_hand.values() if text)
         if not problems:
-            runs = is_daemon_running(config.state_dir)
-            sys.stdout.write(f"next: flettner {'reload' if runs else f'run -c {args.config}'}\n")
+            sys.stdout.write(f"next: flettner {following}\n")
     return 1 if problems else 0
 
 

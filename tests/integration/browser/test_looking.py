@@ -12,6 +12,9 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from flettner.agent.audit.chain import Head, verify
 from flettner.agent.audit.records import Actor, JournalEntry
+from flettner.agent.domain.canary_evidence import Counts, Goodput
+from flettner.agent.domain.rollout import Canary
+from flettner.agent.domain.state import Phase
 from tests.integration.browser.conftest import Opened
 from tests.support.console_data import Scene, scenery
 from tests.support.console_site import Site, site
@@ -296,6 +299,30 @@ def test_the_audit_folds_observations_and_the_judge_shows_goodput(opened: Opened
     assert page.evaluate(ticks) == [[0.1, 1, 10, 100], 6]
     page.goto(f"{page.url.partition('#')[0]}#{PAGES['target']}")
     expect(page.locator(".figure", has_text="In SLO").first).to_contain_text("%")
+
+
+def test_a_verdict_is_said_once_and_nothing_beside_it_contradicts_it(opened: Opened, scene: Scene) -> None:
+    state = scene.targets()["code"].state
+    assert isinstance(state.rollout, Canary)
+    verdict = "green failed or missed the SLO with 0 of 39 requests, blue with 29 of 44"
+    proved = Goodput(counted=Counts(green=39))
+    rollout = replace(
+        state.rollout,
+        why=f"100 % passed: {verdict}",
+        waits=verdict,
+        gain=f"better: {verdict}",
+        evidence=replace(state.rollout.evidence, goodput=proved, better=f"better: {verdict}"),
+    )
+    scene.set(replace(state, phase=Phase.PROMOTING, rollout=rollout, note="code-r0 gets no new requests"))
+
+    page = opened(PAGES["rollout"])
+
+    expect(page.locator(".note").first).to_contain_text("100 % passed")
+    assert page.locator(".note", has_text=verdict).count() == 1
+    expect(page.get_by_text("This step waits for")).to_have_count(0)
+    goodput = page.get_by_role("table", name="Goodput: requests that fail or miss an objective")
+    expect(goodput).to_contain_text("proved")
+    expect(goodput).not_to_contain_text("of 100")
 
 
 def test_each_line_of_a_chart_has_a_colour_of_its_own(opened: Opened, scene: Scene) -> None:
