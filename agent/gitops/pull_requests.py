@@ -72,7 +72,7 @@ class TrackedRequest:
     applied_at: float = 0.0  # Unix time, s, since which all servers run with `to`; 0: they do not
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class PullRequests:
     options: GitOptions
     file: Path

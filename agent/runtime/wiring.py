@@ -174,7 +174,7 @@ def build_target_loop(
     engine, traffic = bind_actuators(config, target, epoch, acts=mode != "advise")
     learner = build_learner(worker, engine, directory, now, target.gpu) if config.learn else None
     rules = build_rules(config, target)
-    series = TimeSeries.load(directory / "series.jsonl")
+    series, requests = TimeSeries.load(directory / "series.jsonl"), directory / "pull_requests.json"
     return build_loop(
         rules,
         recorded,
@@ -193,11 +193,7 @@ def build_target_loop(
         check=CommandCheck(gpu=target.gpu, profile=target.profile),
         learner=learner,
         model_search=build_model_search(rules, learner) if learner is not None else None,
-        git=PullRequests(
-            options=target.git, file=directory / "pull_requests.json", now=now, minutes=series.minutes
-        )
-        if target.git
-        else None,
+        git=PullRequests(target.git, requests, now, series.minutes) if target.git else None,
         find_state=find_state,
         offset_s=offset_s,
     )
