@@ -34,11 +34,16 @@ def build(what: str, **env: str) -> "subprocess.CompletedProcess[str]":
 
 
 def machines_of(folder: Path) -> set[int]:
-    """Of each ELF file in it, whose extension is `.so` or that is a program."""
-    heads = [
-        path.open("rb").read(20) for path in folder.rglob("*") if path.is_file() and not path.is_symlink()
-    ]
-    return {int.from_bytes(head[18:20], "little") for head in heads if head.startswith(b"\x7fELF")}
+    """Of each ELF file in it."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return {machine for file in files if (machine := machine_of(file)) is not None}
+
+
+def machine_of(file: Path) -> int | None:
+    """None of a file that is no ELF file."""
+    with file.open("rb") as opened:
+        head = opened.read(20)
+    return int.from_bytes(head[18:20], "little") if head.startswith(b"\x7fELF") else None
 
 
 @pytest.mark.slow
