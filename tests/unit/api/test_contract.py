@@ -170,7 +170,7 @@ def test_responses_to_request_sequences_match_openapi_and_contain_no_secret(
 
     Row.run(
         settings=settings(
-            max_examples=30 if FULL else 12,
+            max_examples=30 if FULL else 24,
             stateful_step_count=8,
             derandomize=True,
             deadline=None,
