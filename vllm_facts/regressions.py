@@ -32,6 +32,8 @@ class Regression:
     unset: str = ""  # a knob that vLLM must choose: given (and not "auto"), it applies no more
     to: Mapping[Knob, Value] = field(default_factory=dict)  # flags that were measured to avoid it
     experts: bool = False  # it affects mixtures of experts only
+    dense: bool = False  # it affects other models only
+    more_than: int = 0  # requests at once up to which it does not show
     unquantized: bool = False  # it affects weights in 16 bit only
     fixed: str = ""  # in which release; empty: no fix is on record
     since: str = ""  # the first patch release with it, where the one of `first` does not have it
@@ -60,10 +62,13 @@ class Regression:
         lone = bool(self.together) and str(setting.get(self.together)) in {"None", "False", "1", ""}
         return given or lone
 
-    def fits(self, model: str, card: str, *, experts: bool) -> bool:
-        """True if the regression affects this model and GPU; an unknown name ("") matches no pattern."""
+    def fits(self, model: str, card: str, *, experts: bool | None) -> bool:
+        """True if the regression affects this model and GPU; an unknown name ("") matches no pattern.
+
+        `experts`: whether the model is a mixture of experts; None if that is not known.
+        """
         elsewhere = self.seen_on and card and not re.search(self.seen_on, card.lower())
-        if elsewhere or (self.experts and not experts):
+        if elsewhere or (self.experts and not experts) or (self.dense and experts is not False):
             return False
         patterns = ((self.model, model), (self.card, card))
         return all(not pattern or re.search(pattern, name.lower()) for pattern, name in patterns)

@@ -22,11 +22,13 @@ from flettner.vllm_facts.sizing.parallel_layouts import (
     exceeds_host,
     has_padded_heads,
     is_busy,
+    is_single_host,
     plan_changes,
     suggest_latent,
 )
 
 WIDE = 8
+SEVERAL, FEW_FOR_EACH = 4, 4  # engines, and requests at once for each
 _LEAST_PART = 256  # columns of an expert on one GPU: vllm-project/vllm#28887
 MANY = 512  # requests at once; AMD_MOE: the crossover is between 256 and 512
 
@@ -153,6 +155,7 @@ def _context_parallel_findings(config: ServeConfig, model: Model) -> Iterable[Fi
 def _check_crossover(config: ServeConfig) -> Iterable[Finding]:
     now, at_once = layout(config), config.concurrency
     if at_once is None:
+        yield from _check_logged_load(config)
         return
     if now.tp > 1 and at_once >= MANY:
         why = f"{at_once:.0f} requests at once with TP {now.tp}: from {MANY} on data parallelism is faster"
@@ -173,6 +176,27 @@ def _check_crossover(config: ServeConfig) -> Iterable[Finding]:
         expects="measure both layouts at this load; the crossover was between 256 and 512 requests",
         risks="the crossover was measured on 8 x MI300X and differs on other GPUs",
         evidence={"concurrency": at_once, "tensor_parallel_size": now.tp, "data_parallel_size": now.dp},
+    )
+
+
+def _check_logged_load(config: ServeConfig) -> Iterable[Finding]:
+    """Few requests at once by the log: only one engine computes the attention of each."""
+    now, most = layout(config), config.start.most_at_once if config.start else None
+    engines = now.tp == 1 and now.dp >= SEVERAL and is_sparse(config) and is_single_host(config)
+    if most is None or most > FEW_FOR_EACH or not engines or is_busy(config):
+        return
+    yield Finding(
+        rule="D8",
+        why=(
+            f"at most {most} requests at once for an engine by the log, and {now.dp} engines of one GPU: "
+            "each prompt is computed by one of them, and a later request finds its prefix only there"
+        ),
+        expects=(
+            f"with so few --tensor-parallel-size {now.dp} in the place of --data-parallel-size answers "
+            f"sooner; up to {FEW} requests at once it had more throughput, too"
+        ),
+        risks="with hundreds at once data parallelism is faster; the crossover was measured on 8 x MI300X",
+        evidence={"data_parallel_size": now.dp, "most_at_once": most},
     )
 
 

@@ -22,9 +22,12 @@ from flettner.vllm_facts.sizing.effective_flags import (
     json_entry,
     release_number,
 )
+from flettner.vllm_facts.sizing.kv_cache import longest_request
 from flettner.vllm_facts.sizing.limits import find_limits
 from flettner.vllm_facts.start_facts import find_last
 
+LENGTH, LENGTH_BY_DEFAULT = "max_seq_len_to_capture", 8192
+V1_BY_DEFAULT, V0_REMOVED = (0, 8), (0, 11)
 SEQS, LARGEST, SIZES = "max_num_seqs", "max_cudagraph_capture_size", "cudagraph_capture_sizes"
 GRAPHS_COUNT_DRAFTS = (0, 12)  # since then the default is min(2 x max_num_seqs x (1 + drafts), 512)
 FULL_BY_DEFAULT, COVERS_ALL = (0, 12), (0, 31)  # decoding in full graphs; a graph for max_num_seqs itself
@@ -141,6 +144,36 @@ def _check_mixed_steps(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_lengths(config: ServeConfig) -> Iterable[Finding]:
+    """The V0 engine leaves its graphs once a request is longer than those that it captured."""
+    v0 = is_older_than(config, V1_BY_DEFAULT) and config.env.get("VLLM_USE_V1") != "1"
+    chosen = is_older_than(config, V0_REMOVED) and config.env.get("VLLM_USE_V1") == "0"
+    longest, given = longest_request(config), positive_int(config.setting, LENGTH)
+    captured = given or LENGTH_BY_DEFAULT
+    eager = config.setting.get("enforce_eager") is True
+    if not (v0 or chosen) or longest is None or longest <= captured or eager or is_pooling(config):
+        return
+    yield Finding(
+        rule="G2",
+        klass="auto",
+        severity="info",
+        why=(
+            f"{LENGTH} {captured}{'' if given else ' (the default)'}: with vLLM {config.version} a step with "
+            f"a request of more tokens decodes without CUDA graphs, and max_model_len is {longest}"
+            + (
+                ": each of LoRA's many kernels is then launched by Python (5 instead of 27 tokens/s are "
+                "reported with 9,000 tokens)"
+                if config.setting.get("enable_lora")
+                else ""
+            )
+        ),
+        to={LENGTH: longest},
+        expects="requests of any length decode with graphs",
+        risks="a little more GPU memory",
+        evidence={LENGTH: captured, "max_model_len": longest},
+    )
+
+
 _SOURCE = "vllm/config/vllm.py: _set_cudagraph_sizes"
 
 LINTS = (
@@ -174,5 +207,13 @@ LINTS = (
             "97 of 100 fall behind 96 on 4 B200 (vllm-project/vllm#57355)"
         ),
         needs=Needs(facts=("version",), applies=has_any(SEQS)),
+    ),
+    DeploymentCheck(
+        rules=("G2",),
+        find=_check_lengths,
+        reports="requests that may be longer than the CUDA graphs of the V0 engine cover",
+        source="vLLM 0.6 vllm/config.py: max_seq_len_to_capture; vllm-project/vllm#9143",
+        evidence_for="no public measurement of one model under two lengths",
+        needs=Needs(facts=("version",)),
     ),
 )

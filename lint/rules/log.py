@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from itertools import islice
 from math import ceil, floor
 
+from flettner.lint.queue_causes import ROOM, explain_queue
 from flettner.lint.recogniser import LOG, recogniser
 from flettner.lint.rules.full_cache import advise_full_cache
 from flettner.lint.rules.graph_memory import takes_cache_for_graphs
@@ -372,9 +373,9 @@ def _find_waiting(count: Count, config: ServeConfig) -> Finding | None:
     given = config.setting.get(_SEQS)
     seqs = running if given is None and _stays(config, running) else given
     reached = isinstance(seqs, int) and 0.9 * seqs <= running <= seqs
-    capped = usage < 60 and reached and not still  # noqa: PLR2004 - as Q1's defaults
+    capped = usage < ROOM and reached and not still
     full = usage >= FULL and not still
-    counts = f"{running} requests ran and {waiting} waited with the KV cache {usage:g} % full"
+    cause, counts = "", f"{running} requests ran and {waiting} waited with the KV cache {usage:g} % full"
     if stuck:
         counts += ": the first in the queue never starts, or the engine hangs"
         advice = (
@@ -393,10 +394,13 @@ def _find_waiting(count: Count, config: ServeConfig) -> Finding | None:
             "it may be raised"
         )
     else:
-        advice = "`flettner advise` shows what they wait for, from the running server or from this log"
+        cause = explain_queue(config)
+        advice = cause or (
+            "`flettner advise` shows what they wait for, from the running server or from this log"
+        )
     return Finding(
         rule="F8",
-        severity="warning" if capped or full or stuck else "info",
+        severity="warning" if capped or full or stuck or cause else "info",
         why=f"the log's latest count: {counts}",
         expects=advice,
         evidence={"running": running, "waiting": waiting, "kv_cache_usage_percent": usage},

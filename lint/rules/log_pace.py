@@ -7,7 +7,7 @@ from flettner.lint.recogniser import LOG
 from flettner.lint.rules.multimodal import WITH_VIDEO
 from flettner.vllm_facts.drafts import find_flags, find_own_drafts
 from flettner.vllm_facts.log_counts import INTERVAL_S, read_counts
-from flettner.vllm_facts.serve_config import Finding, ServeConfig
+from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     effective_batched_tokens,
@@ -19,10 +19,11 @@ from flettner.vllm_facts.sizing.effective_flags import (
     text_of,
 )
 from flettner.vllm_facts.sizing.gpus import find_bandwidth
-from flettner.vllm_facts.sizing.kv_cache import longest_request, weights_gib
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit, longest_request, weights_gib
 from flettner.vllm_facts.sizing.parallel_layouts import is_pcie_only
 
 THRESHOLD = "long_prefill_token_threshold"
+SLOW = 12.0  # tokens/s at most: below, a reader of the answer waits for it
 NEAR = 0.5  # of the bandwidth: kernels reach 0.7 to 0.95 of it
 COSTLY = 0.6  # of the usual pace without drafts
 HOST_PACE, SMALL_PACE = 300.0, 200.0  # tokens/s: the host launches about so many steps; of small models
@@ -47,15 +48,41 @@ class _Pace:
 
 
 def _find_pace(config: ServeConfig) -> _Pace | None:
-    model, card, shape = config.model, config.card, layout(config)
     alone = [each.answers for each in read_counts(config.log) if (each.running, each.waiting) == (1, 0)]
-    if model is None or card is None or not alone or shape.gpus > shape.tp:
+    return _reckon_pace(config, max(alone)) if alone else None
+
+
+def _reckon_pace(config: ServeConfig, best: float) -> _Pace | None:
+    model, card, shape = config.model, config.card, layout(config)
+    if model is None or card is None or shape.gpus > shape.tp:
         return None
     size, bandwidth = weights_gib(config, shape), find_bandwidth(card)
     if not size or bandwidth is None or not model.parameters:
         return None
     read = size * GIB * min(1.0, (model.active_parameters or model.parameters) / model.parameters)
-    return _Pace(max(alone), bandwidth * 1e9 / read, bandwidth, read)
+    return _Pace(best, bandwidth * 1e9 / read, bandwidth, read)
+
+
+def _check_slow_memory(config: ServeConfig) -> Iterable[Finding]:
+    """A remark before any log: a model whose weights this memory reads only a few times a second."""
+    if config.log or find_flags(config.setting) or is_pooling(config) or config.setting.get("cpu_offload_gb"):
+        return
+    pace, name = _reckon_pace(config, 0.0), config.card.name if config.card else ""
+    took = estimate_fit(config)
+    if pace is None or pace.most >= SLOW or (took is not None and took.fits is False):
+        return
+    yield Finding(
+        rule="F11",
+        why=(
+            f"a single request gets at most {pace.most:.1f} tokens/s: for each one the memory of {name} "
+            f"({pace.bandwidth:g} GB/s) reads {pace.read / 1e9:.0f} GB of weights"
+        ),
+        expects="a pace of 0.6 to 0.9 of that is what this model does here, and no flag makes it much "
+        "faster: a mixture of experts with few active parameters, weights in fewer bits or speculative "
+        "decoding do; several requests at once share the reads",
+        risks="another model or quantisation answers differently",
+        evidence={"most": round(pace.most, 1)},
+    )
 
 
 def _check_bandwidth(config: ServeConfig) -> Iterable[Finding]:
@@ -261,6 +288,17 @@ LINTS = (
         reports="a single request whose pace is that of the GPU's memory",
         source="vllm/v1/metrics/loggers.py: LoggingStatLogger; https://www.lyb.re/writing/2026-03-10-dgx-spark-vllm",
         needs=LOG,
+    ),
+    DeploymentCheck(
+        rules=("F11",),
+        find=_check_slow_memory,
+        reports="a model that the GPU's memory lets answer slowly, whatever the flags are",
+        source="eugr/spark-vllm-docker#193; https://www.lyb.re/writing/2026-03-10-dgx-spark-vllm",
+        evidence_for=(
+            "12.5 tokens/s of at most about 14 for one request (Gemma-4-31B-NVFP4 on a GB10, "
+            "eugr/spark-vllm-docker#231)"
+        ),
+        needs=Needs(facts=("gpu", "model")),
     ),
     DeploymentCheck(
         rules=("SD1",),

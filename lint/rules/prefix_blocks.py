@@ -1,17 +1,26 @@
-"""Prompts that share less than one block of the KV cache, as the log of a hybrid model shows: rule X1."""
+"""Prompts that share less than one block of the KV cache of a hybrid model: rule X1."""
 
 import re
 from collections.abc import Iterable
+from math import ceil
 
 from flettner.lint.recogniser import LOG
-from flettner.vllm_facts.serve_config import Finding, ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, is_at_least, is_older_than
+from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    has_any,
+    is_at_least,
+    is_older_than,
+    layout,
+)
+from flettner.vllm_facts.sizing.kv_cache import kv_bytes_per_token
 from flettner.vllm_facts.start_facts import LONGEST_LINE, find_last
 from flettner.vllm_facts.values import Knob, Value
 
 _LEN, _UNIT = "max_model_len", "prefix_match_unit"
 _UNIT_SINCE, _UNIT_READ = (0, 26), (0, 34)  # releases that have the flag, and whose sources were read
 _USUAL = 256  # tokens: blocks up to there hold any shared beginning that is worth a cache
+_STEP = 16  # tokens, of which a block is a multiple
 _AT_ONCE = 4  # requests of full length
 _LEAST_COUNTS = 3  # with prompts and no hit
 _BLOCK = re.compile(r"Setting attention block size to (?P<tokens>\d{1,7}) tokens")
@@ -61,6 +70,38 @@ def _check_block(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_reckoned_block(config: ServeConfig) -> Iterable[Finding]:
+    """A remark before the log tells the size of a block."""
+    if config.setting.get("enable_prefix_caching") is not True or _UNIT in config.setting:
+        return
+    block = None if find_block(config) is not None else reckon_block(config)
+    if block is None or block <= _USUAL:
+        return
+    finer = is_at_least(config, _UNIT_SINCE) and is_older_than(config, _UNIT_READ)
+    unit = f"; a smaller --{_UNIT.replace('_', '-')}, a divisor of the block, needs less" if finer else ""
+    yield Finding(
+        rule="X1",
+        why=(
+            "prefix caching of this hybrid model shares full blocks only, and by its states one has about "
+            f"{block:,} tokens: prompts with a shorter common beginning never hit"
+        ),
+        expects=f"hits from {block:,} common tokens on; the log says the exact size ('Setting attention "
+        f"block size'){unit}",
+        risks="shorter shared beginnings are computed again",
+        evidence={"block": block},
+    )
+
+
+def reckon_block(config: ServeConfig) -> int | None:
+    """The tokens of a block: vLLM lengthens those of attention to the size of a recurrent state."""
+    model, shape = config.model, layout(config)
+    each = kv_bytes_per_token(config, shape)
+    if model is None or not model.hybrid or not model.state_bytes or not model.attention_layers or not each:
+        return None
+    token = each / ceil(model.attention_layers / shape.pp)  # of one layer
+    return _STEP * ceil(model.state_bytes / shape.tp / token / _STEP)
+
+
 def find_block(config: ServeConfig) -> int | None:
     """The tokens of a block of the cache, by the log; None if it does not say that it is unusually long."""
     told = find_last(_BLOCK, config.log)
@@ -106,5 +147,14 @@ LINTS = (
             "(vllm-project/vllm#48401)"
         ),
         needs=LOG,
+    ),
+    DeploymentCheck(
+        rules=("X1",),
+        find=_check_reckoned_block,
+        reports="prefix caching of a hybrid model, whose blocks are long, where it is asked for",
+        source="vllm-project/vllm#51198; vllm/platforms/interface.py: 'Setting attention block size to'",
+        evidence_for="no hit of 561 common tokens (vllm-project/vllm#51198); 784 are a block of Qwen3.6-27B "
+        "(vllm-project/vllm#47430)",
+        needs=Needs(facts=("model",), applies=has_any("enable_prefix_caching")),
     ),
 )

@@ -108,13 +108,16 @@ def _check_regressions(config: ServeConfig) -> Iterable[Finding]:
     if release is None:
         return
     model, card = f"{text_of(config, 'model')} {config.model.name if config.model else ''}", config.card
+    experts = is_sparse(config) if config.model else None
     for row in REGRESSIONS:
-        fits = row.fits(model, card.name if card else "", experts=is_sparse(config))
+        fits = row.fits(model, card.name if card else "", experts=experts)
         if not fits or not row.seen_in(release, patch_number(config)):
             continue
         if row.is_chosen(config.setting) or (row.unquantized and not _in_16_bit(config)):
             continue
         if row.at_start and config.start is not None and config.start.loaded:
+            continue
+        if row.more_than and _had_at_most(row.more_than, config):
             continue
         if not row.shows(config.env.get(row.env) if row.env else config.setting.get(row.knob)):
             continue
@@ -151,6 +154,12 @@ def _confirm_by_log(config: ServeConfig) -> Iterable[Finding]:
             if shown
             else finding
         )
+
+
+def _had_at_most(requests: int, config: ServeConfig) -> bool:
+    """Whether the counts of the log never show more requests at once."""
+    most = config.start.most_at_once if config.start else None
+    return most is not None and most <= requests
 
 
 def _in_16_bit(config: ServeConfig) -> bool:

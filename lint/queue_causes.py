@@ -1,0 +1,74 @@
+"""Why requests wait although the KV cache has room and fewer run than may: text of F8. Pure."""
+
+from collections.abc import Sequence
+
+from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.log_counts import LEAST, Count, read_counts
+from flettner.vllm_facts.serve_config import ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import is_older_than, layout
+from flettner.vllm_facts.sizing.gpus import find_speed
+from flettner.vllm_facts.sizing.parallel_layouts import is_pcie_only
+
+ROOM = 60.0  # percent of the KV cache, as Q1's default: up to there it is not what requests wait for
+MANY_PROMPTS = 10.0  # tokens of prompts for one of an answer
+BUSY = 0.1  # of the peak: kernels reach 0.3 to 0.6 of it, and less where GPUs exchange over PCIe
+CACHED_SINCE = (0, 8)  # V1, which caches prefixes by default
+_RUNTIME_LORA = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+
+
+def explain_queue(config: ServeConfig) -> str:
+    """The cause that the flags and the counts of the log show together; "" if they show none."""
+    waits = [count for count in read_counts(config.log) if _waits_with_room(count)]
+    if len(waits) < LEAST:
+        return ""
+    return _wait_for_adapters(config) or _wait_for_prompts(config, waits)
+
+
+def _waits_with_room(count: Count) -> bool:
+    return count.waiting > 0 and count.works and count.usage is not None and count.usage < ROOM
+
+
+def _wait_for_adapters(config: ServeConfig) -> str:
+    """The scheduler leaves a request in the queue whose adapter has no slot: V0 and V1 alike."""
+    if config.setting.get("enable_lora") is not True:
+        return ""
+    slots = positive_int(config.setting, "max_loras") or 1
+    given = config.setting.get("max_loras") is not None
+    named = len(str(config.setting.get("lora_modules") or "").split())
+    if 0 < named <= slots and _RUNTIME_LORA not in config.env:
+        return ""
+    more = "as many as are asked for at once" if not named else str(named)
+    return (
+        f"--max-loras {slots}{'' if given else ' (the default)'}: a request for another adapter waits until "
+        f"those of the {'one' if slots == 1 else slots} in its slots have ended, whatever memory is free. "
+        f"With --max-loras {more} they run together; it takes memory for each"
+    )
+
+
+def _wait_for_prompts(config: ServeConfig, waits: Sequence[Count]) -> str:
+    """Prompts fill the steps, so the next ones wait for their turn."""
+    prompts = sum(each.prompts for each in waits) / len(waits)
+    answers = sum(each.answers for each in waits) / len(waits)
+    if prompts < MANY_PROMPTS * answers or _compute_share(config, prompts) < BUSY:
+        return ""
+    off = config.setting.get("enable_prefix_caching") is False or (
+        is_older_than(config, CACHED_SINCE) and not config.setting.get("enable_prefix_caching")
+    )
+    ways = ["--enable-prefix-caching, if prompts begin alike (it is off)"] if off else []
+    if layout(config).tp > 1 and is_pcie_only(config):
+        ways.append("fewer GPUs for an engine, and more engines: over PCIe prompts suffer most")
+    ways.append("more GPUs, or shorter prompts")
+    return (
+        f"the steps are full of prompts ({prompts:,.0f} tokens/s of them, {answers:,.0f} of answers): "
+        f"requests wait for the computation of those before them, "
+        f"not for memory, and no more sequences would help; {'; '.join(ways)}"
+    )
+
+
+def _compute_share(config: ServeConfig, prompts: float) -> float:
+    """Of the GPUs' peak throughput, what so many tokens/s of prompts take; 0 if it is not known."""
+    model, speed = config.model, find_speed(config.card) if config.card else None
+    size = (model.active_parameters or model.parameters) if model else None
+    if not size or speed is None:
+        return 0.0
+    return 2.0 * size * prompts / (speed.tflops * 1e12 * layout(config).gpus)
