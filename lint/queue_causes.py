@@ -13,6 +13,8 @@ ROOM = 60.0  # percent of the KV cache, as Q1's default: up to there it is not w
 MANY_PROMPTS = 10.0  # tokens of prompts for one of an answer
 BUSY = 0.1  # of the peak: kernels reach 0.3 to 0.6 of it, and less where GPUs exchange over PCIe
 CACHED_SINCE = (0, 8)  # V1, which caches prefixes by default
+MANY = 256  # requests: beyond, a batch grows in time as much as in size on most GPUs
+SLOW = 8.0  # tokens/s of each of them: about as fast as people read
 _RUNTIME_LORA = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
 
 
@@ -22,6 +24,24 @@ def explain_queue(config: ServeConfig) -> str:
     if len(waits) < LEAST:
         return ""
     return _wait_for_adapters(config) or _wait_for_prompts(config, waits)
+
+
+def has_slow_many(count: Count) -> bool:
+    """Whether so many run, and each so slowly, that more of them help nobody who waits for an answer."""
+    return count.running >= MANY and count.answers < SLOW * count.running
+
+
+def advise_higher_cap(count: Count, cap: str) -> str:
+    """Where the requests wait for the cap, which is given in words."""
+    if has_slow_many(count):
+        return (
+            f"{cap} is the limit they wait for, but the {count.running} that run get "
+            f"{count.answers / count.running:.1f} tokens/s each: more at once would make each slower, and "
+            "hardly add to the sum. Faster steps come first (the other findings), or more engines"
+        )
+    full = count.usage or 0.0
+    room = f"; the KV cache holds about {count.running * 80 / full:.0f} such requests" if full >= 1 else ""
+    return f"{cap} is the limit they wait for{room}: `flettner advise` shows how far it may be raised"
 
 
 def _waits_with_room(count: Count) -> bool:

@@ -136,13 +136,15 @@ def _rank(item: S) -> tuple[float, bool]:
     """
     if item.rule in _PLACES:
         # A known rule may be a change in one case and a note in another.
-        is_note = not _changes(item) and (
-            _PLACES[item.rule] >= _FIRST["memory ran out"] or getattr(item, "severity", "") == "info"
-        )
+        place = _PLACES[item.rule]
+        tuning = place >= _FIRST["memory ran out"] and not item.rule.startswith(
+            "D"
+        )  # D: the layout limits it
+        is_note = not _changes(item) and (tuning or getattr(item, "severity", "") == "info")
         if not is_note:
-            return _PLACES[item.rule], False
+            return place, False
         least = _FIRST["notes"] - (0.75 if item.rule.startswith("F") else 0.5)
-        return max(_PLACES[item.rule], least), False
+        return max(place, least), False
     if not _changes(item):
         return len(_PLACES), True
     mitigation = bool(getattr(item, "mitigation", False))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from flettner.lint.queue_causes import MANY_PROMPTS
 from flettner.lint.recogniser import LOG
 from flettner.lint.rules.switches import SERVERS, SERVERS_SINCE
 from flettner.vllm_facts.log_counts import LEAST, Count, read_counts
@@ -11,13 +12,22 @@ from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     effective_seqs,
     is_older_than,
+    json_entries,
     layout,
+    text_of,
 )
 
 _INTERVAL = "stream_interval"
 _MANY_TOKENS, _MANY_CLIENTS = 10_000.0, 256  # a second, and at once: reported with 1,024 requests
 _PIECE = 10  # tokens of a message
 _BUSY = 2_000.0  # tokens/s of prompts, most of them of images
+_SOME = 500.0
+_COUNTED_SINCE = (0, 11)  # the share of images in the cache, in a count
+_LIMITS = "limit_mm_per_prompt"
+_MORE_SERVERS = (
+    f"--{SERVERS.replace('_', '-')} 2 to 4, as the CPUs allow, or smaller images; more threads "
+    "(--renderer-num-workers) gave 20 % more at 2, and 70 % less at 6"
+)
 
 
 def _is_single(config: ServeConfig) -> bool:
@@ -57,7 +67,9 @@ def _check_media(config: ServeConfig) -> Iterable[Finding]:
     """Images are read and resized by one thread of the API server, before the engine counts a request."""
     counts, most = read_counts(config.log), effective_seqs(config)
     busy = [count for count in counts if count.media and count.prompts >= _BUSY]
-    if len(busy) < LEAST or most is None or not _is_single(config) or not _is_starved(counts, most):
+    seen = len(busy) >= LEAST and _is_single(config)
+    asked = not seen and _asks_for_media(config) and any(map(_is_mostly_prompts, counts))
+    if not (seen or asked) or most is None or not _is_starved(counts, most):
         return
     running = max(count.running for count in counts)
     yield Finding(
@@ -66,13 +78,30 @@ def _check_media(config: ServeConfig) -> Iterable[Finding]:
             f"by the log no request with images waits, and at most {running} of {most} (max_num_seqs) run: "
             "if clients wait all the same, it is for the API server, which prepares one image after another"
         ),
-        expects=(
-            f"--{SERVERS.replace('_', '-')} 2 to 4, as the CPUs allow, or smaller images; more threads "
-            "(--renderer-num-workers) gave 20 % more at 2, and 70 % less at 6"
-        ),
+        expects=_MORE_SERVERS
+        if seen
+        else "smaller images and fewer frames (--mm-processor-kwargs), media that the clients have resized, "
+        "or several such servers behind a proxy: see whether one core is busy all the time",
         risks="each process takes a core, 1 to 2 GiB of the host's memory, and keeps images of its own",
         evidence={"running": running, "max_num_seqs": most},
     )
+
+
+def _asks_for_media(config: ServeConfig) -> bool:
+    """Whether the flags expect images or videos, in a release whose log does not count them."""
+    limits = {**json_entries(config, _LIMITS), **_read_pairs(text_of(config, _LIMITS))}
+    named = any(str(limits.get(kind) or "0") != "0" for kind in ("image", "video"))
+    single = config.setting.get(SERVERS) in (None, 1) and layout(config).dp == 1
+    return named and single and is_older_than(config, _COUNTED_SINCE)
+
+
+def _read_pairs(text: str) -> dict[str, str]:
+    """As older releases write it: image=2,video=1"""
+    return dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair)
+
+
+def _is_mostly_prompts(count: Count) -> bool:
+    return count.prompts >= _SOME and count.prompts > MANY_PROMPTS * count.answers
 
 
 def _is_starved(counts: Iterable[Count], most: int) -> bool:
@@ -95,7 +124,7 @@ LINTS = (
         rules=("C1",),
         find=_check_media,
         reports="requests with images of which few run and none waits, by the counts of the log",
-        source="vllm/renderers/base.py: _mm_executor; vllm-project/vllm#58266",
+        source="vllm/renderers/base.py: _mm_executor; vllm-project/vllm#58266; vllm-project/vllm#21873",
         evidence_for=(
             "14 images a second through one process in front of a B300 (vllm-project/vllm#58266), and "
             "requests that wait 30 s in front of it (vllm-project/vllm#44787)"

@@ -1,33 +1,45 @@
-"""What helps requests that wait for a full KV cache, as the log shows: text of F8, and rule K1."""
+"""What helps requests that wait for a full KV cache, as the log shows: text of F8, rules K1 and L1."""
 
 from collections.abc import Iterable
 
+from flettner.lint.missing_facts import ESTIMATE
 from flettner.lint.recogniser import LOG
 from flettner.lint.rules.known_errors import PINNED
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.log_counts import FULL, LEAST, read_counts
 from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.releases.history import has_flag
-from flettner.vllm_facts.serve_config import Finding, ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, layout, memory_share, text_of
-from flettner.vllm_facts.sizing.kv_cache import weights_gib
+from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
+from flettner.vllm_facts.sizing.effective_flags import (
+    DeploymentCheck,
+    has_any,
+    has_kv_transfer,
+    is_pooling,
+    layout,
+    memory_share,
+    text_of,
+)
+from flettner.vllm_facts.sizing.kv_cache import estimate_fit, weights_gib
 from flettner.vllm_facts.sizing.limits import MOST_SHARE
 
 _EIGHT_BITS, _FOUR_BITS = 1.0, 0.56  # bytes of a weight; four bits have a scale for each group
 _RESERVE = 0.05  # of the blocks: with more than that the throughput falls again
+FEW = 2  # requests of full length
+_LENGTH, _SEQS = "max_model_len", "max_num_seqs"
 _CONTEXT, _WATERMARK = "decode_context_parallel_size", "watermark"
 
 
 def advise_full_cache(config: ServeConfig, *, running: int) -> str:
     """The remedies that this command leaves, those that cost nothing first."""
-    ways = [*_share_copies(config), *_take_more_memory(config), *_take_less_for_each(config)]
     return (
-        f"the KV cache is full: more sequences would make it worse. {_join(ways)} hold more; else "
+        f"the KV cache is full: more sequences would make it worse. {name_remedies(config)} hold more; else "
         f"max_num_seqs at about {running} keeps those that run from being computed again"
     )
 
 
-def _join(ways: list[str]) -> str:
+def name_remedies(config: ServeConfig) -> str:
+    """As the beginning of a sentence."""
+    ways = [*_share_copies(config), *_take_more_memory(config), *_take_less_for_each(config)]
     text = f"{', '.join(ways[:-1])} or {ways[-1]}"
     return text[0].upper() + text[1:]
 
@@ -99,7 +111,44 @@ def _check_preemptions(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_few_at_once(config: ServeConfig) -> Iterable[Finding]:
+    """A remark before any log: a length that was asked for, of which the cache holds hardly one."""
+    length, seqs = positive_int(config.setting, _LENGTH), positive_int(config.setting, _SEQS)
+    fit = estimate_fit(config)
+    known = config.log or fit is None or fit.fits is False or is_pooling(config) or has_kv_transfer(config)
+    if (
+        known
+        or fit is None
+        or length is None
+        or seqs is None
+        or seqs <= FEW
+        or config.concurrency is not None
+    ):
+        return
+    if fit.kv_tokens >= FEW * length:
+        return
+    yield Finding(
+        rule="L1",
+        why=(
+            f"by the estimate the KV cache holds about {fit.kv_tokens:,.0f} tokens: "
+            f"{fit.kv_tokens / length:.1f} requests of {length:,}, although up to {seqs} may "
+            "run. Few long requests fill it; then others wait, or are preempted and computed again"
+        ),
+        expects=f"{name_remedies(config)} hold more; more sequences would not help",
+        risks="a smaller format of the cache or of the weights may change answers",
+        evidence={"kv_tokens": round(fit.kv_tokens), _LENGTH: length},
+    )
+
+
 LINTS = (
+    DeploymentCheck(
+        rules=("L1",),
+        find=_check_few_at_once,
+        reports="a context length of which the KV cache holds hardly one request, by the estimate",
+        source=f"vllm-project/vllm#14412; {DOCS}/configuration/optimization/ (preemption)",
+        evidence_for="two requests fill the cache (a 32B model in FP8 on one L40, vllm-project/vllm#14412)",
+        needs=Needs(facts=ESTIMATE, applies=has_any(_SEQS)),
+    ),
     DeploymentCheck(
         rules=("K1",),
         find=_check_preemptions,

@@ -7,6 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 
+from flettner.lint.rules.prefix_blocks import V1_BY_DEFAULT
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.drafts import find_flags
 from flettner.vllm_facts.log_counts import LEAST, read_counts
@@ -27,7 +28,7 @@ from flettner.vllm_facts.sizing.limits import find_limits
 from flettner.vllm_facts.start_facts import find_last
 
 LENGTH, LENGTH_BY_DEFAULT = "max_seq_len_to_capture", 8192
-V1_BY_DEFAULT, V0_REMOVED = (0, 8), (0, 11)
+V0_REMOVED = (0, 11)
 SEQS, LARGEST, SIZES = "max_num_seqs", "max_cudagraph_capture_size", "cudagraph_capture_sizes"
 GRAPHS_COUNT_DRAFTS = (0, 12)  # since then the default is min(2 x max_num_seqs x (1 + drafts), 512)
 FULL_BY_DEFAULT, COVERS_ALL = (0, 12), (0, 31)  # decoding in full graphs; a graph for max_num_seqs itself
@@ -151,11 +152,14 @@ def _check_lengths(config: ServeConfig) -> Iterable[Finding]:
     longest, given = longest_request(config), positive_int(config.setting, LENGTH)
     captured = given or LENGTH_BY_DEFAULT
     eager = config.setting.get("enforce_eager") is True
+    adapters = config.setting.get("enable_lora") is True
+    if not (adapters or given):
+        return  # what it costs other models was not measured
     if not (v0 or chosen) or longest is None or longest <= captured or eager or is_pooling(config):
         return
     yield Finding(
         rule="G2",
-        klass="auto",
+        klass="auto" if adapters else "note",
         severity="info",
         why=(
             f"{LENGTH} {captured}{'' if given else ' (the default)'}: with vLLM {config.version} a step with "
@@ -163,12 +167,13 @@ def _check_lengths(config: ServeConfig) -> Iterable[Finding]:
             + (
                 ": each of LoRA's many kernels is then launched by Python (5 instead of 27 tokens/s are "
                 "reported with 9,000 tokens)"
-                if config.setting.get("enable_lora")
+                if adapters
                 else ""
             )
         ),
-        to={LENGTH: longest},
-        expects="requests of any length decode with graphs",
+        to={LENGTH: longest} if adapters else {},
+        expects="requests of any length decode with graphs"
+        + ("" if adapters else f", with --{LENGTH.replace('_', '-')} {longest}"),
         risks="a little more GPU memory",
         evidence={LENGTH: captured, "max_model_len": longest},
     )

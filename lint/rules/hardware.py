@@ -15,6 +15,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
     is_at_least,
+    is_older_than,
     json_entry,
     remove_json_entry,
     text_of,
@@ -29,6 +30,8 @@ SINCE_AMPERE = frozenset({"FLASH_ATTN", "FLASHINFER", *GONE})
 READ = (0, 32)  # the release whose backends were read
 TURING = (7, 5)  # the oldest GPUs of FLASHINFER
 _INSTALLS_FLASHINFER = (0, 12)  # vLLM's requirements/cuda.txt names it since 0.11.1
+HOPPER, _SINKS_CHOSEN = (9, 0), (0, 11)
+_WITH_SINKS = "gpt-oss"
 ONE_ENGINE = (0, 11)  # the V0 engine, whose XFORMERS read FP8 caches, is gone
 
 
@@ -63,7 +66,7 @@ def _check_unsupported_backend(config: ServeConfig) -> Iterable[Finding]:
 
 def _check_forced_backend(config: ServeConfig) -> Iterable[Finding]:
     forced = _find_forced_backend(config)
-    if forced is None or _lacks_backend(config, forced):
+    if forced is None or _lacks_backend(config, forced) or _may_need_backend(config, forced):
         return
     what = "forces"
     if _is_ignored(config, forced):
@@ -78,6 +81,14 @@ def _check_forced_backend(config: ServeConfig) -> Iterable[Finding]:
         risks="kernels round differently: compare answers if it was chosen for that",
         evidence={"backend": forced.name},
     )
+
+
+def _may_need_backend(config: ServeConfig, forced: _ForcedBackend) -> bool:
+    """Whether vLLM's own choice may have no attention sinks: before 0.11 only Triton has them on Ampere."""
+    capability = config.card.capability if config.card else None
+    sinks = _WITH_SINKS in text_of(config, "model").lower() and forced.name.startswith("TRITON")
+    old = not config.version or is_older_than(config, _SINKS_CHOSEN)
+    return sinks and old and (capability is None or capability < HOPPER)
 
 
 def _lacks_backend(config: ServeConfig, forced: _ForcedBackend) -> bool:

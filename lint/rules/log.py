@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import islice
 from math import ceil, floor
 
-from flettner.lint.queue_causes import ROOM, explain_queue
+from flettner.lint.queue_causes import ROOM, advise_higher_cap, explain_queue, has_slow_many
 from flettner.lint.recogniser import LOG, recogniser
 from flettner.lint.rules.full_cache import advise_full_cache
 from flettner.lint.rules.graph_memory import takes_cache_for_graphs
@@ -387,12 +387,7 @@ def _find_waiting(count: Count, config: ServeConfig) -> Finding | None:
     elif full:
         advice = advise_full_cache(config, running=running)
     elif capped:
-        by_default = " (the default)" if given is None else ""
-        room = f"; the KV cache holds about {running * 80 / usage:.0f} such requests" if usage >= 1 else ""
-        advice = (
-            f"{_SEQS} {seqs}{by_default} is the limit they wait for{room}: `flettner advise` shows how far "
-            "it may be raised"
-        )
+        advice = advise_higher_cap(count, f"{_SEQS} {seqs}{' (the default)' if given is None else ''}")
     else:
         cause = explain_queue(config)
         advice = cause or (
@@ -400,7 +395,7 @@ def _find_waiting(count: Count, config: ServeConfig) -> Finding | None:
         )
     return Finding(
         rule="F8",
-        severity="warning" if capped or full or stuck or cause else "info",
+        severity="warning" if (capped and not has_slow_many(count)) or full or stuck or cause else "info",
         why=f"the log's latest count: {counts}",
         expects=advice,
         evidence={"running": running, "waiting": waiting, "kv_cache_usage_percent": usage},

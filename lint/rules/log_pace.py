@@ -25,6 +25,7 @@ from flettner.vllm_facts.sizing.parallel_layouts import is_pcie_only
 THRESHOLD = "long_prefill_token_threshold"
 SLOW = 12.0  # tokens/s at most: below, a reader of the answer waits for it
 NEAR = 0.5  # of the bandwidth: kernels reach 0.7 to 0.95 of it
+FAR = 0.3  # of the usual pace: no kernel that fits the GPU is so slow
 COSTLY = 0.6  # of the usual pace without drafts
 HOST_PACE, SMALL_PACE = 300.0, 200.0  # tokens/s: the host launches about so many steps; of small models
 TINY_STEP, LARGE_STEP = 2048, 16384  # tokens: below, B3 asks for more anyway; above, nothing was measured
@@ -101,6 +102,29 @@ def _check_bandwidth(config: ServeConfig) -> Iterable[Finding]:
         "parameters, or speculative decoding do; several requests at once share the same reads",
         risks="another model or quantisation answers differently",
         evidence={"tokens_per_s": pace.best, "most": round(pace.most, 1)},
+    )
+
+
+def _check_far_below(config: ServeConfig) -> Iterable[Finding]:
+    """A remark: so slow that it is neither the memory nor the host that launches the steps."""
+    pace, name = _find_pace(config), config.card.name if config.card else ""
+    if pace is None or find_flags(config.setting) or config.setting.get("cpu_offload_gb"):
+        return
+    usual = min(NEAR * pace.most, HOST_PACE)
+    if layout(config).gpus > 1 or not 0 < pace.best < FAR * usual or is_pooling(config):
+        return
+    yield Finding(
+        rule="F11",
+        why=(
+            f"a single request gets {pace.best:g} tokens/s at best, and {usual:.0f} are usual where the "
+            f"memory of {name} ({pace.bandwidth:g} GB/s) reads {pace.read / 1e9:.1f} GB for each token, if "
+            "it ran all the time of a count"
+        ),
+        expects="more requests at once do not make one faster: look for kernels that this GPU lacks for the "
+        "format of the weights (the start's log names those it falls back to), eager mode, another program "
+        "on the GPU or a slow CPU; compare another format of the model, or llama.cpp where vLLM has no "
+        "kernels",
+        evidence={"tokens_per_s": pace.best, "usual": round(usual)},
     )
 
 
@@ -287,6 +311,14 @@ LINTS = (
         find=_check_bandwidth,
         reports="a single request whose pace is that of the GPU's memory",
         source="vllm/v1/metrics/loggers.py: LoggingStatLogger; https://www.lyb.re/writing/2026-03-10-dgx-spark-vllm",
+        needs=LOG,
+    ),
+    DeploymentCheck(
+        rules=("F11",),
+        find=_check_far_below,
+        reports="a single request that is far slower than the GPU's memory lets it be",
+        source="vllm/v1/metrics/loggers.py: LoggingStatLogger; kyuz0/amd-strix-halo-vllm-toolboxes#10",
+        evidence_for="7.9 of 44 tokens/s (gpt-oss-120b, gfx1151, kyuz0/amd-strix-halo-vllm-toolboxes#10)",
         needs=LOG,
     ),
     DeploymentCheck(

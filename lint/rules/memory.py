@@ -7,6 +7,7 @@ from dataclasses import replace
 from flettner.lint.missing_facts import ESTIMATE
 from flettner.lint.rules.profile import PROFILES, has_full_cache
 from flettner.vllm_facts.defaults import positive_int
+from flettner.vllm_facts.log_counts import read_counts
 from flettner.vllm_facts.references import DOCS, OPTIMIZATION, RECIPES
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, Needs, ServeConfig
 from flettner.vllm_facts.sizing.capacity import fits_in_memory, kv_tokens_at, seqs_that_fit
@@ -46,6 +47,7 @@ SMALL_CARD_GIB = 16
 _TAKES_MORE = re.compile(
     r"Arc\b|Data Center GPU Max|Gaudi"
 )  # GPUs on which vLLM counts not all that it takes
+_FAR = 8  # times fewer requests than may run: even one count says that the cap is not the limit
 HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
 
 
@@ -229,7 +231,9 @@ def _check_batch_sizes(config: ServeConfig) -> Iterable[Finding]:
 def _is_below_cap(config: ServeConfig, seqs: int) -> bool:
     """Whether the log counts requests, and never as many as may run."""
     most = config.start.most_at_once if config.start else None
-    return most is not None and most < seqs
+    counts = read_counts(config.log)
+    alone = bool(counts) and all(not each.waiting and _FAR * each.running <= seqs for each in counts)
+    return alone or (most is not None and most < seqs)
 
 
 def _is_at_the_edge(config: ServeConfig, fits: bool | None) -> bool:

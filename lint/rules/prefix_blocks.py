@@ -5,18 +5,22 @@ from collections.abc import Iterable
 from math import ceil
 
 from flettner.lint.recogniser import LOG
+from flettner.vllm_facts.references import V1_ENGINE
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     has_any,
     is_at_least,
     is_older_than,
+    is_pooling,
     layout,
 )
 from flettner.vllm_facts.sizing.kv_cache import kv_bytes_per_token
 from flettner.vllm_facts.start_facts import LONGEST_LINE, find_last
 from flettner.vllm_facts.values import Knob, Value
 
+_CACHING = "enable_prefix_caching"
+V1_BY_DEFAULT = (0, 8)
 _LEN, _UNIT = "max_model_len", "prefix_match_unit"
 _UNIT_SINCE, _UNIT_READ = (0, 26), (0, 34)  # releases that have the flag, and whose sources were read
 _USUAL = 256  # tokens: blocks up to there hold any shared beginning that is worth a cache
@@ -36,7 +40,7 @@ def _check_block(config: ServeConfig) -> Iterable[Finding]:
     block = find_block(config)
     if block is None or _UNIT in config.setting:
         return
-    on = config.setting.get("enable_prefix_caching")
+    on = config.setting.get(_CACHING)
     if on is False or not (on or any("enable_prefix_caching=True" in line for line in config.log)):
         return  # else it is off by default in most releases, which another check of X1 says
     longest = _longest_request(config)
@@ -72,7 +76,7 @@ def _check_block(config: ServeConfig) -> Iterable[Finding]:
 
 def _check_reckoned_block(config: ServeConfig) -> Iterable[Finding]:
     """A remark before the log tells the size of a block."""
-    if config.setting.get("enable_prefix_caching") is not True or _UNIT in config.setting:
+    if config.setting.get(_CACHING) is not True or _UNIT in config.setting:
         return
     block = None if find_block(config) is not None else reckon_block(config)
     if block is None or block <= _USUAL:
@@ -133,7 +137,34 @@ def _longer(config: ServeConfig, block: int) -> dict[Knob, Value]:
     return {_LEN: wanted} if fits else {}
 
 
+def _check_old_default(config: ServeConfig) -> Iterable[Finding]:
+    """A remark: the V0 engine of these releases shares prefixes only where it is asked to."""
+    hybrid = config.model is not None and config.model.hybrid
+    if config.setting.get(_CACHING) is not None or hybrid or is_pooling(config):
+        return
+    if not is_older_than(config, V1_BY_DEFAULT) or config.env.get("VLLM_USE_V1") == "1":
+        return
+    yield Finding(
+        rule="X1",
+        why=f"prefix caching is off by default in vLLM {config.version}: a beginning that prompts share, "
+        "such as a template or a conversation, is computed for each request",
+        expects="if prompts begin alike, --enable-prefix-caching shortens TTFT",
+        risks="none known where prompts differ, but for a little CPU time",
+        evidence={"version": config.version},
+    )
+
+
 LINTS = (
+    DeploymentCheck(
+        rules=("X1",),
+        find=_check_old_default,
+        reports="releases whose prefix caching is off by default (before 0.8), where no flag turns it on",
+        source=f"{V1_ENGINE} (on by default in V1)",
+        evidence_for=(
+            f"several times the throughput with many hits, less than 1 % lost with none ({V1_ENGINE})"
+        ),
+        needs=Needs(facts=("version",)),
+    ),
     DeploymentCheck(
         rules=("X1",),
         find=_check_block,
@@ -155,6 +186,6 @@ LINTS = (
         source="vllm-project/vllm#51198; vllm/platforms/interface.py: 'Setting attention block size to'",
         evidence_for="no hit of 561 common tokens (vllm-project/vllm#51198); 784 are a block of Qwen3.6-27B "
         "(vllm-project/vllm#47430)",
-        needs=Needs(facts=("model",), applies=has_any("enable_prefix_caching")),
+        needs=Needs(facts=("model",), applies=has_any(_CACHING)),
     ),
 )

@@ -29,6 +29,8 @@ STEPS = (0.1, 0.05)  # of the memory, by which the share is lowered if a request
 def _check_unified_share(config: ServeConfig) -> Iterable[Finding]:
     """M4 where the CPU uses the same memory."""
     present = memory_share(config)
+    if config.start is not None and config.start.serves:
+        return
     if not shares_memory(config) or present <= RISK or config.setting.get("kv_cache_memory_bytes"):
         return
     given = number_of(config, SHARE) is not None

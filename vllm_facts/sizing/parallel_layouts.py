@@ -35,6 +35,7 @@ LATENT = 8  # GPUs over which latent attention is copied to each (references.AMD
 FEW = 128  # concurrent requests up to which tensor parallelism wins (references.AMD_MOE)
 SPARSE_MLA = ("v3.2", "v3_2")
 NVLINK_LOST = "not supported on more than two PCIe-only GPUs"
+NO_PEERS = ("RTX 30", "RTX 40", "RTX 50")  # GeForce: the driver gives them no access to one another
 ALONE = ("data_parallel_rank", "data_parallel_external_lb", "data_parallel_hybrid_lb")
 ELSEWHERE = (*ALONE, "data_parallel_size_local", "data_parallel_start_rank", "data_parallel_address")
 """Flags of engines on several hosts; with those of ALONE an external launcher distributes the engines."""
@@ -149,6 +150,11 @@ def is_pcie_only(config: ServeConfig) -> bool:
     """Whether the GPUs are linked by PCIe only, by the GPU model or by the log."""
     logged = any(NVLINK_LOST in line for line in config.log)
     return logged or (config.card is not None and config.card.link == "pcie")
+
+
+def lacks_peer_access(config: ServeConfig) -> bool:
+    """Whether the driver has the GPUs copy to each other through the memory of the host."""
+    return config.card is not None and config.card.name.startswith(NO_PEERS)
 
 
 def is_small(model: Model) -> bool:
