@@ -1,8 +1,10 @@
-"""Times and KV cache capacity in the log of a start (rules F6 and F7)."""
+"""Times and KV cache capacity in the log of a start (rules F6, F7 and L1)."""
 
 from collections.abc import Iterable
 
 from flettner.lint.recogniser import LOG
+from flettner.lint.rules.full_cache import FEW, name_remedies
+from flettner.vllm_facts.log_counts import read_counts
 from flettner.vllm_facts.references import DOCS
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, Layout, is_at_least
@@ -75,6 +77,8 @@ def _check_capacity(config: ServeConfig) -> Iterable[Finding]:
     cap = f"; {_SEQS} is {seqs}" if isinstance(seqs, int) else ""
     if at_once < 1 and config.start is not None and config.start.serves:
         return (_bound_length(config, min(tokens, int(at_once * longest)), longest),)
+    if 1 <= at_once < FEW and not read_counts(config.log):
+        return (_name_few(config, tokens, longest, at_once),)
     return (
         Finding(
             rule="F7",
@@ -83,6 +87,20 @@ def _check_capacity(config: ServeConfig) -> Iterable[Finding]:
             expects="nothing to do: this is the real capacity, the measure for a sequence cap",
             evidence={"kv_cache_tokens": tokens, _LEN: longest, "full_length_requests": at_once},
         ),
+    )
+
+
+def _name_few(config: ServeConfig, tokens: int, longest: int, at_once: float) -> Finding:
+    """Before any count shows what runs: whether requests are that long is not known."""
+    return Finding(
+        rule="L1",
+        why=(
+            f"the KV cache holds {tokens:,} tokens: {at_once:g} requests of {longest:,} at once. If requests "
+            "are that long, the next ones wait, or are preempted and computed again"
+        ),
+        expects=f"{name_remedies(config)} hold more; of shorter requests more fit anyway",
+        risks="a smaller format of the cache or of the weights may change answers",
+        evidence={"kv_cache_tokens": tokens, _LEN: longest, "full_length_requests": at_once},
     )
 
 
@@ -150,7 +168,7 @@ LINTS = (
         needs=LOG,
     ),
     DeploymentCheck(
-        rules=("F7",),
+        rules=("F7", "L1"),
         find=_check_capacity,
         reports="how many tokens and requests of full length the KV cache holds",
         source="vllm/v1/core/kv_cache_utils.py: 'Maximum concurrency for'",

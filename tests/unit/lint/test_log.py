@@ -26,7 +26,7 @@ LINES = {
     "F4": "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`",
     "F5": "RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests. Please",
     "M2": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 0 has 11.6 GiB",
-    "F7": CAPACITY,
+    "L1": CAPACITY,
     "F8": WAITING,
 }
 TRACEBACK = (
