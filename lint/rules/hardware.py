@@ -68,6 +68,8 @@ def _check_forced_backend(config: ServeConfig) -> Iterable[Finding]:
     forced = _find_forced_backend(config)
     if forced is None or _lacks_backend(config, forced) or _may_need_backend(config, forced):
         return
+    if config.card is not None and config.card.listed and config.card.capability is None:
+        return  # not of CUDA, whose order of backends was read
     what = "forces"
     if _is_ignored(config, forced):
         what = f"is ignored by vLLM {config.version} (it reads --attention-backend), but would force"

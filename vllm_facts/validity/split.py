@@ -40,7 +40,7 @@ def check_heads(config: ServeConfig) -> Iterator[InvalidSetting]:
             why=f"--tensor-parallel-size {shape.tp}: {reason} ({model.name})",
             source=HEADS,
         )
-    elif exceeds_host(config):
+    elif exceeds_host(config) and not (config.start is not None and config.start.serves):
         yield InvalidSetting(
             rule="D3",
             why=(
