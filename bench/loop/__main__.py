@@ -1,7 +1,7 @@
 """The complete loop on worlds: what is suggested, what comes of it, and what it is worth.
 
-python -m bench.loop [WORLD …] [--real] [--seeds N] [--json FILE] runs each world with that many seeds,
-prints a line for each run and the figures of all, and writes both as JSON.
+python -m bench.loop [WORLD …] [--real] [--seeds N] [--first N] [--json FILE] runs each world with that many
+seeds, prints a line for each run and the figures of all, and writes both as JSON.
 """
 
 import argparse
@@ -66,6 +66,7 @@ def choose_worlds(options: argparse.Namespace) -> Iterator[World]:
         yield replace(
             world,
             live_cap=options.live_cap,
+            seed=world.seed if options.first is None else options.first,
             model=options.model or world.model,
             mode=options.mode or world.mode,
         )
@@ -75,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = new_parser("bench.loop", __doc__, "loop.json")
     parser.add_argument("worlds", nargs="*", help="names of worlds, or files of them; default: worlds.toml")
     parser.add_argument("--seeds", type=int, help="runs of each world; default: as the world says")
+    parser.add_argument("--first", type=int, help="seed of the first run; default: as the world says")
     parser.add_argument("--real", action="store_true", help="real processes in real time")
     parser.add_argument("--workers", type=int, help="runs at once; default: the cores, 3 with --real")
     parser.add_argument(

@@ -1,6 +1,7 @@
 """Fewer servers: how many a run spares against a sweep, the SLO meanwhile, and the way back.
 
-python -m bench.saving [WORLD …] [--seeds N] [--json FILE] runs each world of worlds.toml in virtual time.
+python -m bench.saving [WORLD …] [--seeds N] [--first N] [--json FILE] runs each world of worlds.toml,
+or of the files that are named, in virtual time.
 """
 
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from bench.loop.jobs import prepare
-from bench.loop.world import WorldError, read
+from bench.loop.world import World, WorldError, read
 from bench.results import new_parser, write
 from bench.saving.score import SavingScore, run
 
@@ -67,25 +68,31 @@ def _of(part: int, whole: int) -> str:
     return f"{part:,} of {whole:,}"
 
 
+def choose_worlds(names: Sequence[str]) -> list[World]:
+    """Return the worlds of these names, or of these files. Raises WorldError."""
+    own = {world.name: world for world in read(OWN)}
+    if not names:
+        return list(own.values())
+    return [world for name in names for world in ([own[name]] if name in own else read(Path(name)))]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = new_parser("bench.saving", __doc__, "saving.json")
-    parser.add_argument("worlds", nargs="*", help="names of worlds; default: all of worlds.toml")
+    parser.add_argument("worlds", nargs="*", help="names of worlds, or files of them; default: worlds.toml")
     parser.add_argument("--seeds", type=int, help="runs of each world; default: as the world says")
+    parser.add_argument("--first", type=int, help="seed of the first run; default: as the world says")
     options = parser.parse_args(argv)
     try:
-        known = {world.name: world for world in read(OWN)}
+        worlds = choose_worlds(options.worlds)
     except WorldError as error:
         parser.error(str(error))
-    if unknown := [name for name in options.worlds if name not in known]:
-        parser.error(f"{', '.join(unknown)}: no such world (there are: {', '.join(known)})")
-    worlds = [known[name] for name in options.worlds] or list(known.values())
     prepared = partial(
         ProcessPoolExecutor, mp_context=get_context("spawn"), initializer=prepare, initargs=(NICE,)
     )
     results: list[SavingScore] = []
     with prepared(cpu_count()) as pool:
         waiting = [
-            pool.submit(run, world, world.seed + number)
+            pool.submit(run, world, (world.seed if options.first is None else options.first) + number)
             for world in worlds
             for number in range(options.seeds or world.seeds)
         ]
