@@ -13,6 +13,9 @@ class Band:
     low: float
     high: float
 
+    def times(self, factor: float) -> "Band":
+        return Band(value=self.value * factor, low=self.low * factor, high=self.high * factor)
+
 
 def draws_quantile(values: Sequence[float], share: float) -> float:
     """What `share` of further draws lie below: the k-th smallest of n is at k / (n + 1).

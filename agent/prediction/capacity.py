@@ -9,6 +9,13 @@ from dataclasses import dataclass, field, replace
 from flettner.agent.domain.cost import GpuRates, cost_of_good_requests
 from flettner.agent.domain.model import Slo
 from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.prediction.moved_load import (
+    BY_DATA_SHEET,
+    MovedLoad,
+    changes_layout,
+    in_layout,
+    move_load,
+)
 from flettner.agent.prediction.served_load import ServedLoad, find_load, latest_part
 from flettner.performance_model.band import Band
 from flettner.performance_model.engine_limits import EngineLimits
@@ -20,10 +27,12 @@ from flettner.performance_model.prediction import find_capacity
 from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.resample import scale_rate
 from flettner.vllm_facts.sizing.effective_flags import layout
+from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Knob, Setting, Value
 
 MOST_REQUESTS = 1_500  # of the trace, the latest: some ten replays at up to 64 times their rate for each draw
 DRAWS = 8
+NO_OBJECTIVE = "no latency is promised: [targets.slo] needs ttft, itl or e2e"
 LOWER = (4.0, 3.0, 2.5, 2.0, 1.5, 1.0)  # times the recorded rate
 
 
@@ -35,6 +44,13 @@ class CapacityRequest:
     slo: Slo
     suggested: tuple[tuple[str, Setting], ...] = ()
     rates: GpuRates = field(default_factory=GpuRates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardRequest:
+    learned: LearnedModel
+    slo: Slo
+    card: str  # its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +83,7 @@ def predict_capacity(request: CapacityRequest) -> CapacityAnswer:
     """Raises PredictionInputError with what is missing."""
     load = find_load(request.learned, request.slo, request.rates)
     if load.goals is None:
-        raise PredictionInputError("no latency is promised: [targets.slo] needs ttft, itl or e2e")
+        raise PredictionInputError(NO_OBJECTIVE)
     goals = load.goals
     return CapacityAnswer(
         rate_rps=load.rate_rps,
@@ -80,7 +96,21 @@ def predict_capacity(request: CapacityRequest) -> CapacityAnswer:
     )
 
 
+def predict_on_card(request: CardRequest) -> Band | None:
+    """The highest rate of a server on another card, in the same layout; None where it meets no objective.
+
+    Raises PredictionInputError with what is missing, or why the model does not fit.
+    """
+    load = find_load(request.learned, request.slo)
+    if load.goals is None:
+        raise PredictionInputError(NO_OBJECTIVE)
+    moved = move_load(load, replace(load.config, card=find_gpu(request.card), start=None))
+    return _on_moved(moved, load.goals, {}, "").rate_rps
+
+
 def _suggested(load: ServedLoad, goals: Goals, name: str, to: Setting) -> CapacityForecast:
+    if changes_layout(to):
+        return _in_layout(load, goals, name, to)
     unmodelled = [knob for knob in to if not hasattr(load.present, knob) and knob != "gpu_memory_utilization"]
     why = f"the effect of {unmodelled[0]} is not modelled" if unmodelled else ""
     try:
@@ -91,6 +121,25 @@ def _suggested(load: ServedLoad, goals: Goals, name: str, to: Setting) -> Capaci
     if why:
         return CapacityForecast(suggestion=name, to=dict(to), why_not=why)
     return _forecast(load, goals, limits, to, name)
+
+
+def _in_layout(load: ServedLoad, goals: Goals, name: str, to: Setting) -> CapacityForecast:
+    try:
+        return _on_moved(in_layout(load, to), goals, to, name)
+    except PredictionInputError as error:
+        return CapacityForecast(suggestion=name, to=dict(to), why_not=str(error))
+
+
+def _on_moved(moved: MovedLoad, goals: Goals, to: Setting, name: str) -> CapacityForecast:
+    """Of a server with all its engines."""
+    made = _forecast(moved.load, goals, moved.load.present, to, name)
+    if made.rate_rps is None:
+        return made
+    return replace(
+        made,
+        rate_rps=made.rate_rps.times(moved.engines),
+        extrapolation="; ".join(filter(None, (BY_DATA_SHEET, made.extrapolation))),
+    )
 
 
 def _forecast(

@@ -4,23 +4,25 @@ It costs seconds of CPU, so it runs in the worker process. Pure: the same model 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from math import sqrt
 
-from flettner.agent.domain.cost import GpuRates
+from flettner.agent.domain.cost import COSTS, GpuRates
 from flettner.agent.domain.model import Bound, Outcome, Slo
 from flettner.agent.domain.model_search import ModelSearchResult, PredictedChange
 from flettner.agent.machine.earlier_outcomes import why_not_again
 from flettner.agent.prediction.learned import LearnedModel
+from flettner.agent.prediction.moved_load import changes_layout, in_layout
 from flettner.agent.prediction.served_load import ServedLoad, find_load
 from flettner.performance_model.band import Band
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.extrapolation import describe_extrapolation
-from flettner.performance_model.outcome import Goals
+from flettner.performance_model.outcome import Goals, attainment
 from flettner.performance_model.prediction import largest_of
-from flettner.performance_model.replayed_scheduler import ReplayedScheduler
+from flettner.performance_model.replayed_scheduler import EngineRun, ReplayedScheduler
 from flettner.performance_model.search import LEAST_GAIN, LOW_QUANTILE, SearchResult, paired_gain, search
 from flettner.vllm_facts.values import Knob, Setting, Value, as_number, describe_changes
 
@@ -137,9 +139,12 @@ def _judge_rules(
     """What the changes that rules suggest would gain, without those that are not modelled."""
     run = ReplayedScheduler(load.trace, load.law.law, load.present).run() if suggested else None
     for rule, to in suggested:
-        if run is None or not _is_modelled(to, load.present):
+        if run is None or not (_is_modelled(to, load.present) or changes_layout(to)):
             continue
         try:
+            if changes_layout(to):
+                yield _judge_layout(load, goals, run, rule, to)
+                continue
             limits = load.limits_with(to)
             other = ReplayedScheduler(load.trace, load.law.law, limits).run()
         except PredictionInputError:
@@ -147,6 +152,17 @@ def _judge_rules(
         gain, noise = paired_gain(run, other, goals)
         then = load.predict(limits, RULE_DRAWS)
         yield PredictedChange(to=dict(to), gain=gain_band(gain, noise), rule=rule, then=then)
+
+
+def _judge_layout(load: ServedLoad, goals: Goals, run: EngineRun, rule: str, to: Setting) -> PredictedChange:
+    """By one of its engines, with its share of the requests. Raises PredictionInputError."""
+    moved = in_layout(load, to)
+    part = replace(moved.load, trace=load.trace[:: moved.engines])
+    other = ReplayedScheduler(load.trace[:: moved.engines], part.law.law, part.present).run()
+    now, then = attainment(run, goals), attainment(other, goals)
+    noise = sqrt((now * (1 - now) + then * (1 - then)) / max(1, len(part.trace)))
+    costs = {name: band for name, band in part.predict(part.present, RULE_DRAWS).items() if name in COSTS}
+    return PredictedChange(to=dict(to), gain=gain_band(then - now, noise), rule=rule, then=costs)
 
 
 def _is_modelled(to: Setting, present: EngineLimits) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from flettner.agent.domain.cost import GpuRates
 from flettner.agent.domain.model import Objective, Slo
-from flettner.agent.prediction.capacity import CapacityRequest, predict_capacity
+from flettner.agent.prediction.capacity import CapacityRequest, CardRequest, predict_capacity, predict_on_card
 from flettner.agent.prediction.what_if import WhatIfRequest, predict_what_if
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.extrapolation import LargestStep
@@ -15,6 +15,7 @@ from tests.support.learned import learned_model
 LEARNED = learned_model(1.0, seconds=200.0, max_num_seqs=8)
 SLO = Slo(ttft=Objective(under_s=1.0, share=0.9))
 RATES = GpuRates(per_hour=3.6)
+ROOMY = learned_model(1.0, seconds=200.0, max_num_seqs=64)
 SUGGESTED = (("chat-s1", {"max_num_seqs": 64}), ("chat-s2", {"enforce_eager": True}))
 
 
@@ -43,6 +44,51 @@ def test_the_cost_is_that_of_the_good_requests_at_that_rate() -> None:
     assert now.cost_per_thousand_good_requests is not None
     assert now.cost_per_thousand_good_requests.value == pytest.approx(1 / (0.9 * now.rate_rps.value))
     assert now.cost_per_thousand_good_requests.low == pytest.approx(1 / (0.9 * now.rate_rps.high))
+
+
+def test_another_layout_has_a_capacity_by_the_data_sheets() -> None:
+    """Four engines carry four times the requests, at the same cost; two GPUs have more room for KV."""
+    layouts = ({"data_parallel_size": 4}, {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2})
+    suggested = tuple((f"chat-s{place}", to) for place, to in enumerate(layouts))
+
+    answer = predict_capacity(CapacityRequest(learned=ROOMY, slo=SLO, suggested=suggested, rates=RATES))
+
+    four, two, pipeline = answer.suggestions
+    assert answer.now.rate_rps is not None
+    assert four.rate_rps is not None
+    assert two.rate_rps is not None
+    assert four.rate_rps.value == pytest.approx(4 * answer.now.rate_rps.value)
+    assert four.cost_per_thousand_good_requests is not None
+    assert answer.now.cost_per_thousand_good_requests is not None
+    assert four.cost_per_thousand_good_requests.value == pytest.approx(
+        answer.now.cost_per_thousand_good_requests.value
+    )
+    assert two.rate_rps.low > answer.now.rate_rps.high
+    assert "data sheets, usually within 15 %" in two.extrapolation
+    assert pipeline.why_not == "the effect of pipeline_parallel_size is not modelled"
+
+
+def test_a_layout_or_a_card_that_does_not_hold_the_model_has_none() -> None:
+    wide = replace(
+        LEARNED, config=replace(LEARNED.config, setting={**LEARNED.config.setting, "tensor_parallel_size": 2})
+    )
+
+    answer = predict_capacity(
+        CapacityRequest(learned=wide, slo=SLO, suggested=(("chat-s1", {"tensor_parallel_size": 1}),))
+    )
+
+    assert answer.suggestions[0].rate_rps is not None
+    with pytest.raises(PredictionInputError, match="T4"):
+        predict_on_card(CardRequest(learned=LEARNED, slo=SLO, card="Tesla T4"))
+
+
+def test_a_faster_card_carries_more() -> None:
+    now = predict_capacity(CapacityRequest(learned=ROOMY, slo=SLO)).now.rate_rps
+    faster = predict_on_card(CardRequest(learned=ROOMY, slo=SLO, card="H100"))
+
+    assert now is not None
+    assert faster is not None
+    assert faster.low > now.high
 
 
 def test_a_rate_far_from_the_recorded_one_is_less_certain() -> None:

@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
+
+from flettner.agent.domain.cost import GpuRates, cost_of_change
 from flettner.agent.domain.model import Bound, Objective, Outcome, Slo
 from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.model_search import ModelSearchRequest, search_settings
+from flettner.agent.prediction.served_load import UNKNOWN_RATES
 from flettner.vllm_facts.values import Setting
 from tests.support.fast_time import NOON
 from tests.support.learned import learned_model, without_law
@@ -25,6 +29,7 @@ def ask(
     bounds: dict[str, Bound] | None = None,
     outcomes: tuple[Outcome, ...] = (),
     suggested: tuple[tuple[str, Setting], ...] = (),
+    rates: GpuRates = UNKNOWN_RATES,
 ) -> ModelSearchResult | None:
     return search_settings(
         ModelSearchRequest(
@@ -34,6 +39,7 @@ def ask(
             bounds=BOUNDS if bounds is None else bounds,
             outcomes=outcomes,
             suggested=suggested,
+            rates=rates,
         )
     )
 
@@ -134,3 +140,22 @@ def test_without_a_law_an_objective_or_traffic_there_is_no_advice() -> None:
 
 def test_the_same_model_gives_the_same_advice() -> None:
     assert ask(learned_model(2.0, max_num_seqs=4)) == ask(learned_model(2.0, max_num_seqs=4))
+
+
+def test_a_suggested_layout_has_the_cost_of_its_gpus() -> None:
+    """Over PCIe two GPUs compute the same tokens of a load that one carries: they cost twice as much."""
+    learned = replace(learned_model(0.6, tensor_parallel_size=2), kv_tokens=200_000)
+    suggested: tuple[tuple[str, Setting], ...] = (
+        ("D9", {"tensor_parallel_size": 1}),
+        ("D9", {"tensor_parallel_size": 1, "data_parallel_size": 2}),
+    )
+
+    advice = ask(learned, suggested=suggested, rates=GpuRates(per_hour=2.5))
+
+    assert advice is not None
+    one, two = (cost_of_change(advice, to) for _, to in suggested)
+    assert one is not None
+    assert two is not None
+    now, then, both = (costs["cost_per_million_tokens"].value for costs in (one.now, one.then, two.then))
+    assert then == pytest.approx(now / 2, rel=0.1)
+    assert both == pytest.approx(now, rel=0.15)
