@@ -66,6 +66,7 @@ class Target:
     windows: Windows = field(default_factory=Windows)
     upgrades: UpgradeLimits = field(default_factory=UpgradeLimits)
     gpu_hour: float | None = None  # price of a GPU for an hour
+    cards: Mapping[str, float] = field(default_factory=dict)  # the same of other cards, by name
     saves: bool = False  # whether fewer servers or GPUs may be suggested
     git: GitOptions | None = None
     gpu: str = ""  # its model, or NO_GPU; empty: as the sensors see it
@@ -352,6 +353,7 @@ def _build_target(
         windows=windows,
         upgrades=upgrades(table.upgrades),
         gpu_hour=table.cost.gpu_hour,
+        cards=table.cost.cards,
         saves=table.cost.save,
         gpu=table.gpu or "",
     )

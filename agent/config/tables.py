@@ -27,7 +27,7 @@ from flettner.agent.domain.model import Approvers, Mode
 from flettner.agent.notify.rules import NoticeSeverity
 from flettner.primitives.address import Address, UnixSocket
 from flettner.vllm_facts.serve_config import PROFILES
-from flettner.vllm_facts.sizing.gpus import NO_GPU, find_gpu
+from flettner.vllm_facts.sizing.gpus import NO_GPU, find_gpu, find_speed, gpus_with_speed
 from flettner.vllm_facts.values import Knob
 
 DEFAULT_TRAFFIC = "envoy"
@@ -271,10 +271,25 @@ class WindowsTable(ConfigTable):
     edge: Literal["finish", "roll_back"] = "finish"
 
 
-class CostTable(ConfigTable):
-    """The price of a GPU for an hour, in any currency; and whether fewer servers or GPUs are suggested."""
+Price = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-    gpu_hour: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+def _check_cards(cards: dict[str, float]) -> dict[str, float]:
+    for name in cards:
+        card = find_gpu(name)
+        if card is None or find_speed(card) is None:
+            raise ValueError(f"the speed of {name!r} is unknown; known: {', '.join(gpus_with_speed())}")
+    return cards
+
+
+class CostTable(ConfigTable):
+    """The price of a GPU for an hour, in any currency; and whether fewer servers or GPUs are suggested.
+
+    `cards`: prices of other GPUs that are to be had, by their names.
+    """
+
+    gpu_hour: Price | None = None
+    cards: Annotated[dict[str, Price], AfterValidator(_check_cards)] = {}
     save: bool = False
 
 

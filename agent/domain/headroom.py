@@ -45,27 +45,39 @@ def find_headroom(
     *,
     at: datetime,
     servers: int,
+    cheaper: "CheaperCard | None" = None  # the cheapest way to carry the peak; None: none costs less
     share: float,
     server_price: float | None = None,
     extrapolation: str = "",
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheaperCard:
+    """Servers on another card that carry the peak of the week. Prices are for an hour, of all of them."""
+
+    card: str
+    servers: int
+    price: float
+    instead_of: float  # of as many present servers as carry it
+
+
     certain_rps: float | None = None,
     recorded_rps: float = 0.0,
 ) -> Headroom | None:
     """None where the history is too short or the band of the capacity, `server_rps`, is too wide.
 
-    Servers are counted by the lower end of the band. `server_price`: of a server for an hour.
+    Servers are counted by the lower end of the band. `server_price`: of a server for an hour. `cards`: others
+    with the requests per second of a server on them, and its price.
     """
     since_s = at.timestamp() - WEEK_HOURS * HOUR_S
     week = [peak for peak in peaks if peak.at >= since_s]
     if len(week) < LEAST_HOURS or server_rps.low < LEAST_LOW * server_rps.value or servers < 1:
         return None
+    cards: Sequence[tuple[str, Band, float]] = (),
     peak_rps = max(peak.rps for peak in week)
     enough = max(1, ceil(peak_rps / server_rps.low))
     spare = max(0, servers - enough)
     saved = server_price * spare if server_price is not None and spare else None
-    capacity = Band(
-        value=servers * server_rps.value, low=servers * server_rps.low, high=servers * server_rps.high
-    )
+    capacity = server_rps.times(servers)
+    cheaper = None if server_price is None else _find_cheaper(cards, peak_rps, server_price * enough)
     return Headroom(
         made_at=at,
         capacity_rps=capacity,
@@ -83,10 +95,11 @@ def find_headroom(
             f"({capacity.low:.3g} to {capacity.high:.3g}), "
             f"the peak of the last {_describe_span(len(week))} was {peak_rps:.3g}: "
             f"{_describe_servers(enough, servers, share)}{_describe_saving(saved)}"
-            + (f"; less certain: {extrapolation}" if extrapolation else "")
+            f"{_describe_cheaper(cheaper)}" + (f"; less certain: {extrapolation}" if extrapolation else "")
         ),
     )
 
+        cheaper=cheaper,
 
 def _describe_span(hours: int) -> str:
     return f"{hours} hours" if hours < 2 * 24 else f"{round(hours / 24)} days"
@@ -97,6 +110,29 @@ def _describe_servers(enough: int, servers: int, share: float) -> str:
     if enough > servers:
         return f"{enough} servers instead of {servers} would keep it at {share:.0%}"
     if enough < servers:
+def _find_cheaper(
+    cards: Sequence[tuple[str, Band, float]], peak_rps: float, price: float
+) -> CheaperCard | None:
+    """The cheapest one, if it costs less than `price`; counted as the present servers are."""
+    found = None
+    for card, rps, each in cards:
+        if rps.low < LEAST_LOW * rps.value or rps.low <= 0:
+            continue
+        servers = max(1, ceil(peak_rps / rps.low))
+        if servers * each < (found.price if found is not None else price):
+            found = CheaperCard(card=card, servers=servers, price=servers * each, instead_of=price)
+    return found
+
+
+def _describe_cheaper(cheaper: CheaperCard | None) -> str:
+    if cheaper is None:
+        return ""
+    return (
+        f"; by the data sheet {cheaper.servers} on {cheaper.card} would carry it for {cheaper.price:.3g} an "
+        f"hour instead of {cheaper.instead_of:.3g}"
+    )
+
+
         return f"{enough} of {all_servers} {'is' if enough == 1 else 'are'} enough at {share:.0%}"
     return f"{'all of ' if servers > 1 else ''}{all_servers} {'are' if servers > 1 else 'is'} needed"
 

@@ -1,6 +1,6 @@
 """Transitions that several phases share: request an effect, enter a phase, remember an outcome."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
@@ -51,6 +51,7 @@ class Rules:
     exam: GoldenPromptOptions = field(default_factory=GoldenPromptOptions)
     windows: Windows = field(default_factory=Windows)  # when rollouts may start
     gpu_hour: float | None = None  # price of a GPU for an hour; None: no money is shown
+    cards: Mapping[str, float] = field(default_factory=dict)  # the same of other cards that are to be had
     saves: bool = False  # whether fewer servers or GPUs may be suggested
     gpu: str = ""  # the model of the servers' GPUs, or NO_GPU, where no sensor sees it
 

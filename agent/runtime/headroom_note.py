@@ -1,6 +1,7 @@
 """Says how much more load a target would carry than the peak of its last week; changes nothing."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -14,6 +15,7 @@ from flettner.agent.machine.transitions import IDLE
 from flettner.agent.prediction.capacity import CapacityAnswer
 from flettner.agent.runtime.companion import Observable
 from flettner.agent.runtime.model_search import ModelSearch
+from flettner.performance_model.band import Band
 from flettner.performance_model.errors import PredictionInputError
 
 LOOK_EVERY_S = 300.0
@@ -57,7 +59,7 @@ class HeadroomNote:
             log.warning("headroom.failed", target=target.state.target, why=str(error))
             return
         self._due_at = at + AGAIN
-        headroom = _read(answer, target, rates, at)
+        headroom = _read(answer, target, rates, at, await self._ask_cards(target, answer.gpus))
         if headroom is not None and not headroom.extrapolation:
             self._due_at = at + EVERY
         earlier = self.headroom if self.headroom and at - self.headroom.made_at < EVERY else None
@@ -66,8 +68,27 @@ class HeadroomNote:
         if self.headroom is not None and self.headroom is headroom:
             log.info("headroom.found", target=target.state.target, text=headroom.text)
 
+    async def _ask_cards(self, target: Observable, gpus: int) -> list[tuple[str, Band, float]]:
+        """Other cards, with the rate and the price of a server of so many; without those that do not fit."""
+        cards = []
+        for name, price in target.card_prices.items():
+            try:
+                rps = await self.search.predict_on_card(name)
+            except (PredictionInputError, WorkerError) as error:
+                log.info("headroom.card_left_out", target=target.state.target, card=name, why=str(error))
+                continue
+            if rps is not None:
+                cards.append((name, rps, gpus * price))
+        return cards
 
-def _read(answer: CapacityAnswer, target: Observable, rates: GpuRates, at: datetime) -> Headroom | None:
+
+def _read(
+    answer: CapacityAnswer,
+    target: Observable,
+    rates: GpuRates,
+    at: datetime,
+    cards: Sequence[tuple[str, Band, float]],
+) -> Headroom | None:
     if answer.now.rate_rps is None:
         return None
     return find_headroom(
@@ -80,4 +101,5 @@ def _read(answer: CapacityAnswer, target: Observable, rates: GpuRates, at: datet
         extrapolation=answer.now.extrapolation,
         certain_rps=answer.now.certain_rps,
         recorded_rps=answer.servers * answer.rate_rps,
+        cards=cards,
     )

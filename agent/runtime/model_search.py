@@ -17,7 +17,13 @@ from flettner.agent.domain.ports import Now
 from flettner.agent.domain.state import State
 from flettner.agent.machine.open_suggestions import is_from_person
 from flettner.agent.machine.transitions import IDLE, Rules
-from flettner.agent.prediction.capacity import CapacityAnswer, CapacityRequest, predict_capacity
+from flettner.agent.prediction.capacity import (
+    CapacityAnswer,
+    CapacityRequest,
+    CardRequest,
+    predict_capacity,
+    predict_on_card,
+)
 from flettner.agent.prediction.check import check_prediction
 from flettner.agent.prediction.learned import LearnedModel, without_dropped
 from flettner.agent.prediction.model_search import ModelSearchRequest, search_settings
@@ -25,6 +31,7 @@ from flettner.agent.prediction.what_if import WhatIf, WhatIfRequest, predict_wha
 from flettner.agent.prediction.worker import Worker
 from flettner.agent.runtime.companion import Observable
 from flettner.agent.runtime.held_rollout import HeldRollout
+from flettner.performance_model.band import Band
 from flettner.performance_model.errors import PredictionInputError
 from flettner.vllm_facts.values import Knob, Setting, Value
 
@@ -74,6 +81,11 @@ class ModelSearch:
             predict_capacity,
             CapacityRequest(learned=self._learned(), slo=self.slo, suggested=suggested, rates=rates),
         )
+
+    async def predict_on_card(self, card: str) -> Band | None:
+        """The highest rate within the objectives of a server on another card. Raises as `predict`."""
+        request = CardRequest(learned=self._learned(), slo=self.slo, card=card)
+        return await self._ask(predict_on_card, request)
 
     async def predict(
         self, changes: Mapping[Knob, Value], rate: float, prompt: float, rates: GpuRates

@@ -98,6 +98,7 @@ def build_rules(config: Config, target: Target) -> Rules:
         exam=target.quality,
         windows=target.windows,
         gpu_hour=target.gpu_hour,
+        cards=target.cards,
         saves=target.saves,
         gpu=target.gpu,
     )

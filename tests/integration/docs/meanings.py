@@ -107,6 +107,8 @@ MEANINGS = {
     "targets.upgrades.revisions": "patterns for `revision`",
     "targets.upgrades.env": "names of environment variables, without patterns; none of secrets",
     "targets.cost.gpu_hour": "price of a GPU for an hour, in any currency: [cost](../cost.md)",
+    "targets.cost.cards": "the same of other cards that are to be had, by name, for advice on "
+    "[another card](../cost.md#another-card)",
     "targets.cost.save": "suggest [fewer servers](../cost.md#fewer-servers) where they carry the week's "
     "peak, and [fewer GPUs](../cost.md#layout) for a model that is split needlessly",
     "targets.git.repository": "where the command lives, as for `git clone`: [GitOps](../how-to/gitops.md)",

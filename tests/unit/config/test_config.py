@@ -147,6 +147,7 @@ def test_reads_every_key() -> None:
         [targets.cost]
         gpu_hour = 2.5
         save = true
+        cards = { L40S = 1.1 }
         [targets.bounds.servers]
         min = 2
         """
@@ -326,6 +327,7 @@ def at(table: str, line: str, expected: str) -> tuple[str, str]:
         at("targets.rollout", "hold_at_most = '5m'", "hold_at_most: must be longer than hold"),
         at("targets.rollout", "changes_per_day = -1", "changes_per_day: must be greater than or"),
         at("targets.cost", "gpu_hour = 0", "gpu_hour: must be greater than 0"),
+        at("targets.cost", "cards = { L41 = 1.1 }", "cards: the speed of 'L41' is unknown"),
         at("policies.x", "bad = 1", "bad: unknown key"),
         ("[policies]\nx = 'yes'", "[policies.x]: must be a table of options, or false, not 'yes'"),
     ],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flettner.agent.domain.headroom import HOUR_S, Headroom, HourPeak, find_headroom
+from flettner.agent.domain.headroom import HOUR_S, CheaperCard, Headroom, HourPeak, find_headroom
 from flettner.performance_model.band import Band
 from tests.support.fast_time import NOON
 
@@ -62,3 +62,29 @@ def test_older_hours_do_not_count() -> None:
 
     assert found is not None
     assert found.peak_rps == 1.0
+
+
+def test_the_cheapest_card_that_carries_the_peak_is_named() -> None:
+    cards = [
+        ("L4", Band(value=1.0, low=0.8, high=1.2), 0.8),  # 7 for 5.6
+        ("A10", Band(value=3.0, low=2.6, high=3.2), 1.2),  # 2 for 2.4
+        ("L40S", Band(value=6.0, low=5.4, high=6.5), 2.0),  # 1 for 2
+        ("T4", Band(value=6.0, low=1.0, high=9.0), 0.1),  # nothing is known of it
+    ]
+
+    found = find_headroom(SERVER, hours(168), at=NOON, servers=4, share=0.95, server_price=2.5, cards=cards)
+
+    assert found is not None
+    assert found.cheaper == CheaperCard(card="L40S", servers=1, price=2.0, instead_of=5.0)
+    assert found.text.endswith("by the data sheet 1 on L40S would carry it for 2 an hour instead of 5")
+
+
+def test_no_card_is_named_that_costs_as_much_or_where_no_price_is_known() -> None:
+    card = ("L40S", Band(value=3.5, low=3.25, high=3.75), 2.5)
+
+    for price in (2.5, None):
+        found = find_headroom(
+            SERVER, hours(168), at=NOON, servers=4, share=0.95, server_price=price, cards=[card]
+        )
+        assert found is not None
+        assert found.cheaper is None

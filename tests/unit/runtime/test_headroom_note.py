@@ -45,6 +45,13 @@ class Search(ModelSearch):
     answer: CapacityAnswer | Exception = ANSWER
     by_hour: Mapping[int, CapacityAnswer] = {}
     asked: list[float]
+    on_card: Band | Exception = PredictionInputError("does not fit")
+
+    async def predict_on_card(self, card: str) -> Band | None:
+        del card
+        if isinstance(self.on_card, Exception):
+            raise self.on_card
+        return self.on_card
 
     async def predict_capacity(self, suggested: Suggested, rates: GpuRates) -> CapacityAnswer:
         del suggested, rates
@@ -60,6 +67,8 @@ class Target:
     peaks: Sequence[HourPeak]
     reading: Reading | None = None
     spending: Spending = field(default_factory=lambda: Spending(rates=GpuRates(per_hour=2.5)))
+
+    card_prices: Mapping[str, float] = field(default_factory=dict)
 
     def emit(self, event: Event) -> None: ...
 
@@ -94,6 +103,31 @@ def test_it_is_said_once_a_day() -> None:
     assert asked.asked == [0.0, DAY_S, 2 * DAY_S]
     assert note.headroom is not None
     assert note.headroom.text.endswith("1 of 2 servers is enough at 95%, which would save 2.5 an hour")
+
+
+def test_a_card_that_would_be_cheaper_is_named_with_its_price() -> None:
+    asked, watched = search(), target()
+    watched.card_prices = {"L4": 0.7}
+    asked.on_card = Band(value=1.2, low=1.0, high=1.3)
+    note = HeadroomNote(search=asked)
+
+    play(note, watched, 1.0)
+
+    assert note.headroom is not None
+    assert note.headroom.text.endswith(
+        "by the data sheet 2 on L4 would carry it for 1.4 an hour instead of 2.5"
+    )
+
+
+def test_a_card_that_the_model_does_not_fit_is_left_out() -> None:
+    asked, watched = search(), target()
+    watched.card_prices = {"T4": 0.1}
+    note = HeadroomNote(search=asked)
+
+    play(note, watched, 1.0)
+
+    assert note.headroom is not None
+    assert note.headroom.cheaper is None
 
 
 def test_an_uncertain_one_is_asked_for_each_hour_and_that_of_the_busiest_hour_stays() -> None:
