@@ -1,4 +1,4 @@
-"""A measured law on other hardware, or in another layout: what was measured, times the ratio of the data sheets."""
+"""A measured law on another card or in another layout: times the ratio of the data sheets of both."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -7,7 +7,6 @@ from math import ceil
 from flettner.agent.domain.model import Proposal
 from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
-from flettner.policies.shared.causes import find_kv_tokens
 from flettner.policies.shared.signals import (
     build_note,
     build_optimisation,
@@ -129,7 +128,7 @@ def _advise_length(reading: Reading, context: Context, needed: int | None) -> st
     propose = f"propose a larger {LENGTH}, or shorten the prompts"
     if needed is None:
         return propose
-    config, holds = context.config, find_kv_tokens(reading)
+    config, holds = context.config, reading.kv_cache_tokens
     setting = {**context.setting, LENGTH: needed}
     exceeded = find_exceeded_context(replace(config, setting=setting)) if config else None
     if exceeded is not None:

@@ -24,6 +24,7 @@ POLICIES = (
     "speculation",
     "queue_notes",
     "layout",
+    "spare_memory",
     "spare_servers",
     "static_findings",
 )

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from flettner.agent.domain.answers import AnswerComparison
 from flettner.agent.domain.calibration import Calibration
-from flettner.agent.domain.headroom import Headroom
+from flettner.agent.domain.headroom import Headroom, KvPeak
 from flettner.agent.domain.model import Adapter, Approvers, Mode, PreflightResult, Server
 from flettner.agent.domain.model_search import ModelSearchResult
 from flettner.agent.domain.prediction_check import PredictionCheck
@@ -52,6 +52,7 @@ class Observed:
     model_search: ModelSearchResult | None = None  # of the performance model
     headroom: Headroom | None = None  # the latest
     peak_rps: float | None = None  # of all servers, in the busiest minute of the known hours of the week
+    kv_peak: KvPeak | None = None  # of the known hours of the week
     regimes: RegimeAdvice | None = None  # the latest
 
 

@@ -19,6 +19,18 @@ class HourPeak:
 
     at: int  # Unix time of the start of the hour, s
     rps: float  # requests per second of all servers
+    kv_tokens: float | None = None  # in the KV cache of an engine, in its fullest minute; None: not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvPeak:
+    """The most tokens in the KV cache of an engine over the last week, by the mean of a minute.
+
+    Tokens, as a share would be of the cache of those days.
+    """
+
+    tokens: float
+    hours: int  # that are known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,19 +48,10 @@ class Headroom:
     extrapolation: str = ""  # why the capacity is less certain than its band says
     certain_rps: float | None = None  # of one server, up to which its steps are like those of the law's fit
     recorded_rps: float = 0.0  # of all servers, in the load that the capacity is of
+    cheaper: "CheaperCard | None" = None  # the cheapest way to carry the peak; None: none costs less
     text: str = ""  # all of it in a sentence
 
 
-def find_headroom(
-    server_rps: Band,
-    peaks: Sequence[HourPeak],
-    *,
-    at: datetime,
-    servers: int,
-    cheaper: "CheaperCard | None" = None  # the cheapest way to carry the peak; None: none costs less
-    share: float,
-    server_price: float | None = None,
-    extrapolation: str = "",
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheaperCard:
     """Servers on another card that carry the peak of the week. Prices are for an hour, of all of them."""
@@ -59,8 +62,18 @@ class CheaperCard:
     instead_of: float  # of as many present servers as carry it
 
 
+def find_headroom(
+    server_rps: Band,
+    peaks: Sequence[HourPeak],
+    *,
+    at: datetime,
+    servers: int,
+    share: float,
+    server_price: float | None = None,
+    extrapolation: str = "",
     certain_rps: float | None = None,
     recorded_rps: float = 0.0,
+    cards: Sequence[tuple[str, Band, float]] = (),
 ) -> Headroom | None:
     """None where the history is too short or the band of the capacity, `server_rps`, is too wide.
 
@@ -71,7 +84,6 @@ class CheaperCard:
     week = [peak for peak in peaks if peak.at >= since_s]
     if len(week) < LEAST_HOURS or server_rps.low < LEAST_LOW * server_rps.value or servers < 1:
         return None
-    cards: Sequence[tuple[str, Band, float]] = (),
     peak_rps = max(peak.rps for peak in week)
     enough = max(1, ceil(peak_rps / server_rps.low))
     spare = max(0, servers - enough)
@@ -90,6 +102,7 @@ class CheaperCard:
         extrapolation=extrapolation,
         certain_rps=certain_rps,
         recorded_rps=recorded_rps,
+        cheaper=cheaper,
         text=(
             f"keeps the SLO up to {capacity.value:.3g} requests/s "
             f"({capacity.low:.3g} to {capacity.high:.3g}), "
@@ -99,17 +112,7 @@ class CheaperCard:
         ),
     )
 
-        cheaper=cheaper,
 
-def _describe_span(hours: int) -> str:
-    return f"{hours} hours" if hours < 2 * 24 else f"{round(hours / 24)} days"
-
-
-def _describe_servers(enough: int, servers: int, share: float) -> str:
-    all_servers = f"{servers} server{'s' if servers > 1 else ''}"
-    if enough > servers:
-        return f"{enough} servers instead of {servers} would keep it at {share:.0%}"
-    if enough < servers:
 def _find_cheaper(
     cards: Sequence[tuple[str, Band, float]], peak_rps: float, price: float
 ) -> CheaperCard | None:
@@ -133,6 +136,15 @@ def _describe_cheaper(cheaper: CheaperCard | None) -> str:
     )
 
 
+def _describe_span(hours: int) -> str:
+    return f"{hours} hours" if hours < 2 * 24 else f"{round(hours / 24)} days"
+
+
+def _describe_servers(enough: int, servers: int, share: float) -> str:
+    all_servers = f"{servers} server{'s' if servers > 1 else ''}"
+    if enough > servers:
+        return f"{enough} servers instead of {servers} would keep it at {share:.0%}"
+    if enough < servers:
         return f"{enough} of {all_servers} {'is' if enough == 1 else 'are'} enough at {share:.0%}"
     return f"{'all of ' if servers > 1 else ''}{all_servers} {'are' if servers > 1 else 'is'} needed"
 

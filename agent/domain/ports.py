@@ -15,7 +15,7 @@ from flettner.agent.domain.answers import GoldenAnswer
 from flettner.agent.domain.digest import site_digest
 from flettner.agent.domain.effects import Route
 from flettner.agent.domain.events import ServerLost
-from flettner.agent.domain.headroom import Headroom
+from flettner.agent.domain.headroom import Headroom, KvPeak
 from flettner.agent.domain.model import (
     Adapter,
     Bound,
@@ -55,6 +55,7 @@ class Context:
 
     headroom: Headroom | None = None  # None: it is not known, or no saving is wanted
     peak_rps: float | None = None  # of all servers, in the busiest minute of the last week, as far as known
+    kv_peak: KvPeak | None = None  # the fullest KV cache of the last week, as far as known
     regimes: RegimeAdvice | None = None  # of the performance model; None: one setting does
     servers: int = 1  # that serve, each replica counted
     saves: bool = False  # whether what only takes less hardware may be suggested

@@ -341,6 +341,16 @@ class Reading:
     incidents: tuple[Incident, ...] = ()  # of its container, oldest first
 
     @property
+    def kv_cache_tokens(self) -> float | None:
+        """Tokens that the KV cache of an engine holds, as the server reports it."""
+        try:
+            if "kv_cache_size_tokens" in self.facts:
+                return float(self.facts["kv_cache_size_tokens"])
+            return float(self.facts["num_gpu_blocks"]) * float(self.facts["block_size"])
+        except (KeyError, ValueError):
+            return None
+
+    @property
     def stands_still(self) -> bool:
         """Whether requests run or wait during the full window while no prompt or answer advances."""
         prompts, answers = self.prompt_tokens_per_s, self.generation_tokens_per_s

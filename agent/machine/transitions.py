@@ -71,6 +71,7 @@ class Rules:
             strategy=self.strategy,
             headroom=event.headroom if self.saves else None,
             peak_rps=event.peak_rps,
+            kv_peak=event.kv_peak,
             regimes=self._advised_regimes(state, event),
             servers=state.fleet.replica_count,
             saves=self.saves,

@@ -65,6 +65,15 @@ class OpenMinute:
         self.readings.append(reading)
         return reading
 
+    @property
+    def kv_tokens(self) -> float | None:
+        """In the KV cache of an engine; None where its size is not known."""
+        return mean(
+            reading.kv_usage.mean * size
+            for reading in self.readings
+            if reading.kv_usage is not None and (size := reading.kv_cache_tokens) is not None
+        )
+
     def row(self) -> MinuteRow | None:
         """Return the row; None without data."""
         numbers = _gauge_columns(self.readings)

@@ -358,6 +358,7 @@ class TargetLoop:
                 model_search=self.search_result,
                 headroom=self.headroom,
                 peak_rps=self.series.peaks.highest_rps(),
+                kv_peak=self.series.peaks.fullest_kv(),
                 regimes=self.regimes,
             )
             self.series.add(observed)

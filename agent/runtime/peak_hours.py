@@ -7,7 +7,7 @@ from pathlib import Path
 import structlog
 from pydantic import TypeAdapter, ValidationError
 
-from flettner.agent.domain.headroom import HOUR_S, WEEK_HOURS, HourPeak
+from flettner.agent.domain.headroom import HOUR_S, WEEK_HOURS, HourPeak, KvPeak
 from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.primitives.files import replace_file
 
@@ -49,9 +49,14 @@ class PeakHours:
         """Return requests per second of the busiest minute that is known; None without any."""
         return max((hour.rps for hour in self._hours.values()), default=None)
 
-    def add(self, row: MinuteRow) -> None:
+    def fullest_kv(self) -> KvPeak | None:
+        """Return the fullest KV cache of the hours that it is known of; None without any."""
+        known = [hour.kv_tokens for hour in self._hours.values() if hour.kv_tokens is not None]
+        return KvPeak(tokens=max(known), hours=len(known)) if known else None
+
+    def add(self, row: MinuteRow, kv_tokens: float | None = None) -> None:
         """Add a minute, again or not; a server that was seen without requests had none."""
-        self._raise_to(row.at // HOUR_S * HOUR_S, row.requests_rps or 0.0)
+        self._raise_to(row.at // HOUR_S * HOUR_S, row.requests_rps or 0.0, kv_tokens)
 
     def merge(self, peaks: Mapping[int, float]) -> None:
         """Add requests per second by the Unix time of their hour."""
@@ -59,11 +64,14 @@ class PeakHours:
             self._raise_to(at, rps)
         self._save()
 
-    def _raise_to(self, at: int, rps: float) -> None:
+    def _raise_to(self, at: int, rps: float, kv_tokens: float | None = None) -> None:
         before = self._hours.get(at)
         if before is None:  # once an hour
             self._save()
-        self._hours[at] = HourPeak(at=at, rps=max(before.rps if before else 0.0, rps))
+        known = [kv for kv in (before.kv_tokens if before else None, kv_tokens) if kv is not None]
+        self._hours[at] = HourPeak(
+            at=at, rps=max(before.rps if before else 0.0, rps), kv_tokens=max(known, default=None)
+        )
         for old in [each for each in self._hours if each <= at - WEEK_HOURS * HOUR_S]:
             del self._hours[old]
 

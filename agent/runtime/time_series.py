@@ -152,7 +152,7 @@ class TimeSeries:
         if row is None or (self._minutes and row.at <= self._minutes[-1].at):
             return
         self._minutes.append(row)
-        self.peaks.add(row)
+        self.peaks.add(row, minute.kv_tokens)
         if self.file is not None:
             self._write(self.file, row if self._lines < 2 * KEPT_MINUTES else None)
 

@@ -120,10 +120,20 @@ class VirtualEngine(FakeEngine):
     def describe_gpus(self) -> tuple[Gpu, ...]:
         """The GPUs of the host, as the sensor `nvidia_smi` names them; none where the world has no number."""
         flags = next((server.flags for server in self.virtual.values()), None)
-        if flags is None or self._world.gpus is None:
+        if flags is None:
             return ()
         name = flags.simulation.hardware.gpu
+        if self._world.neighbour is not None:
+            return (self._describe_card(name, self._world.neighbour),)
+        if self._world.gpus is None:
+            return ()
         return tuple(Gpu(index=at, uuid=f"GPU-{at}", name=name) for at in range(self._world.gpus))
+
+    def _describe_card(self, name: str, neighbour: float) -> Gpu:
+        """The card of all servers, each with its share, beside another process."""
+        shares = [server.flags.memory.gpu_memory_utilization for server in self.virtual.values()]
+        used_mib = GPU_MIB * min(1.0, neighbour + sum(shares))
+        return Gpu(index=0, uuid="GPU-0", name=name, memory_used_mib=used_mib, memory_total_mib=GPU_MIB)
 
     def _gpus_of(self, server: Server) -> tuple[str, ...]:
         given = str(server.start.get(GPUS) or "")

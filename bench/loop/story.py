@@ -23,6 +23,7 @@ from flettner.agent.domain import events as e
 from flettner.agent.domain.headroom import HOUR_S
 from flettner.agent.domain.ports import Site
 from flettner.agent.domain.state import Phase, State
+from flettner.agent.observe.minute_rows import MinuteRow
 from flettner.agent.prediction.worker import InlineWorker
 from flettner.agent.runtime.loop import TargetLoop
 from flettner.agent.runtime.model_search import ModelSearch
@@ -58,8 +59,7 @@ async def _play(world: World, seed: int, home: Path) -> Run:
     bound = traffic.bind(Site(target=TARGET, state_dir=home, epoch=1))
     site = LoopSite(engine=engine, traffic=bound)
     learner = VirtualLearner(world=world, seed=seed, site=site, engine=engine)
-    peaks = PeakHours()
-    peaks.merge(known_peaks(world, loop_now().timestamp()))
+    peaks = known_peaks(world, loop_now().timestamp())
     search = ModelSearch(
         worker=InlineWorker(), learned=learner.learned, slo=target.slo, bounds=target.bounds, now=loop_now
     )
@@ -100,12 +100,14 @@ async def _play(world: World, seed: int, home: Path) -> Run:
     return books.close(world, seed, began_s=began_s, ended=site.ended, sent=len(site.sent), cpu_s=cpu_s)
 
 
-def known_peaks(world: World, unix_s: float) -> dict[int, float]:
-    """Return the hours of the week before, each with the busiest minute of all."""
-    if world.peak_rps is None:
-        return {}
-    hour = int(unix_s) // HOUR_S * HOUR_S
-    return {hour - ago * HOUR_S: world.peak_rps for ago in range(world.history_h, 0, -1)}
+def known_peaks(world: World, unix_s: float) -> PeakHours:
+    """Return the hours of the week before, each with the busiest and the fullest minute of all."""
+    peaks, hour = PeakHours(), int(unix_s) // HOUR_S * HOUR_S
+    if world.peak_rps is not None:
+        for ago in range(world.history_h, 0, -1):
+            at = hour - ago * HOUR_S
+            peaks.add(MinuteRow(at=at, requests_rps=world.peak_rps), world.peak_kv)
+    return peaks
 
 
 def _is_ready(state: State) -> bool:

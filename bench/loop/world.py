@@ -82,6 +82,8 @@ class World:
     servers: int = 1  # equal containers that run at the begin; with several of them a saving is wanted
     peak_rps: float | None = None  # of all servers, in the busiest minute of the week before the load
     history_h: int = 168  # hours of that week that are known
+    peak_kv: float | None = None  # tokens in a server's KV cache, in the fullest minute of that week
+    neighbour: float | None = None  # of the one card's memory, that another process holds; a saving is wanted
     wake_s: float | None = None  # a stopped server sleeps, and is back after so many seconds; None: it starts
     live_cap: bool = False  # the server takes another cap while it runs, and the daemon's strategy is `hot`
 
@@ -96,7 +98,7 @@ class World:
 
     @property
     def saves(self) -> bool:
-        return self.servers > 1 or self.gpus is not None
+        return self.servers > 1 or self.gpus is not None or self.neighbour is not None
 
     @property
     def start_s(self) -> float:
@@ -209,6 +211,8 @@ class _WorldTable(_Table):
     servers: int = Field(1, ge=1)
     peak_rps: float | None = Field(None, gt=0)
     history_h: int = Field(168, ge=0)
+    peak_kv: Annotated[float, Field(ge=0)] | None = None
+    neighbour: Annotated[float, Field(gt=0, lt=1)] | None = None
     wake_s: Annotated[float, Field(gt=0)] | None = None
     shared_card: Annotated[float, Field(ge=0, lt=1)] | None = None
     real: bool = False

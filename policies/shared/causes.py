@@ -69,7 +69,7 @@ def find_queue_cause(reading: Reading, context: Context) -> QueueCause:
     if queue.kv_usage is None:
         return "unknown"
     reserve = min(1.0, read_number(context.setting, "watermark") or 0.0)
-    size, prompt = find_kv_tokens(reading), reading.work.prompt_tokens
+    size, prompt = reading.kv_cache_tokens, reading.work.prompt_tokens
     room = prompt / size if size and prompt else 0.0
     if queue.kv_usage + room >= KV_SHORT * (1 - reserve):
         return "kv"
@@ -83,17 +83,6 @@ def is_budget_filled(reading: Reading, context: Context) -> bool:
     """True if the mean step has most of the tokens that its budget allows."""
     tokens = reading.work.step_tokens
     return tokens is not None and tokens >= BUDGET_FILLED * find_step_budget(context.setting, reading)[1]
-
-
-def find_kv_tokens(reading: Reading) -> float | None:
-    """Tokens that the KV cache holds, as the server reports it."""
-    facts = reading.facts
-    try:
-        if "kv_cache_size_tokens" in facts:
-            return float(facts["kv_cache_size_tokens"])
-        return float(facts["num_gpu_blocks"]) * float(facts["block_size"])
-    except (KeyError, ValueError):
-        return None
 
 
 def find_load(reading: Reading, context: Context) -> float | None:
@@ -120,7 +109,7 @@ def is_overloaded(reading: Reading, context: Context) -> bool:
 def recomputed_share(reading: Reading) -> float | None:
     """The share of the engine's time that goes into computing preempted requests again; None if unknown."""
     rate, usage, work = reading.preemptions_per_s, reading.kv_usage, reading.work
-    size = find_kv_tokens(reading)
+    size = reading.kv_cache_tokens
     if rate is None or rate.mean <= 0:
         return 0.0
     if work.prompt_tokens is None or work.token_s is None:

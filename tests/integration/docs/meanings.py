@@ -110,7 +110,8 @@ MEANINGS = {
     "targets.cost.cards": "the same of other cards that are to be had, by name, for advice on "
     "[another card](../cost.md#another-card)",
     "targets.cost.save": "suggest [fewer servers](../cost.md#fewer-servers) where they carry the week's "
-    "peak, and [fewer GPUs](../cost.md#layout) for a model that is split needlessly",
+    "peak, [fewer GPUs](../cost.md#layout) for a model that is split needlessly, and [a smaller "
+    "share](../cost.md#a-smaller-share-of-the-card) of a card with others on it",
     "targets.git.repository": "where the command lives, as for `git clone`: [GitOps](../how-to/gitops.md)",
     "targets.git.branch": "the branch that pull requests are for",
     "targets.git.path": "the file in the repository: manifest, compose file, values, unit or script",

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from flettner.agent.domain.errors import SensorError
 from flettner.agent.domain.events import Observed
-from flettner.agent.domain.headroom import HourPeak
+from flettner.agent.domain.headroom import HourPeak, KvPeak
 from flettner.agent.domain.model import Objective, Server, Slo
 from flettner.agent.domain.reading import EngineLiveness, Gpu, Latency, Reading, Request
 from flettner.agent.domain.request_counts import RequestCounts, count_requests
@@ -47,6 +47,16 @@ def reading(at: datetime, **more: object) -> Reading:
 def watch(series: TimeSeries, begin: datetime, seconds: int, **what: object) -> None:
     for second in range(seconds):
         series.add(Observed(at=begin + timedelta(seconds=second), **what))  # type: ignore[arg-type]
+
+
+def test_the_fullest_minute_of_an_hour_counts_tokens_where_the_size_of_the_cache_is_known() -> None:
+    series, facts = TimeSeries(), {"num_gpu_blocks": "1000", "block_size": "16"}
+    for minute, usage in enumerate((0.2, 0.5, 0.1)):
+        at = NOON + timedelta(minutes=minute)
+        watch(series, at, 60, reading=reading(at, kv_usage=steady(usage), facts=facts))
+    watch(series, NOON + timedelta(minutes=3), 61, reading=reading(NOON, kv_usage=steady(0.9)))
+
+    assert series.peaks.fullest_kv() == KvPeak(tokens=8_000.0, hours=1)
 
 
 def test_a_minute_counts_the_requests_of_all_servers() -> None:
