@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf, sqrt
 
 from flettner.agent.domain.lateness import misses_any, misses_objective
 from flettner.agent.domain.model import Objective, Proposal, Slo
 from flettner.agent.domain.ports import Context
-from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.reading import Latency, Reading, Trend
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.hardware_prior import prior_law
 from flettner.performance_model.step_law import StepLaw
@@ -20,6 +21,7 @@ from flettner.vllm_facts.values import Knob, Value
 
 SOURCE = SCALING
 USUAL_SHARE = 0.95  # of the requests in time: their 95th percentile says it, else the 99th
+UNSEEN_TIMES = 2.0  # as long a token may take where only whole answers are promised, and none was seen
 ROUNDS = 20  # until sequences and time of a token agree: each changes the other by less than itself
 
 
@@ -113,7 +115,7 @@ class LayoutNote:
         size, now = load.wanted.tp * load.wanted.pp, layout(load.config)
         most = (now.gpus - 1) // size if _may_be_several(load.config) else min(1, (now.gpus - 1) // size)
         for engines in range(1, most + 1):
-            if load.times * load.used > load.room * engines:
+            if load.used_at_peak > load.room * engines:
                 continue
             steady = self._find_steady(load, slo, engines)
             if steady is not None:
@@ -127,25 +129,36 @@ class LayoutNote:
         """
         reading, law = load.reading, load.laws[1]
         generated, prompts = reading.generation_tokens_per_s, reading.prompt_tokens_per_s
-        seqs, part = effective_seqs(load.config), load.times / engines
+        seqs = effective_seqs(load.config)
         if generated is None or prompts is None or reading.itl is None or not seqs:
             return None
         if slo.itl is None and slo.e2e is None:
             return None
         slower = load.slower(reading.itl.p50, prompts.mean)
-        mean, prefill = (slower * 1e-6 * law.token_us * rate * part for rate in (prompts.mean, prompts.high))
+        mean, prefill = (
+            slower * 1e-6 * law.token_us * rate / engines
+            for rate in (load.times * prompts.mean, load.at_peak(prompts))
+        )
         if mean > self.prefill_at_most_ratio or prefill > self.burst_at_most_ratio:
             return None
         if not load.keeps_ttft(slo.ttft, slower, prompts.mean, mean):
             return None
-        limit_s = self.itl_at_most_ratio * slo.itl.under_s if slo.itl is not None else 2 * reading.itl.p50
+        limit_s = self._find_longest_token(slo, reading, reading.itl)
         running, token_s, context_tokens = 1.0, 0.0, load.used / load.running
         for _ in range(ROUNDS):
             token_s = slower * _step_s(law, running, running * context_tokens) / (1 - prefill)
-            running = max(1.0, generated.high * part * token_s)
+            running = max(1.0, load.at_peak(generated) / engines * token_s)
             if running > seqs or token_s > limit_s:
                 return None
+        if not load.keeps_e2e(slo.e2e, token_s / reading.itl.p50, self.itl_at_most_ratio):
+            return None
         return _Steady(token_s=token_s, running=running, prefill=prefill)
+
+    def _find_longest_token(self, slo: Slo, reading: Reading, itl: Latency) -> float:
+        """Seconds that a token may take; inf where only whole answers are promised, and measured."""
+        if slo.itl is not None:
+            return self.itl_at_most_ratio * slo.itl.under_s
+        return inf if reading.e2e is not None else UNSEEN_TIMES * itl.p50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +173,15 @@ class _Load:
     kv_tokens: int  # that an engine of the wanted kind has room for
     room: float  # of these, that may be in use
     times: float  # how many times the present load the highest one is
+
+    def at_peak(self, trend: Trend) -> float:
+        """The highest value of the highest load: what comes at random varies with the root of its number."""
+        return self.times * trend.mean + sqrt(self.times) * (trend.high - trend.mean)
+
+    @property
+    def used_at_peak(self) -> float:
+        usage = self.reading.kv_usage
+        return self.used if not usage or not usage.high else self.used * self.at_peak(usage) / usage.high
 
     @property
     def running(self) -> float:
@@ -182,8 +204,20 @@ class _Load:
             return True
         before, after = (law.token_us for law in self.laws)
         now = min(0.95, slower * 1e-6 * before * prompts_per_s / layout(self.config).dp)
-        usual_s = self.reading.ttft.p95 if objective.share <= USUAL_SHARE else self.reading.ttft.p99
+        usual_s = _usual_s(self.reading.ttft, objective)
         return usual_s * max(1.0, after / before) * max(1.0, (1 - now) / (1 - prefill)) <= objective.under_s
+
+    def keeps_e2e(self, objective: Objective | None, times: float, at_most: float) -> bool:
+        """Whether whole answers take at most that part of the objective, if a token takes so many `times` as
+        long, and a prompt as much longer as by the data sheet. Without requests nothing contradicts it.
+        """
+        whole, first = self.reading.e2e, self.reading.ttft
+        if objective is None or whole is None:
+            return True
+        before, after = (law.token_us for law in self.laws)
+        first_s = min(first.p50, whole.p50) if first is not None else 0.0
+        then_s = first_s * max(1.0, after / before) + (_usual_s(whole, objective) - first_s) * times
+        return then_s <= at_most * objective.under_s
 
     def tokens_per_s(self, law: StepLaw, engines: int, each: float) -> float:
         """What so many engines compute of the present requests, `each` tokens of one in a step."""
@@ -231,6 +265,11 @@ class _Steady:
     token_s: float
     running: float
     prefill: float
+
+
+def _usual_s(latency: Latency, objective: Objective) -> float:
+    """What the promised share of the requests takes."""
+    return latency.p95 if objective.share <= USUAL_SHARE else latency.p99
 
 
 def _note(load: _Load) -> Proposal:

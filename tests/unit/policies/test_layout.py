@@ -8,7 +8,7 @@ import pytest
 
 from flettner.agent.domain.model import Objective, Slo
 from flettner.agent.domain.ports import Context
-from flettner.agent.domain.reading import Reading
+from flettner.agent.domain.reading import Reading, Trend
 from flettner.performance_model.hardware_prior import prior_law
 from flettner.policies.conformance.readings import a_reading, late, steady
 from flettner.policies.layout import LayoutNote
@@ -147,6 +147,29 @@ def test_fewer_gpus_that_would_not_keep_the_promise_are_not_suggested(
 
 
 @pytest.mark.parametrize(
+    ("under_s", "tp"),
+    [pytest.param(8.0, 1, id="one GPU"), pytest.param(3.5, 2, id="two"), pytest.param(2.0, None, id="four")],
+)
+@pytest.mark.parametrize("itl", [None, Objective(under_s=0.05, share=0.95)])
+def test_whole_answers_are_held_against_their_own_promise(
+    under_s: float, tp: int | None, itl: Objective | None
+) -> None:
+    """A token takes 3.5 ms on four H100, and more than twice as long on one; 95 % of answers take 1.6 s."""
+    served = config("meta-llama/Llama-3.1-8B", "H100 SXM")
+    fast = replace(
+        a_reading(running=3.0, kv=0.002, prompt_tokens=2000.0, answer_tokens=800.0),
+        itl=late(0.0, p50=0.0035, p99=0.005),
+        ttft=late(0.0, p50=0.02, p99=0.04),
+        e2e=late(0.0, p50=0.6, p99=2.6),
+    )
+    slo = Slo(itl=itl, e2e=Objective(under_s=under_s, share=0.95))
+
+    changes = [dict(made.to) for made in LayoutNote().propose(fast, saving(served, slo)) if made.to]
+
+    assert changes == ([] if tp is None else [{"tensor_parallel_size": tp}])
+
+
+@pytest.mark.parametrize(
     ("prompts", "changed"),
     [
         pytest.param(2_000.0, {"tensor_parallel_size": 1}, id="one"),
@@ -190,6 +213,17 @@ def test_a_calm_window_is_held_against_the_peak_of_the_week() -> None:
     assert dict(alone.to) == {"tensor_parallel_size": 1}
     assert dict(two.to) == {"tensor_parallel_size": 1, "data_parallel_size": 2}
     assert "at the week's peak" in two.expects
+
+
+def test_the_bursts_of_a_calm_window_do_not_grow_like_its_load() -> None:
+    """Of two requests a second six came in one: of twenty, some 33 do, and not sixty."""
+    bursts = Trend(mean=1_500.0, low=0.0, high=9_000.0, early=1_500.0, late=1_500.0)
+    calm = replace(LOADED, requests={"ok": 60}, prompt_tokens_per_s=bursts, kv_usage=steady(0.002))
+    answers = replace(calm, generation_tokens_per_s=steady(100.0))
+
+    (change,) = LayoutNote().propose(answers, replace(saving(config()), peak_rps=20.0))
+
+    assert dict(change.to) == {"tensor_parallel_size": 1}
 
 
 def overloaded(*, running: float = 60.0, waiting: float = 40.0, prompts: float = 11_000.0) -> Reading:
