@@ -38,6 +38,7 @@ class LayoutNote:
     prefill_at_most_ratio: float = 0.5  # of a narrower engine's time, at the window's mean prompt rate
     burst_at_most_ratio: float = 0.9  # the same in its highest second
     itl_at_most_ratio: float = 0.8  # of the objective, that a token of a narrower engine may take
+    ttft_at_most_ratio: float = 0.8  # the same of a first token
     tokens_at_least_times: float = 1.3  # those of the present layout, where an objective is missed
     coverage_at_least_ratio: float = 0.8
 
@@ -141,7 +142,7 @@ class LayoutNote:
         )
         if mean > self.prefill_at_most_ratio or prefill > self.burst_at_most_ratio:
             return None
-        if not load.keeps_ttft(slo.ttft, slower, prompts.mean, mean):
+        if not load.keeps_ttft(slo.ttft, slower, prompts.mean, mean, self.ttft_at_most_ratio):
             return None
         limit_s = self._find_longest_token(slo, reading, reading.itl)
         running, token_s, context_tokens = 1.0, 0.0, load.used / load.running
@@ -194,9 +195,15 @@ class _Load:
         return _step_s(self.laws[0], self.running / engines, self.used / engines)
 
     def keeps_ttft(
-        self, objective: Objective | None, slower: float, prompts_per_s: float, prefill: float
+        self,
+        objective: Objective | None,
+        slower: float,
+        prompts_per_s: float,
+        prefill: float,
+        at_most: float,
     ) -> bool:
-        """Whether first tokens come in time: a prompt takes longer on fewer GPUs, and so does its turn.
+        """Whether first tokens take at most that part of the objective: a prompt takes longer on fewer GPUs,
+        and so does its turn.
 
         `prefill`: the part of an engine's time for prompts. Without requests nothing contradicts it.
         """
@@ -204,8 +211,8 @@ class _Load:
             return True
         before, after = (law.token_us for law in self.laws)
         now = min(0.95, slower * 1e-6 * before * prompts_per_s / layout(self.config).dp)
-        usual_s = _usual_s(self.reading.ttft, objective)
-        return usual_s * max(1.0, after / before) * max(1.0, (1 - now) / (1 - prefill)) <= objective.under_s
+        then_s = _usual_s(self.reading.ttft, objective) * max(1.0, after / before)
+        return then_s * max(1.0, (1 - now) / (1 - prefill)) <= at_most * objective.under_s
 
     def keeps_e2e(self, objective: Objective | None, times: float, at_most: float) -> bool:
         """Whether whole answers take at most that part of the objective, if a token takes so many `times` as
