@@ -1,6 +1,6 @@
 """Tasks next to the loop of a target, for computations that take longer than a tick."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from flettner.agent.domain.events import Event
@@ -17,8 +17,6 @@ class Observable(Protocol):
     def reading(self) -> Reading | None: ...
     @property
     def spending(self) -> Spending: ...
-    @property
-    def card_prices(self) -> Mapping[str, float]: ...
     @property
     def peaks(self) -> Sequence[HourPeak]: ...
     def emit(self, event: Event) -> None: ...

@@ -71,7 +71,7 @@ class HeadroomNote:
     async def _ask_cards(self, target: Observable, gpus: int) -> list[tuple[str, Band, float]]:
         """Other cards, with the rate and the price of a server of so many; without those that do not fit."""
         cards = []
-        for name, price in target.card_prices.items():
+        for name, price in self.search.cards.items():
             try:
                 rps = await self.search.predict_on_card(name)
             except (PredictionInputError, WorkerError) as error:

@@ -154,10 +154,6 @@ class TargetLoop:
         return self.series.peaks.hours()
 
     @property
-    def card_prices(self) -> Mapping[str, float]:
-        return self.machine.rules.cards
-
-    @property
     def spending(self) -> Spending:
         rows, now_s = self.series.latest(WINDOW_MINUTES), self.now().timestamp()
         return measure_spending(rows, now_s, self.state.reachable, self.reading, self.machine.rules.gpu_hour)

@@ -51,9 +51,10 @@ class ModelSearch:
 
     worker: Worker
     learned: Callable[[], LearnedModel | None]
-    slo: Slo
-    bounds: Mapping[Knob, Bound]
     now: Now
+    slo: Slo = field(default_factory=Slo)
+    bounds: Mapping[Knob, Bound] = field(default_factory=dict)
+    cards: Mapping[str, float] = field(default_factory=dict)  # prices of others that are to be had, by name
     searches: bool = True  # False: no policy uses it and no price is set; only what someone asks for
     result: ModelSearchResult | None = None
     _held: HeldRollout = field(default_factory=HeldRollout)
@@ -63,7 +64,7 @@ class ModelSearch:
 
     def use(self, rules: Rules) -> None:
         """Search within these rules from now on."""
-        self.slo, self.bounds, self.result = rules.slo, rules.guard.bounds, None
+        self.slo, self.bounds, self.cards, self.result = rules.slo, rules.guard.bounds, rules.cards, None
         self.searches = rules.gpu_hour is not None or any(
             getattr(policy, "uses_model_search", False) for _, policy in rules.policies
         )

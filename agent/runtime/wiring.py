@@ -363,8 +363,6 @@ def build_model_search(rules: Rules, learner: Learner) -> ModelSearch:
     search = ModelSearch(
         worker=learner.worker,
         learned=lambda: learner.model,
-        slo=rules.slo,
-        bounds=rules.guard.bounds,
         now=learner.now,
     )
     search.use(rules)

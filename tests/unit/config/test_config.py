@@ -117,6 +117,12 @@ def test_the_example_loads_and_equals_the_defaults() -> None:
     assert bounds == {k: v for k, v in as_it_is.targets[0].bounds.items() if k in bounds}
 
 
+def test_other_cards_have_their_prices_by_name() -> None:
+    (target,) = parsed(SMALLEST + '[targets.cost]\ncards = { L40S = 1.1, "RTX 4090" = 0.5 }').targets
+
+    assert target.cards == {"L40S": 1.1, "RTX 4090": 0.5}
+
+
 def test_reads_every_key() -> None:
     (target,) = parsed(
         """
@@ -147,7 +153,6 @@ def test_reads_every_key() -> None:
         [targets.cost]
         gpu_hour = 2.5
         save = true
-        cards = { L40S = 1.1 }
         [targets.bounds.servers]
         min = 2
         """

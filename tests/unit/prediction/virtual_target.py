@@ -1,6 +1,6 @@
 """One target in virtual time: clients, a simulated server, and the learner that watches it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -49,7 +49,6 @@ class VirtualTarget:
     reading: Reading | None = None
     spending: Spending = field(default_factory=Spending)
     peaks: Sequence[HourPeak] = ()
-    card_prices: Mapping[str, float] = field(default_factory=dict)
     law_drop: LawDrop | None = None
     trace: list[TraceRequest] = field(default_factory=list)  # arrivals since START
     models: list[LearnedModel] = field(default_factory=list)  # of each minute

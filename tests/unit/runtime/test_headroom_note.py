@@ -68,8 +68,6 @@ class Target:
     reading: Reading | None = None
     spending: Spending = field(default_factory=lambda: Spending(rates=GpuRates(per_hour=2.5)))
 
-    card_prices: Mapping[str, float] = field(default_factory=dict)
-
     def emit(self, event: Event) -> None: ...
 
 
@@ -107,7 +105,7 @@ def test_it_is_said_once_a_day() -> None:
 
 def test_a_card_that_would_be_cheaper_is_named_with_its_price() -> None:
     asked, watched = search(), target()
-    watched.card_prices = {"L4": 0.7}
+    asked.cards = {"L4": 0.7}
     asked.on_card = Band(value=1.2, low=1.0, high=1.3)
     note = HeadroomNote(search=asked)
 
@@ -121,7 +119,7 @@ def test_a_card_that_would_be_cheaper_is_named_with_its_price() -> None:
 
 def test_a_card_that_the_model_does_not_fit_is_left_out() -> None:
     asked, watched = search(), target()
-    watched.card_prices = {"T4": 0.1}
+    asked.cards = {"T4": 0.1}
     note = HeadroomNote(search=asked)
 
     play(note, watched, 1.0)

@@ -1,7 +1,7 @@
 """When the performance model is asked: now and then, and soon after flags or suggestions changed."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ParamSpec, TypeVar
 
@@ -54,7 +54,6 @@ class Target:
     reading: Reading | None = None
     spending: Spending = field(default_factory=Spending)
     peaks: Sequence[HourPeak] = ()
-    card_prices: Mapping[str, float] = field(default_factory=dict)
     emitted: list[Event] = field(default_factory=list)
 
     def emit(self, event: Event) -> None:
