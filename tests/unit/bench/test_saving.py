@@ -6,9 +6,9 @@ import pytest
 
 from bench.loop.config import config_text
 from bench.loop.run import Run
-from bench.loop.world import LoadPhase, parse_world, read
+from bench.loop.world import LoadPhase, WorldError, parse_world, read
 from bench.saving import score as scoring
-from bench.saving.__main__ import OWN, figures
+from bench.saving.__main__ import OWN, choose_worlds, figures
 from bench.saving.score import begin_of_more, begin_of_return, keeps, score
 from tests.support.virtual_server import Ended
 
@@ -53,6 +53,18 @@ def test_the_worlds_have_several_servers_and_a_week() -> None:
     assert all(world.servers > 1 and world.peak_rps for world in worlds)
     assert "containers = [" in config_text(worlds[0], "w")
     assert "save = true" in config_text(worlds[0], "w")
+
+
+def test_worlds_are_named_by_themselves_or_by_their_file() -> None:
+    held_out = OWN.with_name("held_out.toml")
+
+    assert choose_worlds([]) == read(OWN)
+    assert [world.name for world in choose_worlds(["morning", str(held_out)])][:2] == [
+        "morning",
+        "seasonal-on-t4",
+    ]
+    with pytest.raises(WorldError, match="nowhere"):
+        choose_worlds(["nowhere"])
 
 
 def test_a_load_returns_where_the_running_servers_do_not_carry_it(monkeypatch: pytest.MonkeyPatch) -> None:
