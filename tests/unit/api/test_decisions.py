@@ -149,6 +149,7 @@ async def test_checked_suggestion_shows_its_rollout_plan(client: Client, daemon:
         "notes": ["a warm start"],
         "patch": "",
         "owner": "",
+        "versions": {},
     }
     assert (rollout["strategy"], rollout["outage_s"]) == ("swap", 52)
 
