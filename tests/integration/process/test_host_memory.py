@@ -79,7 +79,7 @@ async def test_kills_a_hanging_nvidia_smi_with_all_its_children(tmp_path: Path) 
         await gpus(stub(tmp_path, hang), within_s=1.0)
 
     for name in ("hung", "grandchild"):
-        assert not runs(int((tmp_path / name).read_text()))
+        await end_of(int((tmp_path / name).read_text()))
 
 
 async def test_cancelling_leaves_no_child_process(tmp_path: Path) -> None:
@@ -90,7 +90,14 @@ async def test_cancelling_leaves_no_child_process(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await reading
 
-    assert not runs(int((tmp_path / "pid").read_text()))
+    await end_of(int((tmp_path / "pid").read_text()))
+
+
+async def end_of(pid: int) -> None:
+    """Where the machine is busy, a killed process runs until its turn comes."""
+    async with asyncio.timeout(30):
+        while runs(pid):
+            await asyncio.sleep(0.01)
 
 
 def runs(pid: int) -> bool:
