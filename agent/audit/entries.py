@@ -58,6 +58,7 @@ HAPPENED: dict[type[e.Event], str] = {
     e.Paused: "target.paused",
     e.Resumed: "target.resumed",
     e.PredictionChecked: "prediction.checked",
+    e.AppliedChangeCompared: "change.compared",
     e.Reconfigured: "target.reconfigured",
 }
 

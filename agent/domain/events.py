@@ -234,6 +234,14 @@ class PredictionChecked:
     check: PredictionCheck
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedChangeCompared:
+    """The minutes with a merged change that others applied were compared with those before it."""
+
+    at: datetime
+    why: str  # the result as a sentence
+
+
 PersonDecision = ChangeAsked | Approved | Denied | Aborted | Paused | Resumed
 """Decisions of an operator."""
 
@@ -259,5 +267,6 @@ Event = (
     | AdaptersRead
     | PersonDecision
     | PredictionChecked
+    | AppliedChangeCompared
     | Reconfigured
 )

@@ -20,7 +20,7 @@ from flettner.agent.api.tokens import Holder
 from flettner.agent.config.git import GitOptions
 from flettner.agent.config.listen import Role
 from flettner.agent.domain.errors import ForgeError
-from flettner.agent.domain.events import Approved, Event
+from flettner.agent.domain.events import AppliedChangeCompared, Approved, Event
 from flettner.agent.domain.ports import Now
 from flettner.agent.domain.rollout import Rollout
 from flettner.agent.domain.state import State
@@ -30,6 +30,7 @@ from flettner.agent.gitops.applied_changes import compare_minutes
 from flettner.agent.gitops.forge import PullRequest, PullRequestText
 from flettner.agent.gitops.repository import GitRepository
 from flettner.agent.gitops.texts import (
+    describe_comparison,
     describe_regression,
     describe_reversal,
     describe_suggestion,
@@ -202,22 +203,22 @@ class PullRequests:
             tracked.settled = bool(tracked.applied_at and target.state.fleet.servers)  # changed again
             return
         tracked.applied_at = tracked.applied_at or now_s
-        found = compare_minutes(self.minutes(), tracked.merged_at, tracked.applied_at)
-        if found.verdict == "worse":
+        comparison = compare_minutes(self.minutes(), tracked.merged_at, tracked.applied_at)
+        if comparison.verdict == "open":
+            return
+        if comparison.verdict == "worse":
             text = describe_regression(
                 target.state.target,
                 tracked.suggestion,
                 tracked.before,
                 tracked.to,
-                found.why,
+                comparison.why,
                 self.options.branch,
             )
-            await self._open_reversal(text, tracked.before, tracked.suggestion, found.why)
-        elif found.verdict != "open":
-            log.info(
-                "pull_request.compared", suggestion=tracked.suggestion, result=found.verdict, why=found.why
-            )
-        tracked.settled = found.verdict != "open"
+            await self._open_reversal(text, tracked.before, tracked.suggestion, comparison.why)
+        why = describe_comparison(tracked.suggestion, tracked.url, comparison)
+        target.emit(AppliedChangeCompared(at=self.now(), why=why))
+        tracked.settled = True
 
     def _approve(
         self, tracked: TrackedRequest, request: PullRequest, target: DecidedTarget, pending: Suggestion

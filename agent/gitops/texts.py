@@ -4,6 +4,7 @@ from flettner.agent.domain.amounts import describe_amount
 from flettner.agent.domain.rollout import Rollout
 from flettner.agent.domain.state import State
 from flettner.agent.domain.suggestion import Suggestion
+from flettner.agent.gitops.applied_changes import Comparison
 from flettner.agent.gitops.forge import PullRequestText
 from flettner.agent.notify.rules import describe_changes
 from flettner.redaction import mask
@@ -71,6 +72,16 @@ def describe_regression(
     )
     body = [f"With the merged change of `{suggestion}` in force: {_plain(why)}.", "", caution]
     return _text(f"revert-{suggestion}", base, f"{target}: take back {describe_changes(to, before)}", body)
+
+
+def describe_comparison(suggestion: str, url: str, comparison: Comparison) -> str:
+    """The result for the audit; of a comparison that has one."""
+    results = {
+        "worse": "the servers are worse with it, and another pull request takes it back",
+        "kept": "the servers are not worse with it",
+        "unknown": "whether the servers are worse with it is not known",
+    }
+    return f"{suggestion} was applied after {url} was merged: {results[comparison.verdict]}: {comparison.why}"
 
 
 def _text(name: str, base: str, title: str, body: list[str]) -> PullRequestText:

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from flettner.agent.domain.error_budget import Budget
 from flettner.agent.domain.events import (
+    AppliedChangeCompared,
     Approved,
     ChangeAsked,
     Denied,
@@ -181,6 +182,10 @@ def record_prediction(_: Rules, state: State, event: PredictionChecked) -> Trans
     """Keep what became of a prediction, and drop the law if too many missed."""
     checks = (*state.predictions, event.check)[-KEPT:]
     return without_effects(replace(state, predictions=checks, law_drop=drop_law(checks, state.law_drop)))
+
+
+def record_comparison(_: Rules, state: State, event: AppliedChangeCompared) -> Transition:
+    return without_effects(replace(state, note=event.why))
 
 
 def on_server_lost(rules: Rules, state: State, event: ServerLost) -> Transition:

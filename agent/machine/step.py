@@ -80,6 +80,7 @@ HANDLERS: Mapping[tuple[Phase, type[e.Event]], Handler] = {
     **{(phase, e.Paused): proposing.pause for phase in Phase},
     **{(phase, e.Resumed): proposing.resume for phase in Phase},
     **{(phase, e.PredictionChecked): proposing.record_prediction for phase in Phase},
+    **{(phase, e.AppliedChangeCompared): proposing.record_comparison for phase in Phase},
     **{(phase, e.Reconfigured): proposing.reconfigure for phase in WITHOUT_ROLLOUT},
     **{(phase, e.ChangeAsked): proposing.request_change for phase in IDLE},
     **{(phase, e.ServerLost): proposing.on_server_lost for phase in IDLE},

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from flettner.agent.domain.events import AppliedChangeCompared
 from flettner.agent.domain.fleet import Fleet
 from flettner.agent.domain.model import PreflightResult
 from flettner.agent.gitops.applied_changes import compare_minutes
@@ -55,6 +56,12 @@ class Cluster:
             await self.site.update()
 
     @property
+    def compared(self) -> list[str]:
+        """The results that the audit gets."""
+        events = self.site.target.events
+        return [event.why for event in events if isinstance(event, AppliedChangeCompared)]
+
+    @property
     def settled(self) -> bool:
         return self.site.requests.tracked["chat-s1"].settled
 
@@ -81,11 +88,11 @@ async def test_a_change_that_flux_applied_and_that_is_worse_is_taken_back(cluste
     assert "2.7% in the hour before the merge, at most 4.0% in a minute of it" in reversal.body
     assert cluster.site.repository.read(reversal.branch) == COMPOSE
     assert (cluster.site.approvals, cluster.settled) == ([], True)
+    (result,) = cluster.compared
+    assert "the servers are worse with it, and another pull request takes it back: 30.0%" in result
 
 
-async def test_a_change_that_is_not_worse_is_kept_after_an_hour(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_change_that_is_not_worse_is_kept_after_an_hour(cluster: Cluster) -> None:
     cluster.serve([0.02] * 60)
     await cluster.merge()
 
@@ -95,7 +102,9 @@ async def test_a_change_that_is_not_worse_is_kept_after_an_hour(
     await cluster.follow([0.025] * 2)
 
     assert (before, cluster.settled, len(cluster.site.forge.pulls)) == (False, True, 1)
-    assert "2.5% of the requests of 60 minutes were bad" in capsys.readouterr().out
+    (result,) = cluster.compared
+    assert "chat-s1 was applied after" in result
+    assert "the servers are not worse with it: 2.5% of the requests of 60 minutes were bad" in result
 
 
 async def test_minutes_of_more_load_than_before_do_not_count(cluster: Cluster) -> None:
@@ -116,15 +125,14 @@ async def test_some_bad_minutes_are_no_worse_change(cluster: Cluster) -> None:
     assert (cluster.settled, len(cluster.site.forge.pulls)) == (True, 1)
 
 
-async def test_without_minutes_before_there_is_no_verdict(
-    cluster: Cluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_without_minutes_before_there_is_no_verdict(cluster: Cluster) -> None:
     await cluster.merge()
 
     await cluster.follow([0.9])
 
     assert (cluster.settled, len(cluster.site.forge.pulls)) == (True, 1)
-    assert "had requests, 10 are needed" in capsys.readouterr().out
+    (result,) = cluster.compared
+    assert "had requests, 10 are needed" in result
 
 
 async def test_what_is_changed_again_is_not_judged(cluster: Cluster) -> None:

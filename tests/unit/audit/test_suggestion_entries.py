@@ -12,7 +12,7 @@ from flettner.agent.audit.records import Actor
 from flettner.agent.config.windows import parse_period
 from flettner.agent.domain import events as e
 from flettner.agent.domain.windows import Schedule, Windows
-from flettner.agent.machine.step import Machine
+from flettner.agent.machine.step import Machine, state_without_counts
 from flettner.agent.notify.rules import notices_of_record
 from tests.support.machine_stories import World, rules
 from tests.support.proposals import Says
@@ -138,3 +138,13 @@ def test_an_approval_outside_of_the_windows_starts_nothing_and_the_entry_says_so
     if outside == "wait":
         world.tick(700)
         assert world.entries[-1] == ("suggestion.approved", alice, shown.id)
+
+
+def test_the_comparison_of_a_change_that_others_applied_is_an_entry() -> None:
+    world = World().start().until("observing")
+    before, result = world.state, e.AppliedChangeCompared(at=world.at, why="the servers are not worse")
+    world.feed(result)
+    entry = build_entry(before, world.state, result, ())
+
+    assert state_without_counts(world.state) != state_without_counts(before)
+    assert (entry.action, entry.why) == ("change.compared", "the servers are not worse")
