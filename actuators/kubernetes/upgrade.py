@@ -150,7 +150,9 @@ async def _pin(reader: Reader, image: str, workload: Workload) -> tuple[str, str
         note = f"the digest of {image} is not known before green runs: {why}; a promotion pins what green ran"
         return image, note, unknown
     note = f"{image} is {pinned}" + (f" (with the login of {login.source})" if login else "")
-    return pinned, note, await _find_cudas(reader, workload, pinned, documents)
+    present = await _find_login(reader, workload, workload.image, documents)
+    cudas = await asyncio.gather(_find_cuda(workload.image, present), _find_cuda(pinned, login))
+    return pinned, note, (cudas[0], cudas[1])
 
 
 async def _find_login(reader: Reader, workload: Workload, image: str, pods: Iterable[Json]) -> Login | None:
@@ -158,17 +160,8 @@ async def _find_login(reader: Reader, workload: Workload, image: str, pods: Iter
     return await find_login(reader, split_image(image)[0], (workload.template["spec"], *own))
 
 
-async def _find_cudas(
-    reader: Reader, workload: Workload, image: str, pods: Iterable[Json]
-) -> tuple[str, str]:
-    """The CUDA of the workload's image and of this one, as the registries say."""
-
-    async def find(name: str) -> str:
-        login = await _find_login(reader, workload, name, pods)
-        return await find_cuda(name, login.basic if login else "")
-
-    old, new = await asyncio.gather(find(workload.image), find(image))
-    return old, new
+async def _find_cuda(image: str, login: Login | None) -> str:
+    return await find_cuda(image, login.basic if login else "")
 
 
 def _name_of_image(pod: Json, image: str) -> str:

@@ -27,9 +27,9 @@ def describe_memory_fit(effect: Preflight, gpu: str) -> tuple[str, ...]:
     `gpu`: their model. The start is the test: an estimate refuses nothing.
     """
     setting, present = effect.setting, effect.servers[-1].setting
-    model = find_model(str(setting.get(MODEL) or ""))
     if not effect.start and setting.get(MODEL) == present.get(MODEL):
         return ()
+    model = find_model(str(setting.get(MODEL) or ""))
     fit = estimate_fit(ServeConfig(setting=setting, model=model, card=find_gpu(gpu)))
     if fit is None:
         return ()

@@ -158,7 +158,7 @@ def _judge_layout(load: ServedLoad, goals: Goals, run: EngineRun, rule: str, to:
     """By one of its engines, with its share of the requests. Raises PredictionInputError."""
     moved = in_layout(load, to)
     part = replace(moved.load, trace=load.trace[:: moved.engines])
-    other = ReplayedScheduler(load.trace[:: moved.engines], part.law.law, part.present).run()
+    other = ReplayedScheduler(part.trace, part.law.law, part.present).run()
     now, then = attainment(run, goals), attainment(other, goals)
     noise = sqrt((now * (1 - now) + then * (1 - then)) / max(1, len(part.trace)))
     costs = {name: band for name, band in part.predict(part.present, RULE_DRAWS).items() if name in COSTS}

@@ -59,7 +59,9 @@ class HeadroomNote:
             log.warning("headroom.failed", target=target.state.target, why=str(error))
             return
         self._due_at = at + AGAIN
-        headroom = _read(answer, target, rates, at, await self._ask_cards(target, answer.gpus))
+        compares = rates.per_hour is not None and answer.now.rate_rps is not None
+        cards = await self._ask_cards(target, answer.gpus) if compares else []
+        headroom = _read(answer, target, rates, at, cards)
         if headroom is not None and not headroom.extrapolation:
             self._due_at = at + EVERY
         earlier = self.headroom if self.headroom and at - self.headroom.made_at < EVERY else None
