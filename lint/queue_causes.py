@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.log_counts import LEAST, Count, read_counts
 from flettner.vllm_facts.serve_config import ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import is_older_than, layout
+from flettner.vllm_facts.sizing.effective_flags import is_v0_by_default, layout
 from flettner.vllm_facts.sizing.gpus import find_speed
 from flettner.vllm_facts.sizing.parallel_layouts import is_pcie_only
 
 ROOM = 60.0  # percent of the KV cache, as Q1's default: up to there it is not what requests wait for
 MANY_PROMPTS = 10.0  # tokens of prompts for one of an answer
 BUSY = 0.1  # of the peak: kernels reach 0.3 to 0.6 of it, and less where GPUs exchange over PCIe
-CACHED_SINCE = (0, 8)  # V1, which caches prefixes by default
 MANY = 256  # requests: beyond, a batch grows in time as much as in size on most GPUs
 SLOW = 8.0  # tokens/s of each of them: about as fast as people read
 _RUNTIME_LORA = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
@@ -71,9 +70,8 @@ def _wait_for_prompts(config: ServeConfig, waits: Sequence[Count]) -> str:
     answers = sum(each.answers for each in waits) / len(waits)
     if prompts < MANY_PROMPTS * answers or _compute_share(config, prompts) < BUSY:
         return ""
-    off = config.setting.get("enable_prefix_caching") is False or (
-        is_older_than(config, CACHED_SINCE) and not config.setting.get("enable_prefix_caching")
-    )
+    given = config.setting.get("enable_prefix_caching")
+    off = not given and (given is False or is_v0_by_default(config))
     ways = ["--enable-prefix-caching, if prompts begin alike (it is off)"] if off else []
     if layout(config).tp > 1 and is_pcie_only(config):
         ways.append("fewer GPUs for an engine, and more engines: over PCIe prompts suffer most")

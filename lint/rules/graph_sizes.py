@@ -7,7 +7,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from flettner.lint.rules.prefix_blocks import V1_BY_DEFAULT
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.drafts import find_flags
 from flettner.vllm_facts.log_counts import LEAST, read_counts
@@ -20,6 +19,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     is_older_than,
     is_omni,
     is_pooling,
+    is_v0_by_default,
     json_entry,
     release_number,
 )
@@ -147,7 +147,6 @@ def _check_mixed_steps(config: ServeConfig) -> Iterable[Finding]:
 
 def _check_lengths(config: ServeConfig) -> Iterable[Finding]:
     """The V0 engine leaves its graphs once a request is longer than those that it captured."""
-    v0 = is_older_than(config, V1_BY_DEFAULT) and config.env.get("VLLM_USE_V1") != "1"
     chosen = is_older_than(config, V0_REMOVED) and config.env.get("VLLM_USE_V1") == "0"
     longest, given = longest_request(config), positive_int(config.setting, LENGTH)
     captured = given or LENGTH_BY_DEFAULT
@@ -155,7 +154,9 @@ def _check_lengths(config: ServeConfig) -> Iterable[Finding]:
     adapters = config.setting.get("enable_lora") is True
     if not (adapters or given):
         return  # what it costs other models was not measured
-    if not (v0 or chosen) or longest is None or longest <= captured or eager or is_pooling(config):
+    if not (is_v0_by_default(config) or chosen) or eager or is_pooling(config):
+        return
+    if longest is None or longest <= captured:
         return
     yield Finding(
         rule="G2",

@@ -13,6 +13,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     is_at_least,
     is_older_than,
     is_pooling,
+    is_v0_by_default,
     layout,
 )
 from flettner.vllm_facts.sizing.kv_cache import kv_bytes_per_token
@@ -20,7 +21,6 @@ from flettner.vllm_facts.start_facts import LONGEST_LINE, find_last
 from flettner.vllm_facts.values import Knob, Value
 
 _CACHING = "enable_prefix_caching"
-V1_BY_DEFAULT = (0, 8)
 _LEN, _UNIT = "max_model_len", "prefix_match_unit"
 _UNIT_SINCE, _UNIT_READ = (0, 26), (0, 34)  # releases that have the flag, and whose sources were read
 _USUAL = 256  # tokens: blocks up to there hold any shared beginning that is worth a cache
@@ -142,7 +142,7 @@ def _check_old_default(config: ServeConfig) -> Iterable[Finding]:
     hybrid = config.model is not None and config.model.hybrid
     if config.setting.get(_CACHING) is not None or hybrid or is_pooling(config):
         return
-    if not is_older_than(config, V1_BY_DEFAULT) or config.env.get("VLLM_USE_V1") == "1":
+    if not is_v0_by_default(config):
         return
     yield Finding(
         rule="X1",

@@ -12,6 +12,7 @@ from flettner.vllm_facts.releases import cite
 from flettner.vllm_facts.serve_config import NO_NEEDS, Finding, FindingSeverity, Model, Needs, ServeConfig
 from flettner.vllm_facts.values import Knob, Value
 
+V1_BY_DEFAULT = (0, 8)
 SPARSE_ENOUGH = 0.01
 """Share of active experts up to which expert parallelism costs more than it saves: it lost at 0.78 %
 (Llama-4-Maverick, references.AMD_MOE), and vLLM's recipes use it at 1.95 % (Qwen3.5-397B-A17B)."""
@@ -128,6 +129,11 @@ def is_older_than(config: ServeConfig, bound: tuple[int, int]) -> bool:
     """Whether the version is known and older than `bound`."""
     release = release_number(config)
     return release is not None and release < bound
+
+
+def is_v0_by_default(config: ServeConfig) -> bool:
+    """Whether the version is known and older than V1's by default, and nothing asks for V1."""
+    return is_older_than(config, V1_BY_DEFAULT) and config.env.get("VLLM_USE_V1") != "1"
 
 
 def is_at_least(config: ServeConfig, bound: tuple[int, int]) -> bool:
