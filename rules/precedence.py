@@ -135,11 +135,9 @@ def _rank(item: S) -> tuple[float, bool]:
     A rule outside the table comes last of its kind: a mitigation before all optimisations.
     """
     if item.rule in _PLACES:
-        # A known rule may be a change in one case and a note in another.
+        # A known rule may be a change in one case and a note in another. Layouts (D) are limits, no tuning.
         place = _PLACES[item.rule]
-        tuning = place >= _FIRST["memory ran out"] and not item.rule.startswith(
-            "D"
-        )  # D: the layout limits it
+        tuning = place >= _FIRST["memory ran out"] and not item.rule.startswith("D")
         is_note = not _changes(item) and (tuning or getattr(item, "severity", "") == "info")
         if not is_note:
             return place, False

@@ -117,14 +117,14 @@ def _find_cheaper(
     cards: Sequence[tuple[str, Band, float]], peak_rps: float, price: float
 ) -> CheaperCard | None:
     """The cheapest one, if it costs less than `price`; counted as the present servers are."""
-    found = None
+    cheapest = None
     for card, rps, each in cards:
         if rps.low < LEAST_LOW * rps.value or rps.low <= 0:
             continue
         servers = max(1, ceil(peak_rps / rps.low))
-        if servers * each < (found.price if found is not None else price):
-            found = CheaperCard(card=card, servers=servers, price=servers * each, instead_of=price)
-    return found
+        if servers * each < (cheapest.price if cheapest is not None else price):
+            cheapest = CheaperCard(card=card, servers=servers, price=servers * each, instead_of=price)
+    return cheapest
 
 
 def _describe_cheaper(cheaper: CheaperCard | None) -> str:

@@ -113,19 +113,13 @@ def _check_preemptions(config: ServeConfig) -> Iterable[Finding]:
 
 def _check_few_at_once(config: ServeConfig) -> Iterable[Finding]:
     """A remark before any log: a length that was asked for, of which the cache holds hardly one."""
-    length, seqs = positive_int(config.setting, _LENGTH), positive_int(config.setting, _SEQS)
-    fit = estimate_fit(config)
-    known = config.log or fit is None or fit.fits is False or is_pooling(config) or has_kv_transfer(config)
-    if (
-        known
-        or fit is None
-        or length is None
-        or seqs is None
-        or seqs <= FEW
-        or config.concurrency is not None
-    ):
+    if config.log or config.concurrency is not None or is_pooling(config) or has_kv_transfer(config):
         return
-    if fit.kv_tokens >= FEW * length:
+    length, seqs = positive_int(config.setting, _LENGTH), positive_int(config.setting, _SEQS)
+    if length is None or seqs is None or seqs <= FEW:
+        return
+    fit = estimate_fit(config)
+    if fit is None or fit.fits is False or fit.kv_tokens >= FEW * length:
         return
     yield Finding(
         rule="L1",

@@ -152,11 +152,11 @@ def _check_share_minimum(config: ServeConfig) -> Iterable[Finding]:
     to = required_share(replace(config, setting={**apply_plan(config).setting, SHARE: given}))
     if given is None or to is None or shares_memory(config):
         return
-    took = estimate_fit(config)
-    small = took is not None and took.fits is False
     if config.card is not None and _TAKES_MORE.match(config.card.name):
         yield _leave_to_compiler(config.card.name, given)
         return
+    took = estimate_fit(config)
+    small = took is not None and took.fits is False
     yield Finding(
         rule="M5",
         klass="auto",
