@@ -97,3 +97,6 @@ export function flag(knob, value) {
 export function change(from, to) {
   return Object.entries(to).map(([knob, value]) => `${knob} ${valueOf(from[knob])} → ${valueOf(value)}`).join(", ");
 }
+
+/** When an approved suggestion starts. */
+export const startOf = (suggestion) => (suggestion.after ? `once ${suggestion.after} is promoted` : "when the windows open");

@@ -3,7 +3,7 @@
 import { at, get, post, Problem } from "./api.js";
 import { Chart, CHARTS, showColumn } from "./charts.js";
 import { el, fill } from "./dom.js";
-import { banded, change, COSTS, duration, flag, latency, moment, number, percent, words } from "./format.js";
+import { banded, change, COSTS, duration, flag, latency, moment, number, percent, startOf, words } from "./format.js";
 import { action, barred, confirm, figure, list, notice, pill, refused, table, time } from "./parts.js";
 import { section } from "./target.js";
 
@@ -58,8 +58,6 @@ export function suggestionsPage(context, root) {
 const isStart = (knob) => ["image", "command", "gpus"].includes(knob) || knob.startsWith("env.");
 const left = (context, suggestion) => (new Date(suggestion.expires_at) - context.now()) / 1000;
 const statusOf = (context, suggestion) => (suggestion.status !== "open" ? suggestion.status : suggestion.approved_by ? "scheduled" : left(context, suggestion) <= 0 ? "expired" : suggestion.preflight?.owner ? "held" : "open");
-/** Of an approved suggestion: when it starts. */
-const startOf = (suggestion) => (suggestion.after ? `once ${suggestion.after} is promoted` : "when the windows open");
 
 export function suggestionPage(context, root, id) {
   let shown = null;  // the version on screen, which an approval names

@@ -3,7 +3,7 @@
 import { at, get } from "./api.js";
 import { strictest } from "./charts.js";
 import { el, fill } from "./dom.js";
-import { change, duration, latency, latest, number, percent, words } from "./format.js";
+import { change, duration, latency, latest, number, percent, startOf, words } from "./format.js";
 import { list, pill, sparkline, table } from "./parts.js";
 
 const HOURS = 24;
@@ -55,7 +55,7 @@ export function targetsPage(context, root) {
         el("span", { class: "muted" }, ` · ${suggestion.preflight?.owner ? `held: ${suggestion.preflight.owner} writes the manifest, commit the change there` : targets.find((target) => target.name === suggestion.target)?.mode === "advise" ? "to apply by hand" : "needs approval"}, expires in ${duration((new Date(suggestion.expires_at) - context.now()) / 1000)}`))),
       ...scheduled.map((suggestion) => el("li", { class: "busy" },
         el("a", { href: `#/suggestions/${encodeURIComponent(suggestion.id)}` }, change(suggestion.from, suggestion.to)), " on ", suggestion.target,
-        el("span", { class: "muted" }, ` · approved by ${suggestion.approved_by}, starts ${suggestion.after ? `once ${suggestion.after} is promoted` : "when the windows open"}`))),
+        el("span", { class: "muted" }, ` · approved by ${suggestion.approved_by}, starts ${startOf(suggestion)}`))),
       ...busy.map((target) => el("li", { class: "busy" },
         el("a", { href: `#/rollouts/${encodeURIComponent(target.rollout)}` }, `${words(target.phase)} on ${target.name}`),
         el("span", { class: "muted" }, target.note && ` · ${target.note}`))),
