@@ -1,9 +1,10 @@
-"""Clients of a tiny model with two adapters, which a server of real vLLM loads while it runs."""
+"""Upgrades of real vLLM under load: the site of a tiny model, its clients, and two adapters."""
 
 import json
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -12,13 +13,36 @@ from flettner.agent.domain.model import Adapter
 from flettner.simulator.tally import RequestRecord
 from flettner.simulator.traffic import Load, TrafficGenerator
 from flettner.simulator.workload import Shape, lengths
+from tests.support.config_builder import SiteConfig
 from tests.support.rig import Document, Rig, until
 
 SHAPE = Shape(prompt=lengths("uniform:8:64"), output=lengths("uniform:8:24"))
 RATES = {"tiny": 1.5, "sql": 0.7, "legal": 0.02}  # requests/s; more would leave two starting servers no CPU
 OPEN = 4  # requests that a server has at a time, at most
 ADAPTERS = ("sql", "legal")
+LORA = ("--max-num-seqs", "8", "--enable-lora", "--max-lora-rank", "8", "--max-loras", "2")
+START_S = 900.0  # a start needs a minute of CPU time, of a machine that is busy
 RANK, HIDDEN = 4, 256  # the tiny model's
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpgradedSite(SiteConfig):
+    """A site of a tiny model, with the patience of real vLLM. `upgrades`: the table of them, as TOML."""
+
+    upgrades: str
+    steps: tuple[tuple[int, int, float], ...] = ((25, 10, 5.0), (50, 30, 10.0))
+    at_most_s: float = 900.0
+    hold_s: float = 10.0
+    start_s: float = START_S
+    warm_up_s: float = 300.0
+    drain_s: float = 120.0
+    stalled_after_s: float = 120.0
+    ttft: str = "10s"
+
+    def text(self, *, api: int, listen: int) -> str:
+        promised = '[targets.slo]\nitl = { under = "5s", share = 0.9 }'  # two releases share two cores
+        text = super().text(api=api, listen=listen).replace("[targets.slo]", promised)
+        return f"{text}\n[targets.upgrades]\n{self.upgrades}\n"
 
 
 def write_adapter(folder: Path) -> Adapter:

@@ -7,35 +7,26 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.docker_rig import DockerRig, DockerSiteConfig
-from tests.support.adapter_clients import ADAPTERS, load_adapters, play_upgrades, write_adapter
 from tests.support.docker_site import Bench
+from tests.support.real_upgrades import (
+    ADAPTERS,
+    LORA,
+    START_S,
+    UpgradedSite,
+    load_adapters,
+    play_upgrades,
+    write_adapter,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
 
-START_S = 900.0
-LORA = ("--max-num-seqs", "8", "--enable-lora", "--max-lora-rank", "8", "--max-loras", "2")
-
 
 @dataclass(frozen=True, kw_only=True)
-class Images(DockerSiteConfig):
+class Images(UpgradedSite, DockerSiteConfig):
     """The site of a container, which may be upgraded to some images."""
 
-    images: tuple[str, ...]
-    steps: tuple[tuple[int, int, float], ...] = ((25, 10, 5.0), (50, 30, 10.0))
     strategy: str = "surge"  # vLLM maps more memory than it needs
     health_timeout_s: float = 30.0
-    at_most_s: float = 900.0
-    hold_s: float = 10.0
-    start_s: float = START_S
-    warm_up_s: float = 300.0
-    drain_s: float = 120.0
-    stalled_after_s: float = 120.0
-    ttft: str = "10s"
-
-    def text(self, *, api: int, listen: int) -> str:
-        promised = '[targets.slo]\nitl = { under = "5s", share = 0.9 }'  # two releases share two cores
-        text = super().text(api=api, listen=listen).replace("[targets.slo]", promised)
-        return f"{text}\n[targets.upgrades]\nimages = {dumps(self.images)}\n"
 
 
 async def test_images_are_upgraded_and_taken_back_without_a_lost_request(
@@ -48,7 +39,7 @@ async def test_images_are_upgraded_and_taken_back_without_a_lost_request(
     env = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
     blue = await bench.run(*LORA, image=old, binds=others, env=env)
     await bench.healthy(blue, START_S)
-    site_config = Images(containers=(blue.name,), images=(old.tag, new.tag))
+    site_config = Images(containers=(blue.name,), upgrades=f"images = {dumps([old.tag, new.tag])}")
     rig = DockerRig(
         home=tmp_path / "site",
         site_config=site_config,

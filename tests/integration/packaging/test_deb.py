@@ -5,21 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.systemd.conftest import build, build_next
-from tests.integration.systemd.machine import REPOSITORY, Machine
+from tests.integration.systemd.machine import CONFIG, REPOSITORY, Machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
-
-CONFIG = """
-[[targets]]
-name = "chat"
-[targets.engine]
-kind = "process"
-serving = "http://127.0.0.1:9"
-[targets.traffic]
-listen = "127.0.0.1:9002"
-[api]
-tokens_file = "tokens"
-"""
 
 
 @pytest.mark.parametrize(

@@ -10,23 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.systemd.machine import REPOSITORY, Machine
+from tests.integration.systemd.machine import CONFIG, REPOSITORY, Machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 SYSTEM = REPOSITORY / ".cache" / "noble" / "root"
-CONFIG = """
-[[targets]]
-name = "chat"
-[targets.engine]
-kind = "process"
-serving = "http://127.0.0.1:9"
-[targets.traffic]
-listen = "127.0.0.1:9002"
-[api]
-tokens_file = "tokens"
-"""
 
 
 def build(*version: str) -> Path:

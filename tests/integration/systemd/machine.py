@@ -17,6 +17,18 @@ from typing import Self
 
 REPOSITORY = Path(__file__).parents[3]
 DEBIAN = REPOSITORY / ".cache" / "debian" / "root"
+CONFIG = """
+[[targets]]
+name = "chat"
+[targets.engine]
+kind = "process"
+serving = "http://127.0.0.1:9"
+[targets.traffic]
+listen = "127.0.0.1:9002"
+[api]
+tokens_file = "tokens"
+"""
+"""Of a daemon that starts, whose server nobody runs."""
 _BOOTS_WITHIN_S = 90.0
 _UP = frozenset({"running", "degraded"})
 

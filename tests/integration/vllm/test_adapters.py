@@ -7,7 +7,7 @@ import pytest
 
 from flettner.agent.domain.model import Adapter, Server
 from flettner.vllm_facts.flag_parser import parse_setting
-from tests.support.adapter_clients import write_adapter
+from tests.support.real_upgrades import write_adapter
 from tests.support.real_vllm import real_engine
 
 
