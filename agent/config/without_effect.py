@@ -86,6 +86,11 @@ def _find_in_target(target: TargetTable, of: str) -> Iterator[str]:
             f"[targets.rollout{of}] hot_changes_per_day: has no effect with strategy = {quote(strategy)}: no "
             "change is hot"
         )
+    if target.cost.cards and target.cost.gpu_hour is None:
+        yield (
+            f"[targets.cost{of}] cards: has no effect without gpu_hour, the price that theirs are compared "
+            "with: give it, or remove cards"
+        )
     options = target.traffic.model_extra or {}
     if options.get("hold_s") == 0 and "hold_requests" in options:
         yield f"[targets.traffic{of}] hold_requests: has no effect with hold_s = 0: no request waits"

@@ -118,7 +118,9 @@ def test_the_example_loads_and_equals_the_defaults() -> None:
 
 
 def test_other_cards_have_their_prices_by_name() -> None:
-    (target,) = parsed(SMALLEST + '[targets.cost]\ncards = { L40S = 1.1, "RTX 4090" = 0.5 }').targets
+    (target,) = parsed(
+        SMALLEST + '[targets.cost]\ngpu_hour = 2.5\ncards = { L40S = 1.1, "RTX 4090" = 0.5 }'
+    ).targets
 
     assert target.cards == {"L40S": 1.1, "RTX 4090": 0.5}
 

@@ -63,6 +63,11 @@ def test_what_only_an_address_needs_has_no_effect_at_a_unix_socket(api: str, key
         ),
         (
             "",
+            "[targets.cost]\ncards = { L4 = 0.7 }",
+            "[targets.cost] cards: has no effect without gpu_hour",
+        ),
+        (
+            "",
             "[targets.traffic]\nhold_s = 0\nhold_requests = 4",
             "[targets.traffic] hold_requests: has no effect with hold_s = 0",
         ),
