@@ -20,7 +20,7 @@ from flettner.performance_model.errors import PredictionInputError
 
 LOOK_EVERY_S = 300.0
 EVERY = timedelta(days=1)
-AGAIN = timedelta(hours=1)  # where nothing could be said for certain: another hour may have more load
+AGAIN = timedelta(minutes=20)  # where nothing could be said for certain: a peak may last half an hour
 log = structlog.get_logger(__name__)
 
 

@@ -40,10 +40,10 @@ def uncertain(rate_rps: float) -> CapacityAnswer:
 
 
 class Search(ModelSearch):
-    """Answers with `answer`, or that of the hour, and notes when."""
+    """Answers with `answer`, or that of the 20 minutes, and notes when."""
 
     answer: CapacityAnswer | Exception = ANSWER
-    by_hour: Mapping[int, CapacityAnswer] = {}
+    by_20_minutes: Mapping[int, CapacityAnswer] = {}
     asked: list[float]
     on_card: Band | Exception = PredictionInputError("does not fit")
 
@@ -58,7 +58,7 @@ class Search(ModelSearch):
         self.asked.append(asyncio.get_running_loop().time())
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.by_hour.get(int(self.asked[-1] // HOUR_S), self.answer)
+        return self.by_20_minutes.get(int(self.asked[-1] // 1200.0), self.answer)
 
 
 @dataclass
@@ -128,14 +128,14 @@ def test_a_card_that_the_model_does_not_fit_is_left_out() -> None:
     assert note.headroom.cheaper is None
 
 
-def test_an_uncertain_one_is_asked_for_each_hour_and_that_of_the_busiest_hour_stays() -> None:
+def test_an_uncertain_one_is_asked_for_each_20_minutes_and_that_of_the_most_load_stays() -> None:
     asked = search(uncertain(rate_rps=0.4))
-    asked.by_hour = {1: uncertain(rate_rps=1.5)}
+    asked.by_20_minutes = {1: uncertain(rate_rps=1.5)}
     note = HeadroomNote(search=asked)
 
-    play(note, target(), 2 * 3600.0 + 1.0)
+    play(note, target(), 2 * 1200.0 + 1.0)
 
-    assert asked.asked == [0.0, 3600.0, 7200.0]
+    assert asked.asked == [0.0, 1200.0, 2400.0]
     assert note.headroom is not None
     assert note.headroom.recorded_rps == 2 * 1.5
 
@@ -156,14 +156,14 @@ def test_nothing_is_said_while_a_rollout_runs() -> None:
     assert asked.asked == []
 
 
-def test_what_is_missing_costs_nothing_and_what_fails_is_tried_in_an_hour() -> None:
+def test_what_is_missing_costs_nothing_and_what_fails_is_tried_in_20_minutes() -> None:
     missing, failing = search(PredictionInputError("no law")), search(WorkerError("ended"))
 
     for each in (missing, failing):
-        play(HeadroomNote(search=each), target(), 3601.0)
+        play(HeadroomNote(search=each), target(), 1201.0)
 
-    assert len(missing.asked) == 13
-    assert failing.asked == [0.0, 3600.0]
+    assert len(missing.asked) == 5
+    assert failing.asked == [0.0, 1200.0]
 
 
 def test_other_servers_need_another_note() -> None:
