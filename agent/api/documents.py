@@ -33,6 +33,8 @@ from flettner.agent.machine.failover import describe_failover
 from flettner.agent.machine.open_suggestions import barred_approver
 from flettner.agent.machine.regimes import describe_switching
 from flettner.agent.machine.starting import gain_needed
+from flettner.agent.machine.transitions import IDLE
+from flettner.agent.observe.aggregator import TRAFFIC
 from flettner.redaction import mask, masked
 from flettner.rules.table import slug_of
 from flettner.vllm_facts.errors import FlagError
@@ -91,7 +93,9 @@ class FindingDocument(Document):
 
 class TargetDocument(Document):
     name: str
-    phase: Phase
+    phase: Phase | Literal["traffic_lost"] = Field(
+        description="without a rollout `traffic_lost`, if the split cannot be kept in force: `note` says why"
+    )
     mode: Mode
     paused: bool
     maintenance: bool = Field(description="paused, and a server that exits is not started again")
@@ -284,13 +288,14 @@ def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDoc
     reading, slo = target.reading, target.slo
     waiting = [made.id for made in state.suggestions.open if made.needs_decision]
     ttft = reading.ttft if reading else None
+    lost = _describe_lost_traffic(target)
     return TargetDocument(
         name=state.target,
-        phase=state.phase,
+        phase="traffic_lost" if lost and state.phase in IDLE else state.phase,
         mode=state.mode,
         paused=state.paused,
         maintenance=state.maintenance,
-        note="; ".join(filter(None, (state.note, target.progress))),
+        note="; ".join(filter(None, (lost, state.note, target.progress))),
         until=state.until,
         slo=slo,
         budget=list(state.budget.burns(slo, daemon.now())),
@@ -313,6 +318,12 @@ def target_of(daemon: DaemonView, target: TargetView, state: State) -> TargetDoc
         findings=[FindingDocument.of(finding, slug=slug_of(finding.rule)) for finding in target.findings],
         warnings=list(find_warnings(daemon.counters())),
     )
+
+
+def _describe_lost_traffic(target: TargetView) -> str:
+    """Why clients may not reach the servers as decided; empty while they do."""
+    source = target.sources.get(TRAFFIC)
+    return f"traffic lost: {source.why}" if source is not None and not source.available else ""
 
 
 def _describe_waits(state: State) -> str:

@@ -6,7 +6,7 @@ import { moment, words } from "./format.js";
 
 const TONES = {
   observing: "calm", checking: "busy", proposed: "ask", draining: "busy", launching: "busy", warming: "busy",
-  canary: "busy", trial: "busy", saving: "busy", replacing: "busy", promoting: "busy", rolling_back: "warn", cooldown: "calm", restoring: "warn", halted: "bad",
+  canary: "busy", trial: "busy", saving: "busy", replacing: "busy", promoting: "busy", rolling_back: "warn", cooldown: "calm", restoring: "warn", halted: "bad", traffic_lost: "bad",
   open: "ask", scheduled: "good", approved: "good", denied: "calm", expired: "calm", superseded: "calm", withdrawn: "calm", refused: "warn",
   running: "busy", promoted: "good", rolled_back: "warn", failed: "bad", undecided: "calm", aborted: "calm", no_gain: "calm",
 };

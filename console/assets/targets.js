@@ -43,12 +43,12 @@ export function targetsPage(context, root) {
   }
 
   function needs() {
-    const halted = targets.filter((target) => target.phase === "halted");
+    const down = targets.filter((target) => ["halted", "traffic_lost"].includes(target.phase));
     const busy = targets.filter((target) => LIVE.includes(target.phase) && target.rollout);
     const warnings = [...new Set(targets.flatMap((target) => target.warnings))];
     const items = [
       ...warnings.map((warning) => el("li", { class: "bad" }, warning)),
-      ...halted.map((target) => el("li", { class: "bad" }, link(target.name), " is halted: ", target.note)),
+      ...down.map((target) => el("li", { class: "bad" }, link(target.name), target.phase === "halted" && " is halted", ": ", target.note)),
       ...targets.flatMap((target) => target.servers.filter((server) => server.failing).map((server) => el("li", { class: "bad" }, link(target.name), `: ${server.name} ${server.failing}`))),
       ...open.map((suggestion) => el("li", { class: "ask" },
         el("a", { href: `#/suggestions/${encodeURIComponent(suggestion.id)}` }, change(suggestion.from, suggestion.to)), " on ", suggestion.target,

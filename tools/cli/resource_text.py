@@ -19,7 +19,6 @@ from flettner.tools.terminal.values import (
 from flettner.vllm_facts.values import is_start
 
 Json = Mapping[str, Any]
-TRAFFIC = "traffic"  # the source that is lost while a split cannot be kept in force
 _BY_HAND = "is to apply by hand"
 _APPROVED = "is approved, and waits for its turn or for the windows to open"
 _HELD = "is held: commit its change where the manifest is kept"
@@ -33,12 +32,8 @@ def format_change(suggestion: Json) -> str:
 
 
 def _format_phase(target: Json) -> str:
-    """The phase, and what makes it not the whole truth."""
-    lost = any(source["source"] == TRAFFIC and not source["available"] for source in target["sources"])
-    marks = ["maintenance" if target["maintenance"] else "paused"] * target["paused"] + [
-        "traffic lost"
-    ] * lost
-    return f"{target['phase']} ({', '.join(marks)})" if marks else str(target["phase"])
+    phase = str(target["phase"]).replace("_", " ")
+    return f"{phase} ({'maintenance' if target['maintenance'] else 'paused'})" if target["paused"] else phase
 
 
 def format_targets(targets: Sequence[Json]) -> str:
@@ -80,7 +75,7 @@ def format_notes(targets: Sequence[Json]) -> str:
         text += _format_open_suggestions(target)
         text += _format_findings(target)
         for source in target["sources"]:
-            if not source["available"]:
+            if not source["available"] and source["source"] != "traffic":  # of which the note has the reason
                 text += format_sentence(
                     f"{name}: {escape_text(source['source'])} is lost: {escape_text(source['why'])}",
                     RED,

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect
 from flettner.agent.audit.chain import Head, verify
 from flettner.agent.audit.records import Actor, JournalEntry
 from flettner.agent.domain.canary_evidence import Counts, Goodput
+from flettner.agent.domain.reading import SourceState
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase
 from tests.integration.browser.conftest import Opened
@@ -323,6 +324,19 @@ def test_a_verdict_is_said_once_and_nothing_beside_it_contradicts_it(opened: Ope
     goodput = page.get_by_role("table", name="Goodput: requests that fail or miss an objective")
     expect(goodput).to_contain_text("proved")
     expect(goodput).not_to_contain_text("of 100")
+
+
+def test_lost_traffic_is_urgent_and_never_shown_as_observing(opened: Opened, scene: Scene) -> None:
+    why = "process 7 (squatter) listens on 127.0.0.1:8080"
+    scene.targets()["chat"].sources = {
+        "traffic": SourceState(at=scene.at, source="traffic", available=False, why=why)
+    }
+
+    page = opened(PAGES["targets"])
+
+    expect(page.locator("li.bad", has_text="chat")).to_contain_text(f"traffic lost: {why}")
+    expect(page.get_by_role("row", name="chat")).to_contain_text("traffic lost")
+    expect(page.get_by_role("row", name="chat")).not_to_contain_text("observing")
 
 
 def test_each_line_of_a_chart_has_a_colour_of_its_own(opened: Opened, scene: Scene) -> None:
