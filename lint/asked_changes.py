@@ -35,7 +35,7 @@ _SENTENCE = re.compile(r"(?<=[.!?;]) +")
 _OPENS = re.compile(r"allow|insecure|trust_|skip_|_embeds$", re.IGNORECASE)
 """Flags that lift a guard or let clients send more: no message changes them."""
 
-_NO_WORD = re.compile(r"[A-Z][A-Z\d_]+|[^\W\d_]*[_\d]\w*")
+_NO_WORD = re.compile(r"\A(?:[A-Z][A-Z\d_]+|[^\W\d_]*[_\d]\w*)")
 _CONDITION = re.compile(r"(?:For|If|When|On|In) ")
 """A sentence that begins so holds for some servers only."""
 

@@ -40,7 +40,7 @@ _ESCAPES = {
 }  # a server's text must not mention @all
 _VERBS: Mapping[str, Literal["approve", "deny"]] = {"flettner_approve": "approve", "flettner_deny": "deny"}
 _USER = re.compile(r"[A-Z0-9]{1,30}")
-_VALUE = re.compile(r"(\S+) (\S+) (sha256:[0-9a-f]{64}) ([0-9a-f]{64})")
+_VALUE = re.compile(r"\A(\S+) (\S+) (sha256:[0-9a-f]{64}) ([0-9a-f]{64})")
 """Of a button: receiver, suggestion, digest, and our own signature, which another sender cannot make."""
 
 

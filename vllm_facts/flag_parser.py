@@ -59,14 +59,14 @@ _GLUED_WORD = re.compile(r"(--[A-Za-z][\w.-]*)[ \t]+(\S.*)", re.DOTALL)
 _NAMED = re.compile(r"--?[A-Za-z]")
 _NUMBER = re.compile(r"-\.?[0-9]")
 _INT = re.compile(r"-?(0|[1-9][0-9]{0,17})")
-_FLOAT = re.compile(r"-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]{1,3})?")
+_FLOAT = re.compile(r"\A-?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]{1,3})?")
 _SIZE = re.compile(
     r"(?P<number>[0-9]{1,12}(\.[0-9]{1,6})?(?=[kmgt])|[0-9]{1,6}(?=[KMGT]))(?P<suffix>[kmgtKMGT])"
 )
 _ON, _OFF = frozenset({"true", "1", "yes", "on"}), frozenset({"false", "0", "no", "off"})
 _DASHES = ("—", "–", "−")  # noqa: RUF001 - text editors replace -- with them
 _JSON_SWITCH = {"true": True, "false": False}
-_SECRET_ASSIGNMENT = re.compile(r"(?=\w*(KEY|TOKEN|SECRET|PASSWORD))\w+=")
+_SECRET_ASSIGNMENT = re.compile(r"\A(?=\w*(KEY|TOKEN|SECRET|PASSWORD))\w+=")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

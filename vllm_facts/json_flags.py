@@ -27,7 +27,7 @@ _UNSET = ("", "None")
 _NEAR = 16  # characters shown around an error
 _QUOTED = re.compile(r'("(?:[^"\\]|\\.)*")')
 _SUFFIXED = re.compile(r"\b(\d+(?:\.\d+)?)[kKmMgGtT]\b")  # vLLM reads `{"bytes": 80m}` too
-_PAIRS = re.compile(r"(\w+=\d+)(,\w+=\d+)*")
+_PAIRS = re.compile(r"\A(\w+=\d+)(,\w+=\d+)*")
 
 
 def describe_json_error(knob: Knob, value: Value) -> str:

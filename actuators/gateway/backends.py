@@ -16,7 +16,7 @@ MOST: Final = 16  # backendRefs of a rule
 HEAVIEST: Final = 1_000_000
 
 _DEFAULTS: Final = {"kind": "Service", "weight": 1}
-_ADDRESS = re.compile(r"(?P<service>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)\.svc:(?P<port>[0-9]+)")
+_ADDRESS = re.compile(r"\A(?P<service>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)\.svc:(?P<port>[0-9]+)")
 
 Backends = Sequence[Json]
 

@@ -4,7 +4,7 @@ import re
 from urllib.parse import urlsplit
 
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
-_PROJECT = re.compile(r"[\w.-]+(?:/[\w.-]+)+")
+_PROJECT = re.compile(r"\A[\w.-]+(?:/[\w.-]+)+")
 
 
 def check_address(text: str) -> None:

@@ -130,7 +130,7 @@ def _marlin_experts(config: ServeConfig) -> dict[Knob, Value]:
     return {"moe_backend": "marlin"} if failed and free and "marlin" in choices else {}
 
 
-_SHELL = re.compile(r" *(?:(?:/\S{1,40}/)?(?:bash|sh) -\w{0,3}c\b|python3? -m vllm\.|vllm serve\b|serve )")
+_SHELL = re.compile(r"\A *(?:(?:/\S{1,40}/)?(?:bash|sh) -\w{0,3}c\b|python3? -m vllm\.|vllm serve\b|serve )")
 _OR_NO_DRAFTS = "; or, with this format of the KV cache, without the drafts, whose attention does not read it"
 
 

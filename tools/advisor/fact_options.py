@@ -216,7 +216,7 @@ def _count_visible(env: Mapping[str, str]) -> int | None:
     return None if any("$" in device for device in devices) else len(devices) or None
 
 
-_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+_REPOSITORY = re.compile(r"\A[\w-][\w.-]*/[\w-][\w.-]*")
 _REVISION = re.compile(r"[\w-][\w./-]*")
 
 

@@ -17,7 +17,7 @@ from flettner.vllm_facts.shell_command.docker_run import explain_entry, image_ve
 
 _NAME = re.compile(r"(^|/)(Dockerfile|Containerfile)[\w.-]*$|\.[Dd]ockerfile$")
 _FROM = re.compile(r"^FROM[ \t]+\S", re.MULTILINE | re.IGNORECASE)
-_INSTRUCTION = re.compile(r"[ \t]*([A-Za-z]+)[ \t]+")
+_INSTRUCTION = re.compile(r"[ \t]{0,200}([A-Za-z]{1,20})[ \t]+")
 _CONTINUES = re.compile(r"\\[ \t]*$")
 _HERE_DOCUMENT = re.compile(r"<<-?[ \t]*[\"']?(?P<end>[A-Za-z_]\w{0,60})[\"']?")
 _TAKES_DOCUMENT = frozenset({"RUN", "COPY", "ADD"})

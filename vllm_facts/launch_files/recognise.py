@@ -48,10 +48,10 @@ _YAML_NAME, _SCRIPT_NAME = re.compile(r"\.(ya?ml|json)$"), re.compile(r"\.(ba|z|
 _UNIT = re.compile(r"^\[Service\][ \t]*$", re.MULTILINE)
 _QUADLET = re.compile(r"^\[Container\][ \t]*$", re.MULTILINE)
 _PYTHON = re.compile(
-    r"#![^\n]{0,80}\bpython|(?:[ \t]*(?:#[^\n]*)?\n){0,200}(?:import \w|from [\w.]{1,80} import )"
+    r"\A(?:#![^\n]{0,80}\bpython|(?:[ \t]*(?:#[^\n]*)?\n){0,200}(?:import \w|from [\w.]{1,80} import ))"
 )
 _KEY = re.compile(r"^(---|[\w.-]+:(\s|$)|\{)", re.MULTILINE)
-_FLAG_LIST = re.compile(r"([^\S\n]*(#.*)?\n)*[^\S\n]*--?[A-Za-z]")
+_FLAG_LIST = re.compile(r"\A([^\S\n]*(#.*)?\n)*[^\S\n]*--?[A-Za-z]")
 
 
 def read_launches(name: str, text: str, env: Mapping[str, str] = {}) -> list[Launch]:

@@ -22,7 +22,7 @@ _OF_LIBRARIES = frozenset(
 )
 _JOB = re.compile(r"^#SBATCH\b", re.MULTILINE)
 _DUPLICATES = re.compile(r"\d?>&\d|&>>?")  # of a redirection: no operator
-_BACKGROUND = re.compile(r"[^\n;|&]{0,2000}&(?!&)")
+_BACKGROUND = re.compile(r"\A[^\n;|&]{0,2000}&(?!&)")
 _SAYS = frozenset({"echo", "printf", "disown", "exit", "date", "true"})
 
 

@@ -30,7 +30,7 @@ _PLACEHOLDER = re.compile(r"<[A-Za-z][\w.|/-]{0,60}>(?=[\s/]|$)")  # of an examp
 _REDIRECTION = re.compile(rf"(?!{_PLACEHOLDER.pattern})(\d{{0,3}}|&)(>>|>\||>&|<&|<>|<<<|>|<)[ \t]*")
 _EXPANSIONS = ("$(", "${")
 _CLOSING = {"(": ")", "{": "}", '"': '"'}
-_ARRAY = re.compile(r"[A-Za-z_]\w*\+?=\(")
+_ARRAY = re.compile(r"[A-Za-z_]\w{0,200}\+?=\(")
 
 
 def entry_place(text: str, words: Sequence[Word], at: int, line: int) -> tuple[int, int]:

@@ -16,15 +16,15 @@ _HOUSES = frozenset({"meta", "nvidia", "ibm", "microsoft", "google", "openai", "
 """Makers' names that precede a model's name without being part of it: "Meta-Llama-3-8B"."""
 
 _OTHER = re.compile(
-    r"eagle\d?|draft(er)?|speculators?|medusa|mtp|dflash|lora|adapter|pruned|reap\d*|distill(ed)?|moe"
-    r"|embed(ding)?|reranker|reward|prm|classifier|llava|ultravox|vision|vl|v|v\d*vl|multimodal|omni|audio|asr|tts"
-    r"|tiny|mini|small|lite|nano|flash|air|random|dummy|debug|\d*layers?"
-    r"|\d+(\.\d+)?[bt]|\d{2,}m|[ae]\d+(\.\d+)?b|\d+x\d+b|\d+e"
+    r"eagle\d?|draft(er)?|speculators?|medusa|mtp|dflash|lora|adapter|pruned|reap\d{0,4}|distill(ed)?|moe"
+    r"|embed(ding)?|reranker|reward|prm|classifier|llava|ultravox|vision|vl|v|v\d{0,4}vl|multimodal|omni|audio|asr|tts"
+    r"|tiny|mini|small|lite|nano|flash|air|random|dummy|debug|\d{0,6}layers?"
+    r"|\d{1,6}(\.\d{1,4})?[bt]|\d{2,6}m|[ae]\d{1,6}(\.\d{1,4})?b|\d{1,6}x\d{1,6}b|\d{1,6}e"
 )
 """Words beside a known name that make it another model: a drafter, another size, another modality."""
 
 _SIZE = re.compile(r"(\d{1,4}x)?\d{1,6}(\.\d{1,4})?b")
-_CONTEXT = re.compile(r"\d+[km]")  # "128k", "1m": another max_len
+_CONTEXT = re.compile(r"\d{1,9}[km]")  # "128k", "1m": another max_len
 
 # Compiled here: the machine asks for a model, and must import nothing when it decides.
 _LLAMA_SIZE = re.compile(r"(?:(?<=llama[23])|(?<=llama-[23]))_(?=\d+b)")  # "llama3_8b"

@@ -59,7 +59,7 @@ _SERVER_COMMAND = re.compile(
     r"(?:vllm\s+serve|python[\d.]*\s+-m\s+(?:vllm\.|dynamo\.vllm))\b)"
 )
 _SERVE = ("vllm", "serve")
-_OWN_IMAGE = re.compile(r"(.*/)?vllm-openai(-[\w.-]+)?([:@].*)?")  # its entrypoint starts the server
+_OWN_IMAGE = re.compile(r"\A(.*/)?vllm-openai(-[\w.-]+)?([:@].*)?")  # its entrypoint starts the server
 SERVES_SINCE = (0, 11, 1)
 """Up to 0.11.0 the entrypoint is the module `api_server`, since then `vllm serve` (docker/Dockerfile)."""
 _SHARED_SINCE = (0, 5)  # releases that images of others are built of

@@ -8,7 +8,7 @@ from flettner.vllm_facts.errors import FlagError
 
 ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
 _CONTINUED = re.compile(r"\\[ \t]*\r?\n")
-_ASIDE = re.compile(r"&|&?\d*>>?.*|\d*<.*")  # `> log 2>&1 &`
+_ASIDE = re.compile(r"\A(?:&|&?\d*>>?.*|\d*<.*)")  # `> log 2>&1 &`
 _VARIABLE = re.compile(r"\$[A-Za-z_({]")
 
 
