@@ -9,6 +9,11 @@ import { action, barred, figure, notice, pill, side, table, time } from "./parts
 
 const HOURS = [1, 3, 6, 12, 24];
 const POINTS = 480;
+const TURNED = {
+  pause: "Paused: nothing new is started on this target.",
+  "pause?maintenance=true": "In maintenance: nothing new is started on this target, and a server that you stop stays stopped.",
+  resume: "Resumed.",
+};
 
 export function targetPage(context, root, name) {
   let target = null;
@@ -84,7 +89,10 @@ export function targetPage(context, root, name) {
     fill(actions, action("propose", "Propose…", ask, { reason: bar }),
       last && action("undo", "Undo…", () => takeBack(last), { reason: bar, by: bar && "why-propose" }), target.paused
       ? action("resume", "Resume", () => turn("resume"), { reason: bar, by: bar && "why-propose" })
-      : action("pause", "Pause", () => turn("pause"), { reason: bar, by: bar && "why-propose" }));
+      : [
+        action("pause", "Pause", () => turn("pause"), { reason: bar, by: bar && "why-propose" }),
+        action("maintenance", "Maintenance", () => turn("pause?maintenance=true"), { reason: bar, by: bar && "why-propose" }),
+      ]);
     fill(more, servers(), findings(), budget(), sources(), outcomes());
     plot();
   }
@@ -112,7 +120,7 @@ export function targetPage(context, root, name) {
     try {
       target = await post(`${path}/${what}`, undefined, newKey());
       draw();
-      notice(slot, "good", what === "pause" ? "Paused: nothing new is started on this target." : "Resumed.");
+      notice(slot, "good", TURNED[what]);
     } catch (error) {
       if (!(error instanceof Problem)) throw error;
       notice(slot, "bad", error.message);

@@ -317,6 +317,16 @@ def test_a_target_is_paused_and_resumed(opened: Opened, scene: Scene) -> None:
     assert not scene.targets()["chat"].state.paused
 
 
+def test_a_target_in_maintenance_says_so_until_it_is_resumed(opened: Opened, scene: Scene) -> None:
+    page = opened("/targets/chat")
+    page.get_by_role("button", name="Maintenance").click()
+    expect(page.locator("h1")).to_contain_text("maintenance")
+    assert scene.targets()["chat"].state.maintenance
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator("h1")).not_to_contain_text("maintenance")
+    assert not scene.targets()["chat"].state.maintenance
+
+
 def test_a_retried_decision_counts_once(opened: Opened, place: Site) -> None:
     page = opened(SUGGESTION, lossy=True)
     keys: list[str | None] = []
