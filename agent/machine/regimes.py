@@ -158,12 +158,12 @@ def _has(state: State, regimes: Regimes, values: Setting) -> bool:
 def follow_load(rules: Rules, state: State, event: Observed) -> Transition | None:
     """Each second without a rollout: note how the last switch ended, or begin the next; None: nothing."""
     noted = _note_end_of_switch(state, event.at)
-    moved = _follow(rules, noted, event.at)
+    moved = _follow(rules, noted, event)
     return without_effects(noted) if moved is None and noted is not state else moved
 
 
-def _follow(rules: Rules, state: State, at: datetime) -> Transition | None:
-    regimes, fleet = state.switching, state.fleet
+def _follow(rules: Rules, state: State, event: Observed) -> Transition | None:
+    regimes, fleet, at = state.switching, state.fleet, event.at
     if regimes is None or state.mode == "advise" or state.maintenance:
         return None
     if not fleet.running or fleet.exited or fleet.stopped:
@@ -172,6 +172,8 @@ def _follow(rules: Rules, state: State, at: datetime) -> Transition | None:
         return _go_back(rules, state, regimes, at)
     if why := _why_end(rules, state, regimes, at):
         return without_effects(end(state, at, why))
+    if _regime_of(regimes, event.reading) is not regimes.above:
+        return None  # it was of this regime, and now nobody knows, or it is between the two
     return _switch(rules, state, regimes, at)
 
 

@@ -199,6 +199,18 @@ def test_a_second_of_the_other_load_does_not_decide_the_first_switch() -> None:
     assert not world.regimes.switches
 
 
+@pytest.mark.parametrize("now", [None, BETWEEN])
+def test_nothing_switches_for_a_load_that_is_not_measured_now(now: float | None) -> None:
+    world = approved()
+    world.feed(e.Paused(at=world.at, actor=ABORT))
+    world.change(LONG).change(now, 60)
+    world.feed(e.Resumed(at=world.at, actor=ABORT)).tick(10)
+    assert not world.regimes.switches
+
+    world.change(LONG, 2)
+    assert len(world.regimes.switches) == 1
+
+
 def test_a_target_that_rests_after_another_rollout_does_not_switch() -> None:
     world = approved()
     until = world.at + timedelta(seconds=60)
