@@ -20,7 +20,7 @@ from flettner.agent.machine.hot_knobs import has_drifted, with_kept_values
 from flettner.agent.machine.launching import begin_step, resume_step
 from flettner.agent.machine.open_suggestions import end_all, end_check, end_each, end_suggestion
 from flettner.agent.machine.promoting import can_roll_back, promote
-from flettner.agent.machine.restoring import missing_server, recheck_missing, restore
+from flettner.agent.machine.restoring import missing_server, restore
 from flettner.agent.machine.rolling_back import roll_back
 from flettner.agent.machine.routes import route_to
 from flettner.agent.machine.traffic import expected_rate
@@ -103,7 +103,7 @@ def _resume_with_servers(
 ) -> Transition:
     """Continue a target whose servers start and stop. `before`: the servers as the journal has them."""
     if state.phase is Phase.RESTORING:
-        return recheck_missing(state, event.at)
+        return saving.resume_return(rules, state, event.at)
     if not state.fleet.running and not state.fleet.stopped:
         return recover_without_blue(rules, state, event, by_name)
     changed = any(before.get(s.name, s).setting != s.setting for s in state.fleet.running)

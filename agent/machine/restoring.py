@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from flettner.agent.domain.effects import Launch, Retire, Route
-from flettner.agent.domain.events import EffectFailed, Launched, Retired, Routed, ServerLost
+from flettner.agent.domain.events import EffectFailed, EffectOutcome, Launched, Retired, Routed, ServerLost
 from flettner.agent.domain.model import OutcomeResult, Server
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
@@ -145,10 +145,33 @@ def on_retired(rules: Rules, state: State, _event: Retired) -> Transition:
 
 def on_launched(_: Rules, state: State, event: Launched) -> Transition:
     """Put the successor, or the restarted server, in its slot; then drain a green that served meanwhile."""
+    if not state.effects.is_awaited(event.number):
+        return _join(state, event)
     effect = state.effects.awaited_as(Launch)
     state = replace(state, note=refusal(event) or state.note)
     place = effect.server.name if state.fleet.has(effect.server.name) else effect.server.like
     return return_traffic(put_in_slot(state, place, event.server), event.at, event.server.name)
+
+
+def joins(state: State, event: EffectOutcome) -> bool:
+    """Whether a stopped server has started before the awaited one, as where all of them start at once."""
+    awaited = state.effects.awaited
+    return (
+        state.phase is Phase.RESTORING
+        and isinstance(event, Launched)
+        and event.server.name in state.fleet.stopped
+        and not (isinstance(awaited, Launch) and awaited.server.name == event.server.name)
+        and not state.greens
+    )
+
+
+def _join(state: State, event: Launched) -> Transition:
+    """It serves at once: a start that takes long, or fails, does not hold it up."""
+    state = put_in_slot(replace(state, note=refusal(event) or state.note), event.server.name, event.server)
+    if isinstance(state.effects.awaited, Route):  # once it is in force, all that run get traffic
+        return without_effects(state)
+    state, split = replace_split(state, route_to(state.fleet.running))
+    return state, (split,)
 
 
 def return_traffic(state: State, at: datetime, name: str) -> Transition:

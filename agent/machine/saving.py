@@ -41,7 +41,7 @@ from flettner.agent.machine.adapters import missing_adapters, with_adapters
 from flettner.agent.machine.failing import is_silent
 from flettner.agent.machine.lease import keep_alive
 from flettner.agent.machine.open_suggestions import end_all
-from flettner.agent.machine.restoring import missing_server, restore
+from flettner.agent.machine.restoring import missing_server, recheck_missing, restore
 from flettner.agent.machine.routes import route_to
 from flettner.agent.machine.traffic import recent_traffic
 from flettner.agent.machine.transitions import (
@@ -341,6 +341,17 @@ def _start_all(rules: Rules, moved: Transition) -> Transition:
             server = replace(stopped, adapters=state.fleet.adapters)
             effects = (*effects, Launch(number=number, server=server, deadline_s=rules.plan.start_s))
     return state, effects
+
+
+def resume_return(rules: Rules, state: State, at: datetime) -> Transition:
+    """RESTORING, after a restart of the daemon: those that are up serve, and all others start at once."""
+    state, effects = recheck_missing(state, at)
+    if not isinstance(state.rollout, Saving) or not isinstance(state.effects.awaited, Launch):
+        return state, effects
+    if state.fleet.running:
+        state, split = replace_split(state, route_to(state.fleet.running))
+        effects = (split, *effects)
+    return _start_all(rules, (state, effects))
 
 
 def return_servers(rules: Rules, state: State, event: Observed) -> Transition | None:

@@ -230,6 +230,8 @@ def _is_outdated(state: State, event: e.Event) -> bool:
     """
     if not isinstance(event, e.EffectOutcome) or state.effects.is_awaited(event.number):
         return False
+    if restoring.joins(state, event):
+        return False
     failed, knobs = isinstance(event, e.EffectFailed), state.knobs
     tried = state.phase is Phase.TRIAL and knobs is not None and event.number == knobs.number
     return not (failed and tried)

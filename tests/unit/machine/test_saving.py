@@ -56,6 +56,7 @@ class SavingWorld(World):
     rate: int = 6
     late: int = 0
     open: int = 0  # requests of a server at the end of its drain
+    stuck: set[str] = field(default_factory=set)  # servers whose start has no end
 
     def arm(self, name: str) -> RequestCounts:
         if name in self.frozen:
@@ -68,6 +69,8 @@ class SavingWorld(World):
         if isinstance(effect, fx.Drain) and self.open and "drain" not in self.refuses:
             self.performed.append(effect)
             return (e.Drained(at=self.at, number=effect.number, open=self.open),)
+        if isinstance(effect, fx.Launch) and effect.server.name in self.stuck:
+            return ()
         return super().perform(effect)
 
 
@@ -249,6 +252,23 @@ def test_stopped_servers_start_all_at_once() -> None:
     first = next(at for at, effect in enumerate(acts) if isinstance(effect, fx.Launch))
     both = acts[first : first + 2]
     assert {effect.server.name for effect in both if isinstance(effect, fx.Launch)} == {"vllm2", "vllm3"}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_start_without_end_holds_no_other_server_up(restarted: bool) -> None:
+    world = saved()
+    world.rate, world.stuck = LIMIT + 1, {"vllm2", "vllm3"} if restarted else {"vllm2"}
+    world.until("restoring", 70)
+    if restarted:
+        world.stuck = {"vllm2"}
+        world.start()
+    world.tick(5)
+
+    assert world.state.phase is Phase.RESTORING
+    assert carrying(world) == {"vllm0", "vllm1", "vllm3"}
+    world.stuck = set()
+    world.start().until("observing", 10)
+    assert carrying(world) == {"vllm0", "vllm1", "vllm2", "vllm3"}
 
 
 def test_a_server_with_an_open_request_is_not_stopped() -> None:
