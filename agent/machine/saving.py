@@ -198,9 +198,10 @@ def why_not_save(rules: Rules, state: State, blind: str = "") -> tuple[str, Outc
     if failures:
         return "; ".join(failures), "undecided"
     if saving.minute.asked > saving.limit_rps * MINUTE_S:
+        count = sum(server.replicas for server in carriers(state))
         why = (
-            f"the load returned: more than {saving.limit_rps:.3g} requests/s, the limit of {len(names)} "
-            f"server{'s' if len(names) > 1 else ''}"
+            f"the load returned: more than {saving.limit_rps:.3g} requests/s, the limit of {count} "
+            f"server{'s' if count > 1 else ''}"
         )
         return why, "undecided"
     if why := _why_more_comes(saving):

@@ -289,11 +289,12 @@ def test_replicas_end_at_the_begin_of_the_trial_and_come_back_together() -> None
     world.until("observing", PASSED_S)
     assert world.replicas() == {"vllm0": 2}
 
-    world.rate = 20  # type: ignore[attr-defined]
+    world.rate = LIMIT + 1  # type: ignore[attr-defined]
     world.tick(70)
 
     assert world.replicas() == {"vllm0": 4}
     assert world.state.phase is Phase.OBSERVING
+    assert world.state.outcomes[-1].why.endswith("requests/s, the limit of 2 servers")
 
 
 @pytest.mark.parametrize("stage", [on_trial, saved])
