@@ -9,6 +9,7 @@ from flettner.agent.domain.errors import ConfigError, JournalError
 from flettner.agent.machine.transitions import IDLE
 from tests.simulation.api_client import PRINCIPALS
 from tests.simulation.config_file import Content
+from tests.simulation.load import change_lengths, return_load
 from tests.simulation.scenario import Act
 from tests.simulation.setup import BLUE
 from tests.simulation.world import Process, Split
@@ -318,6 +319,8 @@ def _maintenance(history: "History", act: Act) -> bool:
 
 
 ACTIONS: dict[str, Action] = {
+    "lengths change": change_lengths,
+    "load returns": return_load,
     "config reloaded": _reload,
     "config broken": _refused_reload(None),
     "config needs a restart": _refused_reload(Content(other=False, state_dir="/elsewhere")),

@@ -26,15 +26,15 @@ from tests.simulation.api_client import PRINCIPALS, shared_api
 from tests.simulation.clock import EPOCH, VirtualLoop, in_virtual_time
 from tests.simulation.config_file import ConfigFile, Content
 from tests.simulation.disk import Disk, JournalStore, RecordingJournal
+from tests.simulation.load import LATE, scaled_times
 from tests.simulation.observer import Observer
 from tests.simulation.operators import Operator
 from tests.simulation.process import RESTART_S, Daemon, died_of
-from tests.simulation.scenario import Act, Scenario, drawn, name_of
+from tests.simulation.scenario import LOAD_QUIET_S, OF_LOAD, QUIET_S, Act, Scenario, drawn, name_of
 from tests.simulation.setup import BLUE, BOUND, PLAN, boots, is_new, rules_of, windows_of
 from tests.simulation.world import Boot, Process, World
 
 TARGET = "chat"
-QUIET_S = 50.0  # no fault begins later
 SETTLED_S = 420.0  # deadline of a defined state after the last fault; a running rollout may end first
 CALM_S = 3.0
 MOST_RESTLESS = 100  # times that a settled world was not calm
@@ -70,6 +70,8 @@ class History:
     store: JournalStore = field(init=False)
     loop: VirtualLoop = field(init=False)
     world: World = field(init=False)
+    boots: tuple[Boot, Boot] = field(init=False)  # of servers with the old and the new setting
+    boots_otherwise: tuple[Boot, Boot] = field(init=False)  # with the setting for the other lengths
     observer: Observer = field(init=False)
     operator: Operator = field(init=False)
     daemons: list[Daemon] = field(default_factory=list)
@@ -99,6 +101,13 @@ class History:
         self.store = JournalStore(disk=self.disk, random=self.random, now=self.loop.wall)
         self.world = self.make_world()
         self.mode = scenario.mode
+        if scenario.follows_load:
+            self.quiet_s = max(self.quiet_s, LOAD_QUIET_S)
+        self.boots = self.boots_otherwise = boots(scenario)
+        if scenario.switches:
+            old, new = self.boots
+            self.boots_otherwise = replace(old, errors=LATE), replace(new, errors=max(LATE, new.errors))
+        self.world.errs = any(boot.errors for boot in (*self.boots, *self.boots_otherwise))
         self.observer = self.make_observer()
         self.world.changed, self.world.cut_open = self._changed, self.observer.cut
         self.operator = Operator(history=self)
@@ -117,7 +126,8 @@ class History:
         )
 
     def boot_of(self, process: Process) -> Boot:
-        return boots(self.scenario)[is_new(self.world.cap_of(process))]
+        new = is_new(self.world.cap_of(process))
+        return (self.boots if new is self.world.is_long else self.boots_otherwise)[new]
 
     def make_observer(self) -> Observer:
         return Observer(**self.observed())
@@ -153,14 +163,17 @@ class History:
         actions.heal(self)
 
     def surroundings(self) -> AbstractContextManager[object]:
-        return nullcontext()
+        return scaled_times() if self.scenario.follows_load else nullcontext()
 
     def say(self, what: str) -> None:
         self.log.append(f"{self.loop.now_s:7.2f}  {what}")
 
     def count(self, act: Act) -> None:
         self.fired[name_of(act)] += 1
-        self.observer.faulted_s = self.loop.now_s
+        if act.what not in OF_LOAD:
+            self.observer.faulted_s = self.loop.now_s
+        if act.on in {"stop", "keep_adapters"}:
+            self.observer.load.held_s = self.loop.now_s
         self.say(f"!! {name_of(act)}")
 
     def _changed(self, what: str, name: str, epoch: int) -> None:

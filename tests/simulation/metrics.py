@@ -9,6 +9,7 @@ from flettner.agent.domain.ports import Now, View
 from flettner.agent.domain.reading import EngineSample, Reading, Request, RequestSample, Sample, SourceState
 from flettner.agent.observe.aggregator import Aggregator
 from tests.simulation.adapters import Host, wait
+from tests.simulation.load import ANSWERS
 from tests.simulation.world import Client
 
 
@@ -77,6 +78,7 @@ class Metrics:
             waiting=6.0,
             kv_usage=0.3,
             generation_tokens=0.0 if wedged else 40.0,
+            answers=None if wedged else ANSWERS[world.is_long],
         )
 
 

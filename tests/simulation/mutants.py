@@ -9,11 +9,13 @@ from typing import Any
 
 from flettner.agent.api.routes import suggestions
 from flettner.agent.api.tokens import Holder, Tokens
+from flettner.agent.audit import entries
 from flettner.agent.domain import events as e
 from flettner.agent.domain.effects import Drain, KeepAlive, Retire, Route
 from flettner.agent.domain.events import Drained
+from flettner.agent.domain.regimes import RegimePlan
 from flettner.agent.domain.state import Phase, State
-from flettner.agent.machine import adapters, failover, promoting, recovering, rolling_back
+from flettner.agent.machine import adapters, failover, promoting, recovering, restoring, rolling_back, saving
 from flettner.agent.machine.starting import start_rollout
 from flettner.agent.machine.step import HANDLERS
 from flettner.agent.machine.transitions import Rules, Transition, enter_phase, request_effect, without_effects
@@ -210,6 +212,36 @@ def times_by_the_wall_clock(put: Put) -> None:
     put(ProcessClock, "now", lambda clock: clock._wall())
 
 
+def any_number_of_switches(put: Put) -> None:
+    put(RegimePlan, "most_switches", property(lambda _: 99))
+
+
+def switches_at_once(put: Put) -> None:
+    """The first lengths of the other kind decide."""
+    put(RegimePlan, "lasts_s", property(lambda _: 0))
+
+
+def switch_not_named(put: Put) -> None:
+    put(entries, "is_switch", lambda _: False)
+
+
+def never_put_back(put: Put) -> None:
+    put_everywhere(put, "return_servers", saving.return_servers, lambda *_: None)
+
+
+def put_back_one_by_one(put: Put) -> None:
+    put(saving, "_start_all", lambda _, moved: moved)
+
+
+def held_up_by_a_stuck_start(put: Put) -> None:
+    put(restoring, "joins", lambda *_: False)
+
+
+def spares_more_than_approved(put: Put) -> None:
+    plain = saving.choose_spared
+    put(saving, "choose_spared", lambda fleet, servers: plain(fleet, servers - 1))
+
+
 def put_everywhere(put: Put, name: str, old: object, new: object) -> None:
     """Replace `old` in every module of the machine that imports it."""
     for module in [
@@ -236,10 +268,21 @@ MUTANTS: dict[str, Callable[[Put], None]] = {
     "no failover": no_failover,
     "adapters forgotten": adapters_forgotten,
     "times by the wall clock": times_by_the_wall_clock,
+    "any number of switches": any_number_of_switches,
+    "switches at once": switches_at_once,
+    "switch not named": switch_not_named,
+    "never put back": never_put_back,
+    "put back one by one": put_back_one_by_one,
+    "held up by a stuck start": held_up_by_a_stuck_start,
+    "spares more than approved": spares_more_than_approved,
 }
 
 PLAIN = Scenario(seed=0)
 FLEET = Scenario(seed=0, servers=2)
+SWITCHING = Scenario(seed=1, strategy="hot", switches=True, acts=(Act(what="lengths change", at_s=20.0),))
+SAVING = Scenario(
+    seed=1, servers=4, strategy="save", acts=(Act(what="load returns", at_s=40.0, lasts_s=35.0),)
+)
 
 CAUGHT: dict[str, tuple[Scenario, str]] = {
     "blue removed too early": (FLEET, "1: "),
@@ -282,5 +325,28 @@ CAUGHT: dict[str, tuple[Scenario, str]] = {
     ),
     "adapters forgotten": (PLAIN, "3: "),
     "times by the wall clock": (replace(PLAIN, acts=(Act(what="clock back", on="phase canary"),)), "clock: "),
+    "any number of switches": (
+        replace(
+            SWITCHING,
+            acts=(
+                *(Act(what="lengths change", at_s=at_s) for at_s in (9.0, 31.0, 42.0)),
+                Act(what="daemon killed", at_s=54.0),
+            ),
+        ),
+        "switch: ",
+    ),
+    "switches at once": (SWITCHING, "switch: "),
+    "switch not named": (SWITCHING, "6: "),
+    "never put back": (SAVING, "saving: "),
+    "put back one by one": (SAVING, "saving: "),
+    "held up by a stuck start": (
+        replace(
+            SAVING,
+            servers=3,
+            acts=(Act(what="load returns", at_s=30.0, lasts_s=40.0), Act(what="stuck", on="launch")),
+        ),
+        "saving: ",
+    ),
+    "spares more than approved": (SAVING, "saving: "),
 }
 """The smallest history that detects each bug, and the violated invariant."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from flettner.agent.domain.rollout import Rollout
 from flettner.agent.domain.windows import Windows
+from tests.simulation.load_observer import LoadObserver
 from tests.simulation.world import BAD, Process, World
 
 UNDECIDED = frozenset({"draining", "launching", "warming", "canary", "replacing"})
@@ -85,7 +86,9 @@ class Observer:
     blind: Callable[[], bool] = lambda: False  # whether a daemon cannot see how servers do
     failed_over: bool = False  # in the journal
     adapters: frozenset[str] = frozenset()  # that clients get, by the journal
-    spared: frozenset[str] = frozenset()  # by a saving that is on trial or in force, by the journal
+    load: LoadObserver = field(init=False)
+    keeps: Mapping[str, int] = field(default_factory=dict)
+    """What is spared by a saving that is on trial or in force, by the journal: the replicas that stay."""
     _shares: dict[str, int] = field(default_factory=dict)  # before the last change
     _fails_s: dict[str, float] = field(default_factory=dict)  # for how long a daemon could see it, by server
     _served: bool = False
@@ -93,6 +96,13 @@ class Observer:
     _alone_since: float | None = None
     _unleased_since: float | None = None
     _written: tuple[datetime, float] | None = None  # of the last entry: its time, and that of the world
+
+    def __post_init__(self) -> None:
+        self.load = LoadObserver(self)
+
+    @property
+    def spared(self) -> frozenset[str]:
+        return frozenset(self.keeps)
 
     def wrong(self, what: str) -> None:
         if what not in self.violations:
@@ -119,6 +129,7 @@ class Observer:
         state = entry.state
         if state is None:
             return
+        self.load.wrote(entry, state)
         self.maintenance = state.maintenance
         self.passed = state.rollout is not None and state.rollout.passed
         self.in_force = {frozenset(server.setting.items()) for server in state.fleet.servers}
@@ -129,7 +140,7 @@ class Observer:
             self.wrong(f"3: promoted without {', '.join(lost)}, which clients have loaded")
         self.adapters = frozenset(adapter.name for adapter in state.fleet.adapters)
         self.greens = frozenset(server.name for server in state.greens)
-        self.spared = frozenset(server.name for server in state.fleet.spared)
+        self.keeps = {server.name: server.keep for server in state.fleet.spared}
         if self.running and state.rollout is not None and state.rollout.id != self.running:
             self.wrong(f"3: {state.rollout.id} begins, and {self.running} has no outcome")
         self.running = state.rollout.id if state.rollout and state.rollout.outcome == "running" else ""
@@ -138,7 +149,8 @@ class Observer:
             self.undrained[state.rollout.id] = sum(getattr(state.rollout, "undrained", {}).values())
 
     def _begins(self, entry: Written, rollout: Rollout) -> None:
-        if rollout.id not in self.undrained and not self.windows.is_open(rollout.started_at):
+        is_new = rollout.id not in self.undrained
+        if is_new and not self.windows.is_open(rollout.started_at) and not self.load.may_begin(entry.state):
             self.wrong(f"windows: {rollout.id} begins outside of them, at {entry.at:%H:%M:%S}")
 
     def _times(self, entry: Written, epoch: int) -> None:
@@ -205,6 +217,8 @@ class Observer:
             self.wrong(f"1: {process.name} is ended while it has a share")
         if not requests:
             return
+        if process.name in self.spared:
+            self.wrong(f"2: {process.name} is spared, and stopped with {requests} requests open")
         if self.world.at_s - self.silent_s.get(process.name, -1e9) < CALM_S:
             self.excused += requests
             return
@@ -310,6 +324,7 @@ class Observer:
             self.wrong(f"1: no server serves for {CALM_S:.0f} s while {', '.join(able)} could")
         self._lease(worked_s, calm=calm)
         self._knobs()
+        self.load.second(worked_s, calm_s=world.at_s - self.faulted_s)
 
     def _knobs(self) -> None:
         """New values end with their lease once no daemon acts."""
@@ -346,7 +361,7 @@ class Observer:
         theirs = {n for n, p in world.servers.items() if not p.ours and n not in shares}  # started by hand
         names = sorted(set(world.servers) - strays - (theirs if len(world.servers) > self.fleet else set()))
         problems = []
-        wanted = self.fleet - len(self.spared)
+        wanted = self.fleet - [*self.keeps.values()].count(0)
         if len(names) != wanted:
             problems.append(f"{len(names)} servers run ({', '.join(names)}), not {wanted}")
         if silent := [name for name in names if world.servers[name].status != "healthy"]:
@@ -360,6 +375,8 @@ class Observer:
             problems.append("servers of one target run with different flags")
         if forgotten := sorted(self.adapters - world.loaded_adapters()):
             problems.append(f"no server has {', '.join(forgotten)}, which clients have loaded")
+        if not mixed:
+            problems += self.load.settled(world.cap_of(world.servers[name]) for name in names)
         if self.running:
             problems.append(f"rollout {self.running} has no outcome")
         if kept := set(world.stopped) - self.spared:

@@ -53,7 +53,9 @@ class Operator:
             thinks_s = self.random.choice(THINKS_S) if history.scenario.several else 0.0
             self.shown.setdefault(suggestion.id, (suggestion.digest, now_s + thinks_s))
         ready = [suggestion for suggestion in open_ if self._is_ready(suggestion, now_s)]
-        if ready and history.mode == "approve" and not history.quiet:
+        if history.mode == "auto":
+            ready = [suggestion for suggestion in ready if suggestion.proposal.klass == "gated"]
+        if ready and history.mode != "advise" and not history.quiet:
             self.decide(self.random.choice(ready))
 
     def _note_latest(self, state: State | None) -> None:

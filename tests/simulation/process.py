@@ -126,7 +126,8 @@ class Daemon:
         self.root.add_done_callback(self._done, context=self.world.loop.world)
 
     def _reads(self) -> bool:
-        return self.loop is not None and self.loop.state.phase in ASKING
+        state = self.loop.state if self.loop is not None else None
+        return state is not None and (state.phase in ASKING or state.switching is not None)
 
     def do(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return self.world.loop.create_task(work, context=self.world.loop.owned_by(self.owner))

@@ -102,6 +102,7 @@ TIMED = (
 )
 OPERATIONS = ("config reloaded", "config broken", "config needs a restart", "maintenance")
 """What people do to the daemon besides deciding."""
+OF_LOAD = ("lengths change", "load returns")
 ASLEEP = ("sleeping server exits", "sleeping server does not wake")
 AGAIN = ("recovery: crash",)
 KINDS: tuple[str, ...] = (
@@ -112,6 +113,7 @@ KINDS: tuple[str, ...] = (
     *AGAIN,
     *ASLEEP,
     *OPERATIONS,
+    *OF_LOAD,
 )
 GREENS = ("good", "good", "good", "failing", "fails to start", "exits", "hangs", "wedges", "wrong answers")
 Green = Literal["good", "failing", "fails to start", "exits", "hangs", "wedges", "wrong answers"]
@@ -129,9 +131,30 @@ SWAPS_AND_REPLACEMENTS = FLEETS[3:6]
 HOT = FLEETS[6:]
 SELDOM = ("stop", "examine", "warm_up", "retire", "drain", "launch")
 SLEEPS = 0.5  # of the swaps
-SAVES = 0.4  # of the fleets that could be replaced
+SAVES = 0.35  # of the fleets that could be replaced
+SWITCHES = {"hot": 0.3, "surge": 0.12}  # the share of them, by strategy
 OPEN = 0.6  # of the histories
 FIRST_S, LAST_S = 2.0, 45.0
+QUIET_S, LOAD_QUIET_S = 50.0, 75.0  # no fault begins later; the same where the load changes
+AMID = (
+    "daemon killed",
+    "daemon dead for long",
+    "daemon paused and replaced",
+    "operator pauses",
+    "operator aborts",
+    "operator asks for a change",
+    "old server exits",
+    "old server hangs",
+    "old server errs",
+    "clock forward",
+    "clock back",
+    "records missing",
+    "metrics stale",
+    "maintenance",
+    "config reloaded",
+    "proxy restarts",
+)
+"""What happens in the middle of a switch or a saving, besides the faults of effects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +181,7 @@ class Scenario:
     on_disk: bool = False  # the journal is written to files
     impatient: bool = False  # an operator aborts an unfinished rollout at the end
     sleeps: bool = False  # a server that frees its slot sleeps, if it has no open requests
+    switches: bool = False  # between two settings, as the answers get longer and shorter
     several: bool = False  # a second policy proposes, and operators think before they approve
     closed_s: tuple[float, float] | None = None  # from and to which second no rollout may start
     refuses: bool = False  # an approval meanwhile, instead of keeping it
@@ -168,6 +192,10 @@ class Scenario:
     def names(self) -> list[str]:
         """Names of the initial servers."""
         return [f"vllm{number}" for number in range(self.servers)]
+
+    @property
+    def follows_load(self) -> bool:
+        return self.switches or self.strategy == "save"
 
     def without(self, at: int) -> Self:
         return replace(self, acts=(*self.acts[:at], *self.acts[at + 1 :]))
@@ -194,8 +222,10 @@ def scenario_of(seed: int) -> Scenario:
     if servers > 1 and strategy in {"surge", "replace"} and drawn("save", seed).random() < SAVES:
         strategy = "save"
     sleeps = strategy == "swap" and drawn("sleep", seed).random() < SLEEPS
+    switches = drawn("switch", seed).random() < SWITCHES.get(strategy, 0.0)
     acts += _acts_asleep(seed) if sleeps else []
     acts += _operations(seed)
+    acts += _acts_of_load(seed, strategy) if switches or strategy == "save" else []
     return Scenario(
         seed=seed,
         servers=servers,
@@ -208,6 +238,7 @@ def scenario_of(seed: int) -> Scenario:
         impatient=random.random() < 0.5,
         several=random.random() < 0.5,
         sleeps=sleeps,
+        switches=switches,
         acts=tuple(acts),
         **_window(seed),
     )
@@ -245,6 +276,25 @@ def _acts_asleep(seed: int) -> list[Act]:
     return [Act(what=random.choice(ASLEEP), on=on)]
 
 
+def _acts_of_load(seed: int, strategy: Strategy) -> list[Act]:
+    """The load changes, and something happens in the middle of what follows it."""
+    random = drawn("load", seed)
+    saves, acts = strategy == "save", list[Act]()
+    at_s = random.uniform(36.0, 60.0) if saves else random.uniform(6.0, 13.0)
+    while at_s < LOAD_QUIET_S - 10.0:
+        acts.append(Act(what=OF_LOAD[saves], at_s=round(at_s, 1), lasts_s=random.choice((10.0, 25.0))))
+        at_s += random.uniform(15.0, 32.0)
+    points = ("launch", "stop", "drain", "route") if saves else ("set_knobs", "keep_knobs", "launch", "route")
+    for _ in range(random.choice((0, 1, 1, 2))):
+        if random.random() < OPEN:
+            at_s = round(random.uniform(20.0, LOAD_QUIET_S), 1)
+            acts.append(Act(what=random.choice(AMID), at_s=at_s, lasts_s=random.choice((4.0, 12.0))))
+        else:
+            on = random.choice(points)
+            acts.append(Act(what=random.choice(POINTS[on]), on=on, nth=random.randint(1, 6)))
+    return acts
+
+
 def _kind(random: Random) -> str:
     """Draw a kind of fault; kinds that rarely fire have a higher weight."""
     if random.random() < 0.025:
@@ -255,7 +305,11 @@ def _kind(random: Random) -> str:
     if random.random() < 0.05:
         return random.choice((*AGAIN, "operator approves twice", "flags changed by hand", *NEW))
     return random.choice(
-        [kind for kind in KINDS if not kind.startswith("journal") and kind not in {*ASLEEP, *OPERATIONS}]
+        [
+            kind
+            for kind in KINDS
+            if not kind.startswith("journal") and kind not in {*ASLEEP, *OPERATIONS, *OF_LOAD}
+        ]
     )
 
 

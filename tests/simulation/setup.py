@@ -13,6 +13,7 @@ from flettner.agent.machine.guard import Guard
 from flettner.agent.machine.transitions import Rules
 from flettner.agent.quality.golden_prompts import GoldenPromptOptions
 from tests.simulation.clock import EPOCH
+from tests.simulation.load import TwoSettings
 from tests.simulation.scenario import Scenario
 from tests.simulation.world import Boot
 
@@ -34,7 +35,7 @@ PLAN = Plan(
 OTHER = replace(
     PLAN, steps=(replace(PLAN.steps[0], weight=10), *PLAN.steps[1:]), warm_up_s=15, drain_s=14, lease_s=5
 )
-BLUE = {"model": "m", "max_num_seqs": 4}
+BLUE: dict[str, str | int] = {"model": "m", "max_num_seqs": 4}
 WANTED = 16
 IDLE_S = 4  # of 20 s without a proposal
 ENOUGH_RPS, TOO_FEW_RPS = 8.0, 5.0  # of a server: one is below its limit at the five of the world, or above
@@ -63,6 +64,29 @@ class Graphs:
         return (
             Proposal(
                 rule="G1", to=to, why="eager", expects="more", risks="few", source="simulation", evidence=seen
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SmallerShare:
+    """Proposes a smaller share of the card, as rule M7: not worse is enough, and a person approves it."""
+
+    def propose(self, reading: Reading, context: Context) -> tuple[Proposal, ...]:
+        del reading
+        if context.setting.get("gpu_memory_utilization") is not None:
+            return ()
+        return (
+            Proposal(
+                rule="M7",
+                to={"gpu_memory_utilization": 0.6},
+                assumed={"gpu_memory_utilization": 0.9},
+                why="little is used",
+                expects="room for others",
+                risks="a full cache",
+                source="simulation",
+                klass="gated",
+                cheaper=True,
             ),
         )
 
@@ -129,8 +153,10 @@ def rules_of(scenario: Scenario, *, other: bool = False) -> Rules:
     if other:
         guard = replace(guard, bounds={"max_num_seqs": replace(BOUND, max=24)}, cooldown_s=10)
     plan = OTHER if other else PLAN
-    second = (("graphs", Graphs()),) if scenario.several else ()
-    policies = (("more", MoreSeqs()), *second)
+    others = Graphs() if scenario.seed % 2 else SmallerShare()
+    second = (("second", others),) if scenario.several else ()
+    switch = TwoSettings(BLUE["max_num_seqs"], WANTED, cold=scenario.strategy != "hot")
+    policies = (("first", switch if scenario.switches else MoreSeqs()), *second)
     if scenario.strategy == "hot":
         plan = replace(plan, steps=tuple(replace(step, at_most_s=150) for step in plan.steps))
         return Rules(
@@ -142,7 +168,7 @@ def rules_of(scenario: Scenario, *, other: bool = False) -> Rules:
             windows=windows_of(scenario),
         )
     if scenario.strategy == "save":
-        enough = ENOUGH_RPS if scenario.seed % 2 else TOO_FEW_RPS
+        enough = TOO_FEW_RPS if scenario.seed % 4 == 2 else ENOUGH_RPS
         return Rules(
             plan=plan,
             judge=AnytimeJudge(),

@@ -102,6 +102,8 @@ class World:
     random: Random
     boot_of: Callable[[Process], Boot]
     rate: int = 5  # requests a second
+    is_long: bool = False  # the answers
+    errs: bool = True  # whether any setting lets requests fail
     sleeps: bool = False  # servers that are stopped sleep, if they have no open requests
     has_hot_knobs: bool = False  # whether the servers run with flettner's scheduler class
     hot: HotServers = field(default_factory=lambda: HotServers(version="0.30.0"))
@@ -159,7 +161,7 @@ class World:
 
     def errors_of(self, process: Process) -> float:
         """The share of its requests that fail."""
-        return max(process.errors, self.boot_of(process).errors)
+        return max(process.errors, self.boot_of(process).errors) if self.errs else process.errors
 
     def answers(self, name: str) -> bool:
         process = self.servers.get(name)
@@ -373,7 +375,7 @@ class World:
 
     def cap_of(self, process: Process) -> object:
         """The value in force of what histories change."""
-        knobs = self.hot.knobs.get(process.name)
+        knobs = self.hot.knobs.get(process.name) if self.has_hot_knobs else None
         shown = knobs.show()["in_force"] if knobs is not None else process.setting
         assert isinstance(shown, dict)
         return shown.get("max_num_seqs")

@@ -105,4 +105,6 @@ def parse_setting(container: Json) -> dict[str, object]:
 
 
 def _value(word: str) -> object:
-    return int(word) if word.isdecimal() else word
+    if word.isdecimal():
+        return int(word)
+    return float(word) if word.replace(".", "", 1).isdecimal() else word

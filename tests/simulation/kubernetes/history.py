@@ -1,6 +1,6 @@
 """One history on Kubernetes: the scenario played over a cluster in memory."""
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 
 from flettner.agent.domain.effects import Route
@@ -71,7 +71,8 @@ class KubernetesHistory(History):
     def make_rules(self) -> Rules:
         rules = rules_of(self.scenario, other=self.other)
         plan = replace(rules.plan, start_s=START_S)
-        return replace(rules, plan=plan, strategy=self.scenario.strategy)
+        strategy = self.scenario.strategy
+        return replace(rules, plan=plan, strategy="surge" if strategy == "save" else strategy)
 
     def make_engine(self, daemon: Daemon) -> Engine:
         return engine_of(
@@ -85,7 +86,10 @@ class KubernetesHistory(History):
         actions.heal(self)
 
     def surroundings(self) -> AbstractContextManager[object]:
-        return installed(self.network)
+        with_network = ExitStack()
+        with_network.enter_context(installed(self.network))
+        with_network.enter_context(History.surroundings(self))
+        return with_network
 
     def begin_servers(self) -> None:
         """The operator's Deployments serve before the daemon starts."""

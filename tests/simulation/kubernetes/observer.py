@@ -182,7 +182,8 @@ class KubernetesObserver(Observer):
                     problems.append(f"{plural} {resource['metadata']['name']} of {server} is left")
         for name, wanted in self.replicas.items():
             document = store.get("deployments", NAMESPACE, name)
-            if document and 0 < document["spec"]["replicas"] < wanted:
+            least = self.keeps.get(name, wanted)
+            if document and 0 < document["spec"]["replicas"] < least:
                 problems.append(f"{name} has {document['spec']['replicas']} pods, and people want {wanted}")
         for process in world.servers.values():
             if frozenset(process.setting.items()) not in self.allowed:

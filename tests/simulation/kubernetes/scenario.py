@@ -1,6 +1,6 @@
 """The history of a seed on Kubernetes: what the cluster is like, and the faults."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
@@ -55,7 +55,9 @@ OF_PEOPLE = (
     "autoscaler scales up",
     "pipeline applies the manifest",
 )
-TIMED = (*OF_API, *OF_DAEMON, *OF_PODS, *OF_PEOPLE)
+LOAD = "load returns"
+SAVES = 0.2  # of the targets with several pods
+TIMED = (LOAD, *OF_API, *OF_DAEMON, *OF_PODS, *OF_PEOPLE)
 KINDS = (*(f"{on}: {how}" for on, hows in POINTS.items() for how in hows), *TIMED)
 _NTH = {"read": 150, "write": 9, "route": 4, "drain": 4}
 _PHASES = ("launching", "warming", "canary", "promoting", "promoting", "promoting", "rolling_back")
@@ -81,7 +83,7 @@ def scenario_of(seed: int) -> ClusterScenario:
     random = drawn("kubernetes", seed)
     acts = tuple(_act(random) for _ in range(random.choice((0, 1, 1, 2, 2, 3, 4, 6))))
     swap = random.random() < 0.15
-    return ClusterScenario(
+    scenario = ClusterScenario(
         seed=seed,
         servers=1 if swap else random.choice((1, 1, 1, 2)),
         strategy="swap" if swap else "surge",
@@ -96,6 +98,11 @@ def scenario_of(seed: int) -> ClusterScenario:
         writer=random.choice(WRITERS) if random.random() < 0.05 else "",
         acts=acts,
     )
+    random = drawn("save", seed)
+    if scenario.servers * scenario.replicas == 1 or scenario.writer or random.random() >= SAVES:
+        return scenario
+    returns = Act(what=LOAD, at_s=round(random.uniform(90.0, 190.0), 1), lasts_s=60.0)
+    return replace(scenario, strategy="save", rate=5, acts=(*acts, returns))
 
 
 def _act(random: Random) -> Act:
