@@ -10,7 +10,7 @@ from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.log_counts import read_counts
 from flettner.vllm_facts.references import DOCS, OPTIMIZATION, RECIPES
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, Needs, ServeConfig
-from flettner.vllm_facts.sizing.capacity import fits_in_memory, kv_tokens_at, seqs_that_fit
+from flettner.vllm_facts.sizing.capacity import fits_in_memory, kv_tokens_at, seqs_that_fit, surely_starts_at
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     draft_tokens,
@@ -58,7 +58,7 @@ def _check_moe_share(config: ServeConfig) -> Iterable[Finding]:
     if not _has_exchange(config) or fits_in_memory(config, share=MOE_SHARE) is False:
         return
     given = number_of(config, SHARE) is not None
-    above = present > MOST_SHARE
+    above = present > MOST_SHARE and surely_starts_at(config, MOE_SHARE) is not False
     yield Finding(
         rule="M4",
         klass="auto" if above else "note",
@@ -97,18 +97,20 @@ def _check_share_maximum(config: ServeConfig) -> Iterable[Finding]:
     tight = left is not None and left < CONTEXT_GIB
     began = config.start is not None and (config.start.loaded or config.start.ran_out)  # M2 knows more of it
     never = tight and given >= 1 and not began  # the CUDA context alone takes a part of it
+    lower = never or surely_starts_at(config, DENSE_MOST) is not False
     yield Finding(
         rule="M4",
-        klass="auto",
-        severity="error" if never else "warning" if tight else "info",
+        klass="auto" if lower else "note",
+        severity="error" if never else "warning" if tight and lower else "info",
         why=(
             f"{SHARE} {given:g} leaves {1 - given:.0%} of the GPU"
             + ("" if left is None else f" ({left:.1f} GiB)")
             + " outside vLLM's accounting: it does not start where less is free (the CUDA context takes "
             "some), or runs out of memory at a peak"
         ),
-        to={SHARE: DENSE_MOST},
-        expects="a start wherever the GPU is free, and memory for a peak",
+        to={SHARE: DENSE_MOST} if lower else {},
+        expects="a start wherever the GPU is free, and memory for a peak"
+        + ("" if lower else f": {DENSE_MOST} barely holds one request of full length, so lower that as well"),
         risks="a smaller KV cache" + describe_kv_change(config, DENSE_MOST),
         evidence={SHARE: given},
     )
