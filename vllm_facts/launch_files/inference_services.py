@@ -1,17 +1,21 @@
-"""Servers whose command another controller writes: KServe's and llm-d's resources.
+"""Servers whose command another controller writes: KServe's, llm-d's and operators' resources.
 
 What they add of their own (port, name, probes) is left out; what it may hide is named.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from flettner.vllm_facts.errors import FlagError
+from flettner.vllm_facts.flag_table import NAMES
 from flettner.vllm_facts.launch_files.kubernetes import count_gpus, read_env
-from flettner.vllm_facts.launch_files.launch import Launch, Word
+from flettner.vllm_facts.launch_files.launch import Launch, Word, line_of
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.launch_files.yaml_nodes import (
+    SCALAR,
     Node,
+    entries,
     get,
     inner_place,
     items,
@@ -28,6 +32,9 @@ _SIZES = {
     "data": "--data-parallel-size",
     "dataLocal": "--data-parallel-size-local",
 }
+_SWITCHES = {"enableLoRA": "enable_lora", "enableTool": "enable_auto_tool_choice"}
+"""Of production-stack, which writes no flag for false."""
+
 MORE = "VLLM_ADDITIONAL_ARGS"
 """The variable in which KServe's templates take further flags."""
 
@@ -55,6 +62,59 @@ def read_model_service(text: str, document: Node) -> list[Launch]:
             if text_at(container, "modelCommand") == "vllmServe":
                 launches.append(_launch(text, part, container, model, role))  # noqa: PERF401 - three loops deep
     return launches
+
+
+def read_operator(text: str, document: Node, models: Sequence[Node]) -> list[Launch]:
+    """A resource with `vllmConfig`: LLMKube's InferenceService, production-stack's VLLMRuntime.
+
+    `models`: the resources of kind Model beside it, which `modelRef` names.
+    """
+    spec = get(document, "spec")
+    config, name = get(spec, "vllmConfig"), text_at(document, "metadata", "name")
+    if text_at(spec, "runtime") not in ("", "vllm"):
+        return []
+    named = [each for each in models if text_at(each, "metadata", "name") == text_at(spec, "modelRef")]
+    model = get(spec, "model", "modelURL") or (get(named[0], "spec", "source") if named else None)
+    deployed = get(spec, "deploymentConfig") or spec
+    env, remarks = read_env(text, config or document)
+    gpus = text_at(deployed, "resources", "gpu")
+    hidden = text_at(spec, "lmCacheConfig", "enabled").lower() == "true"
+    return [
+        Launch(
+            name=f"{text_at(document, 'kind')}/{name}",
+            start=document.start_mark.index,
+            words=(
+                *_SERVE,
+                *([word_of(model, "none")] if model is not None else []),
+                *_camel_words(get(spec, "model")),
+                *_camel_words(config),
+                *list_words(get(spec, "extraArgs")),
+                *list_words(get(config, "extraArgs")),
+            ),
+            env=env,
+            version=image_version(text_at(deployed, "image", "name") or text_at(deployed, "image")),
+            gpus=int(gpus) or None if gpus.isdecimal() else None,
+            unread=(f"line {line_of(text, document.start_mark.index)}: lmCacheConfig",) if hidden else (),
+            remarks=tuple(remarks),
+        )
+    ]
+
+
+def _camel_words(config: Node | None) -> Iterable[Word]:
+    """The flags that keys as `maxModelLen` are named after."""
+    for key, _, value in entries(config):
+        name = _SWITCHES.get(key) or re.sub(r"(?=[A-Z])", "_", key).lower()
+        if name not in NAMES or value.id != SCALAR or not value.value:
+            continue
+        flag, written = f"--{name.replace('_', '-')}", word_of(value, "value")
+        if written.text.lower() == "true":
+            yield Word(text=flag)
+        elif written.text.lower() == "false":
+            if key not in _SWITCHES:
+                yield Word(text=f"--no-{flag[2:]}")
+        else:
+            yield replace(written, text=flag, form="none")
+            yield written
 
 
 def _read_part(text: str, part: Node, model: Word | None, label: str) -> Iterable[Launch]:

@@ -17,7 +17,11 @@ from flettner.vllm_facts.launch_files.flag_mappings import (
     read_ray_serve,
 )
 from flettner.vllm_facts.launch_files.helm_values import read_values
-from flettner.vllm_facts.launch_files.inference_services import read_llm_service, read_model_service
+from flettner.vllm_facts.launch_files.inference_services import (
+    read_llm_service,
+    read_model_service,
+    read_operator,
+)
 from flettner.vllm_facts.launch_files.installed import with_installed_release
 from flettner.vllm_facts.launch_files.kubernetes import read_manifest
 from flettner.vllm_facts.launch_files.launch import Launch, Word
@@ -174,11 +178,11 @@ _Around = Mapping[tuple[str, str], Sequence[Node]]
 
 
 def _find_around(documents: Sequence[Node]) -> _Around:
-    """The Services and ConfigMaps of each namespace; "" for resources that name none."""
+    """The Services, ConfigMaps and Models of each namespace; "" for resources that name none."""
     around = defaultdict[tuple[str, str], list[Node]](list)
     for document in documents:
         for part in (document, *items(get(document, "items"))):
-            if (kind := text_at(part, "kind")) in _AROUND:
+            if (kind := text_at(part, "kind")) in (*_AROUND, "Model"):
                 around[kind, text_at(part, "metadata", "namespace")].append(part)
     return around
 
@@ -192,8 +196,12 @@ def _read_document(text: str, document: Node, around: _Around) -> list[Launch]:
         return read_compose(text, document)
     if get(document, "servingEngineSpec", "modelSpec") is not None:
         return read_values(text, document)
-    if text_at(document, "kind") == "LLMInferenceService":
+    if (kind := text_at(document, "kind")) == "LLMInferenceService":
         return read_llm_service(text, document)
+    if kind and get(document, "spec", "vllmConfig") is not None:
+        return read_operator(
+            text, document, around.get(("Model", text_at(document, "metadata", "namespace")), ())
+        )
     if get(document, "modelArtifacts") is not None:
         return [*read_model_service(text, document), *read_manifest(text, document)]
     if configs := find_llm_configs(document):

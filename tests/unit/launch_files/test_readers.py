@@ -536,6 +536,29 @@ SERVICE = """\
 kind: InferenceService
 spec: {predictor: {model: {modelFormat: {name: vLLM}, args: [--max-num-seqs=64]}}}
 """
+OPERATOR = """\
+kind: Model
+metadata: {name: q}
+spec: {source: org/model}
+---
+kind: InferenceService
+metadata: {name: s}
+spec:
+  modelRef: q
+  runtime: vllm
+  vllmConfig:
+    maxNumSeqs: 64
+    enablePrefixCaching: false
+    hfTokenSecretRef: {name: t, key: k}
+"""
+RUNTIME = """\
+kind: VLLMRuntime
+metadata: {name: s}
+spec:
+  model: {modelURL: org/model, enableLoRA: true, enableTool: false, maxNumSeqs: 64}
+  vllmConfig: {enableChunkedPrefill: true, v1: true, port: 8000, extraArgs: [--max-loras, '2']}
+  deploymentConfig: {image: {name: 'vllm/vllm-openai:v0.12.0'}, resources: {gpu: "1"}}
+"""
 QUADLET = (
     "[Container]\nImage=vllm/vllm-openai:v0.12.0\nEnvironment=A=1\nExec=org/model \\\n --max-num-seqs 64\n"
 )
@@ -563,6 +586,15 @@ FORMS = [
         "ms.yaml", MODEL_SERVICE, "org/model --tensor-parallel-size 2 --max-num-seqs 64", id="llm-d"
     ),
     pytest.param("isvc.yaml", SERVICE, "/mnt/models --max-num-seqs=64", id="InferenceService"),
+    pytest.param(
+        "operator.yaml", OPERATOR, "org/model --max-num-seqs 64 --no-enable-prefix-caching", id="LLMKube"
+    ),
+    pytest.param(
+        "runtime.yaml",
+        RUNTIME,
+        "org/model --enable-lora --max-num-seqs 64 --enable-chunked-prefill --port 8000 --max-loras 2",
+        id="VLLMRuntime",
+    ),
     pytest.param("q.container", QUADLET, "org/model --max-num-seqs 64", id="quadlet"),
     pytest.param("Dockerfile", DOCKERFILE, "org/model --max-num-seqs 64", id="Dockerfile"),
     pytest.param("Dockerfile.sh", PASSES_ON, "org/model --max-num-seqs 64", id="a script that passes CMD on"),
@@ -577,6 +609,12 @@ def test_each_form_gives_the_words_of_its_server(name: str, text: str, expected:
     assert words(launch).removeprefix("exec ") == f"vllm serve {expected}"
     placed = [word for word in launch.words if word.form in ("shell", "flow", "block", "value")]
     assert any("64" in text[word.start : word.end] for word in placed)
+
+
+def test_a_runtime_of_an_operator_gives_its_gpus_and_version() -> None:
+    (launch,) = read_launches("runtime.yaml", RUNTIME)
+    assert (launch.name, launch.gpus, launch.version) == ("VLLMRuntime/s", 1, "0.12.0")
+    assert not read_launches("runtime.yaml", OPERATOR.replace("runtime: vllm", "runtime: llamacpp"))
 
 
 def test_a_quadlet_and_a_dockerfile_give_variables_and_version() -> None:
