@@ -12,7 +12,7 @@ from flettner.lint.missing_facts import is_held_back
 from flettner.rules.table import REMARKS, START
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 
-UNEXPLAINED, CONTAINER = "F10", "U5"
+UNEXPLAINED, CONTAINER, TOO_LARGE = "F10", "U5", "D2"
 _NAME = re.compile(r"--[a-z]|\b[A-Z\d]+_[A-Z]")  # of a flag or a variable
 _MESSAGE = re.compile(r"(\S{1,100}\.py): '([^']+)'")
 FROM_LOG, UNEXPLAINED_IN_LOG, FROM_COMMAND, NOTE, LAST = range(5)
@@ -43,6 +43,8 @@ class Relevance:
             return FROM_LOG, 0
         if finding.rule == CONTAINER and finding.severity != "info":
             return FROM_COMMAND, -1  # nobody reaches the server, or it ends: speed matters less
+        if finding.rule == TOO_LARGE and finding.severity == "error" and not finding.changes:
+            return FROM_COMMAND, -1  # no flag ends it: other changes are in vain
         if not is_note(finding):
             return FROM_COMMAND, int(is_held_back(finding))
         return NOTE, sum(is_among(finding, said) for said in self.general)

@@ -9,7 +9,7 @@ from flettner.lint.relevance import find_line
 from flettner.lint.rules import all_lints
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import Container, Finding, HealthCheck, ServeConfig
-from tests.support.lint_cases import H100, L40S, LLAMA_8B, case
+from tests.support.lint_cases import H100, L40S, LLAMA_8B, LLAMA_70B, case
 from tests.support.proposals import rules
 
 WAITING = (
@@ -38,6 +38,14 @@ def test_a_server_that_its_health_check_misses_comes_before_costs_in_speed() -> 
     config = case("vllm serve m --enforce-eager --host 10.8.0.2", port=8000, card=L40S, container=container)
 
     assert ordered(config)[:2] == ["U5", "G1"]
+
+
+def test_a_model_that_no_flag_makes_fit_comes_before_flags_that_are_refused() -> None:
+    config = case(
+        "vllm serve m -tp 1 --max-num-seqs 256 --max-num-batched-tokens 100", model=LLAMA_70B, card=L40S
+    )
+
+    assert ordered(config)[:2] == ["D2", "V1"]
 
 
 @pytest.mark.parametrize("line", [NO_CAUSE, UNKNOWN])
