@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from math import ceil
 
 from flettner.lint.recogniser import LOG
+from flettner.vllm_facts.log_counts import read_counts
 from flettner.vllm_facts.references import V1_ENGINE
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
@@ -26,6 +27,7 @@ _UNIT_SINCE, _UNIT_READ = (0, 26), (0, 34)  # releases that have the flag, and w
 _USUAL = 256  # tokens: blocks up to there hold any shared beginning that is worth a cache
 _STEP = 16  # tokens, of which a block is a multiple
 _AT_ONCE = 4  # requests of full length
+_NONE = 1.0  # percent of hits
 _LEAST_COUNTS = 3  # with prompts and no hit
 _BLOCK = re.compile(r"Setting attention block size to (?P<tokens>\d{1,7}) tokens")
 _HITS = re.compile(
@@ -83,16 +85,30 @@ def _check_reckoned_block(config: ServeConfig) -> Iterable[Finding]:
         return
     finer = is_at_least(config, _UNIT_SINCE) and is_older_than(config, _UNIT_READ)
     unit = f"; a smaller --{_UNIT.replace('_', '-')}, a divisor of the block, needs less" if finer else ""
+    fall = _describe_fall(config)
+    if fall:
+        unit += "; a conversation hits if its client repeats it unchanged: no time in the system prompt, no "
+        unit += "tool's answer shortened or left out later"
     yield Finding(
         rule="X1",
         why=(
-            "prefix caching of this hybrid model shares full blocks only, and by its states one has about "
-            f"{block:,} tokens: prompts with a shorter common beginning never hit"
+            f"{fall}prefix caching of this hybrid model shares full blocks only, and by its states one has "
+            f"about {block:,} tokens: prompts with a shorter common beginning never hit"
         ),
         expects=f"hits from {block:,} common tokens on; the log says the exact size ('Setting attention "
         f"block size'){unit}",
         risks="shorter shared beginnings are computed again",
         evidence={"block": block},
+    )
+
+
+def _describe_fall(config: ServeConfig) -> str:
+    """That the log's hit rate went down to nothing; "" if it did not."""
+    rates = [count.hits for count in read_counts(config.log) if count.hits is not None]
+    if len(rates) < _LEAST_COUNTS or rates[-1] > _NONE or max(rates) <= _NONE:
+        return ""
+    return (
+        f"the log's hit rate fell from {max(rates):g} to {rates[-1]:g} %, so that prompts are computed anew: "
     )
 
 
