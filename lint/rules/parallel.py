@@ -137,7 +137,14 @@ def _smaller_layout(config: ServeConfig) -> Layout | None:
     plan = plan_layout(config)
     if plan is None or plan.experts or plan.layout.tp * plan.layout.pp >= now.tp * now.pp:
         return None
-    return plan.layout
+    small = config.model is not None and is_small(config.model)
+    return None if not small and _leaves_idle(config, plan.layout) else plan.layout
+
+
+def _leaves_idle(config: ServeConfig, wanted: Layout) -> bool:
+    """Whether, by the log, so few requests come that further engines only make each slower."""
+    most = config.start.most_at_once if config.start else None
+    return most is not None and most <= wanted.dp
 
 
 def _sends_cache(config: ServeConfig) -> bool:
@@ -200,6 +207,8 @@ def _replicas_finding(config: ServeConfig, model: Model, now: Layout, wanted: La
     many = (config.concurrency or 0) >= MANY
     sure = is_small(model) or is_pcie_only(config) or many
     severity: FindingSeverity = "warning" if sure and is_single_host(config) else "info"
+    if _leaves_idle(config, wanted):
+        severity = "info"
     size = format_billions(model.parameters) if model.parameters else "its weights"
     room = f": {_describe_need(alone)}, {alone.kv_tokens:,.0f} tokens of KV cache left" if alone else ""
     over = " over PCIe" if is_pcie_only(config) else ""
