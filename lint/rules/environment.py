@@ -52,7 +52,7 @@ HAND_TUNED = frozenset(
     }
 )
 """Variables that control NCCL's transport. Those that name interfaces (NCCL_IB_HCA …) depend on the site."""
-HARMLESS = {"NCCL_P2P_DISABLE": "0", "NCCL_SHM_DISABLE": "0", CUMEM: "1"}
+HARMLESS = {"NCCL_P2P_DISABLE": "0", "NCCL_SHM_DISABLE": "0", "NCCL_NVLS_ENABLE": "1", CUMEM: "1"}
 """Values that equal the default."""
 
 SHARED_MEMORY: Mapping[Launcher, tuple[str, str]] = {
@@ -123,7 +123,8 @@ def _check_nccl(config: ServeConfig) -> Iterable[Finding]:
         tuned.pop(PROTOCOL)  # the others hang there: host.toml
     if config.card is None or config.card.link != "nvlink":
         tuned.pop("NCCL_P2P_DISABLE", None)  # many hosts with PCIe hang without it: vllm-project/vllm#14449
-    if _has_changed_driver(config):
+    on_nvlink = config.card is not None and config.card.link == "nvlink" and tuned.get(PEERS) == "NVL"
+    if on_nvlink or _has_changed_driver(config):
         tuned.pop(PEERS, None)  # without it NCCL leaves PCIe's peers of another root unused
     if not tuned or layout(config).gpus == 1:
         return
