@@ -26,6 +26,7 @@ from flettner.vllm_facts.launch_files.yaml_nodes import (
 from flettner.vllm_facts.shell_command.docker_run import image_version
 
 _SERVE = (Word(text="vllm"), Word(text="serve"))
+_LLM_SERVICE = "LLMInferenceService"
 _SIZES = {
     "tensor": "--tensor-parallel-size",
     "pipeline": "--pipeline-parallel-size",
@@ -39,7 +40,19 @@ MORE = "VLLM_ADDITIONAL_ARGS"
 """The variable in which KServe's templates take further flags."""
 
 
-def read_llm_service(text: str, document: Node) -> list[Launch]:
+def is_controlled(document: Node) -> bool:
+    kind = text_at(document, "kind")
+    return kind == _LLM_SERVICE or (kind != "" and get(document, "spec", "vllmConfig") is not None)
+
+
+def read_controlled(text: str, document: Node, models: Sequence[Node]) -> list[Launch]:
+    """The servers of a resource that `is_controlled`; `models`: see _read_operator."""
+    if text_at(document, "kind") == _LLM_SERVICE:
+        return _read_llm_service(text, document)
+    return _read_operator(text, document, models)
+
+
+def _read_llm_service(text: str, document: Node) -> list[Launch]:
     """KServe's LLMInferenceService: its server, and the one that prefills."""
     spec = get(document, "spec")
     model = _model(get(spec, "model", "uri"))
@@ -64,7 +77,7 @@ def read_model_service(text: str, document: Node) -> list[Launch]:
     return launches
 
 
-def read_operator(text: str, document: Node, models: Sequence[Node]) -> list[Launch]:
+def _read_operator(text: str, document: Node, models: Sequence[Node]) -> list[Launch]:
     """A resource with `vllmConfig`: LLMKube's InferenceService, production-stack's VLLMRuntime.
 
     `models`: the resources of kind Model beside it, which `modelRef` names.

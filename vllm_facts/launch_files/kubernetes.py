@@ -4,7 +4,7 @@ Deployments, StatefulSets, Jobs, LeaderWorkerSets and KServe's InferenceServices
 `image`, `command`, `args`, `env` and `resources`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from flettner.vllm_facts.launch_files.containers import command_words, read_container
@@ -38,6 +38,7 @@ _RUNTIME_FLAGS = frozenset(
     }
 )
 """Flags of KServe's runtime for Hugging Face (python/huggingfaceserver/huggingfaceserver/__main__.py)."""
+_GROUP = "LWS_GROUP_SIZE"  # set by the controller of LeaderWorkerSet
 _HOOKS = frozenset({"lifecycle", "startupProbe", "livenessProbe", "readinessProbe"})
 """What runs commands of its own in a container."""
 _GENERATES = frozenset({"", "text_generation", "text2text_generation"})
@@ -58,6 +59,7 @@ def read_manifest(
     resource = f"{text_at(document, 'kind') or 'values'}/{text_at(document, 'metadata', 'name')}".rstrip("/")
     launches = []
     size = text_at(document, "spec", "leaderWorkerTemplate", "size")
+    injected = {_GROUP: Variable(value=size)} if size else {}
     known, gpu = text_at(document, "kind") in _WORKLOADS, find_gpu_of_pods(document)
     plain = known and not _shares_memory(document)
     for container in _containers(document):
@@ -72,7 +74,7 @@ def read_manifest(
                 little_shared_memory="Kubernetes" if little else None,
                 container=describe_pod(document, container, services) if known else None,
             )
-            for launch in _read_container(text, container, volumes)
+            for launch in _read_container(text, container, volumes, injected)
         ]
     return [replace(launch, hosts=int(size)) for launch in launches] if size.isdecimal() else launches
 
@@ -106,7 +108,10 @@ def _containers(node: Node, seen: set[int] | None = None) -> Iterator[Node]:
         yield from _containers(child, seen)
 
 
-def _read_container(text: str, container: Node, volumes: ScriptVolumes) -> list[Launch]:
+def _read_container(
+    text: str, container: Node, volumes: ScriptVolumes, injected: Mapping[str, Variable]
+) -> list[Launch]:
+    """`injected`: the variables that a controller sets."""
     image = text_at(container, "image")
     entry = insert_scripts(
         command_words(text, get(container, "command"), splits=False), mount_scripts(container, volumes)
@@ -128,7 +133,7 @@ def _read_container(text: str, container: Node, volumes: ScriptVolumes) -> list[
             granted=granted_by_pod(container),
             remarks=tuple(remarks),
         )
-        for launch in read_container(text, image, entry, own, start, env)
+        for launch in read_container(text, image, entry, own, start, {**injected, **env})
     ]
 
 

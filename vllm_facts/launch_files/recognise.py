@@ -18,9 +18,9 @@ from flettner.vllm_facts.launch_files.flag_mappings import (
 )
 from flettner.vllm_facts.launch_files.helm_values import read_values
 from flettner.vllm_facts.launch_files.inference_services import (
-    read_llm_service,
+    is_controlled,
+    read_controlled,
     read_model_service,
-    read_operator,
 )
 from flettner.vllm_facts.launch_files.installed import with_installed_release
 from flettner.vllm_facts.launch_files.kubernetes import read_manifest
@@ -196,12 +196,9 @@ def _read_document(text: str, document: Node, around: _Around) -> list[Launch]:
         return read_compose(text, document)
     if get(document, "servingEngineSpec", "modelSpec") is not None:
         return read_values(text, document)
-    if (kind := text_at(document, "kind")) == "LLMInferenceService":
-        return read_llm_service(text, document)
-    if kind and get(document, "spec", "vllmConfig") is not None:
-        return read_operator(
-            text, document, around.get(("Model", text_at(document, "metadata", "namespace")), ())
-        )
+    if is_controlled(document):
+        models = around.get(("Model", text_at(document, "metadata", "namespace")), ())
+        return read_controlled(text, document, models)
     if get(document, "modelArtifacts") is not None:
         return [*read_model_service(text, document), *read_manifest(text, document)]
     if configs := find_llm_configs(document):

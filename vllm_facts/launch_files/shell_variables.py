@@ -6,6 +6,7 @@ A variable is used if it is set once, outside of any condition, to a literal val
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from flettner.vllm_facts.flag_table import is_switch
 from flettner.vllm_facts.launch_files.launch import Variable, Word, line_of
@@ -20,6 +21,7 @@ _STARTS_VLLM = re.compile(
 )
 _REFERENCE = re.compile(r"\$\$?(?:\{(\w+)(?::?-[^{}$]*)?\}|(\w+))")  # compose writes $$ for the shell's $
 _PLACEHOLDER = re.compile(r"\$(\w+|\{\w+\}|\(\w+\))")
+_PRODUCT = re.compile(r"\$\(\(([\w ${}*]{1,120})\)\)")
 _WHOLE = re.compile(r"\$\$?(?:\{(\w+)(\[[@*]\])?\}|(\w+|[@*]))")
 
 
@@ -133,7 +135,7 @@ class Expansion:
             line = line_of(self.text, word.start)
             self.unread.append(f"line {line}: the flags in {word.text} are unknown")
         elif word.live:
-            text = replace_defaults(self._replace_literals(word.text))
+            text = self._compute(replace_defaults(self._replace_literals(word.text)))
             if text or self.text[word.start : word.end].startswith(('"', "'")):
                 self.words.append(replace(word, text=text))
         else:
@@ -150,6 +152,17 @@ class Expansion:
         return _REFERENCE.sub(
             lambda reference: literals.get(reference[1] or reference[2], reference[0]), text
         )
+
+    def _compute(self, text: str) -> str:
+        """The text with the values of products as `$((HOSTS * 4))`."""
+        literals = self.variables.literals
+
+        def compute(product: re.Match[str]) -> str:
+            names = [factor.strip(" ${}") for factor in product[1].split("*")]
+            factors = [literals.get(name, name) for name in names]
+            return str(prod(map(int, factors))) if all(map(str.isdecimal, factors)) else product[0]
+
+        return _PRODUCT.sub(compute, text)
 
 
 def _hides_flags(word: Word) -> bool:

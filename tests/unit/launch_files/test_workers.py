@@ -102,3 +102,29 @@ def test_a_worker_is_no_server_and_listens_on_no_port() -> None:
 )
 def test_the_release_is_in_the_tag_of_an_image_with_its_digest(image: str, version: str) -> None:
     assert image_version(image) == version
+
+
+GROUP = """\
+kind: LeaderWorkerSet
+spec:
+  leaderWorkerTemplate:
+    size: 3
+    workerTemplate:
+      spec:
+        containers:
+          - image: vllm/vllm-openai:v0.27.0
+            command: [bash, -c]
+            args:
+              - |
+                R=$((${LWS_WORKER_INDEX:-0} * LOCAL))
+                exec vllm serve org/m -dp $((LWS_GROUP_SIZE * ${LOCAL})) -dpr $((R * 1)) -tp $((A * 2))
+            env: [{name: LOCAL, value: "8"}]
+"""
+
+
+def test_products_of_known_variables_are_computed() -> None:
+    (launch,) = read_launches("group.yaml", GROUP)
+
+    assert [word.text for word in launch.words][3:] == [
+        *("org/m", "-dp", "24", "-dpr", "$((R * 1))", "-tp", "$((A * 2))")
+    ]
