@@ -40,7 +40,7 @@ from flettner.vllm_facts.values import Knob, Value
 
 SEQS, TOKENS = "max_num_seqs", "max_num_batched_tokens"
 CONTEXT_GIB = 1.0  # left for the CUDA context, NCCL and peaks
-DENSE_MOST = 0.92  # vLLM's default
+DENSE_MOST = 0.92  # vLLM's default, which most recipes keep for mixtures of experts, too
 BLOCKS_CHECKED = (0, 20)  # since vllm-project/vllm#38270; before, the graphs were cut off silently
 FEW_TOKENS, TOKENS_TO = 512, 2048
 SMALL_CARD_GIB = 16
@@ -53,19 +53,18 @@ HEAVY = 0.25  # share of a small card that the weights of a hybrid model take
 
 def _check_moe_share(config: ServeConfig) -> Iterable[Finding]:
     present = memory_share(config)
-    if not is_sparse(config) or present <= MOE_SHARE or config.setting.get("kv_cache_memory_bytes"):
+    if not is_sparse(config) or present <= DENSE_MOST or config.setting.get("kv_cache_memory_bytes"):
         return
     if not _has_exchange(config) or fits_in_memory(config, share=MOE_SHARE) is False:
         return
-    given = number_of(config, SHARE) is not None
     above = present > MOST_SHARE and surely_starts_at(config, MOE_SHARE) is not False
     yield Finding(
         rule="M4",
         klass="auto" if above else "note",
         severity="warning" if above else "info",
         why=(
-            f"{SHARE} {present:g}{'' if given else ' (the default)'} on a mixture of experts with an "
-            "exchange between GPUs: its buffers lie outside vLLM's accounting"
+            f"{SHARE} {present:g} on a mixture of experts with an exchange between GPUs: its "
+            "buffers lie outside vLLM's accounting"
         ),
         to={SHARE: MOE_SHARE} if above else {},
         expects=(
@@ -327,8 +326,8 @@ def _check_step_size(config: ServeConfig) -> Iterable[Finding]:
     seqs = positive_int(config.setting, SEQS)
     if tokens is None or tokens > FEW_TOKENS or hybrid or (seqs is not None and tokens < seqs):
         return  # the last is an error of its own
-    if has_full_cache(config):
-        return  # a larger step takes memory from a cache that is too small
+    if has_full_cache(config) or (tokens == seqs and has_kv_transfer(config)):
+        return  # a larger step takes memory from a cache that is too small; a server that only decodes
     severity: FindingSeverity = (
         "warning" if is_transformer(config) and not has_kv_transfer(config) else "info"
     )
@@ -397,7 +396,7 @@ LINTS = (
     DeploymentCheck(
         rules=("M4",),
         find=_check_moe_share,
-        reports="gpu_memory_utilization above 0.85 with experts on several GPUs",
+        reports="gpu_memory_utilization above the default with experts on several GPUs",
         source="vllm-project/vllm#43222; uccl-project/uccl#924",
         evidence_for=(
             "DeepSeek-V2-Lite with data and expert parallelism ran out of memory (vllm-project/vllm#43222); "
