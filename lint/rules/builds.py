@@ -12,6 +12,8 @@ from flettner.vllm_facts.sizing.effective_flags import (
     has_any,
     is_at_least,
     is_older_than,
+    is_split,
+    layout,
     release_number,
     runs_on_cpus,
     text_of,
@@ -120,6 +122,7 @@ def _lost_kernels(config: ServeConfig, weights: str) -> Finding:
     )
 
 
+_NO_ACT_ORDER = (0, 30)  # at the latest: it refuses such checkpoints
 _FEW_ROWS = 8  # vllm-project/vllm#40925: up to there smaller tiles are faster
 _EXLLAMA = re.compile(r"Using (Exllama\w*)\b")
 _NOT_OPTIMIZED = re.compile(r"\b(\w+) quantization is not fully optimized yet|so forcing (awq|gptq)\b")
@@ -180,6 +183,29 @@ def _check_experts_kernel(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_act_order(config: ServeConfig) -> Iterable[Finding]:
+    """GPTQ without Marlin: the fast kernel does not take a part of the rows that the act order mixed."""
+    model, card, tp = config.model or config.estimate, config.card, layout(config).tp
+    method = (model.quantization if model else "") or text_of(config, "quantization").lower()
+    marlin = card is None or (card.capability is not None and card.capability >= TURING)
+    if "gptq" not in f"{method} {text_of(config, 'model').lower()}" or tp == 1 or marlin:
+        return
+    if is_at_least(config, _NO_ACT_ORDER):
+        return
+    yield Finding(
+        rule="E2",
+        severity="warning",
+        why=(
+            f"GPTQ weights over {tp} GPUs without Marlin ({card.name if card else ''} has none): if "
+            "quantization_config of the model's config.json has desc_act true, a slow kernel computes them"
+        ),
+        expects="a checkpoint with desc_act false, or --pipeline-parallel-size instead of "
+        "--tensor-parallel-size: 13 tokens/s of a 32B model were reported on four MI50",
+        risks="a pipeline gives one request the speed of one GPU",
+        evidence={"tensor_parallel_size": tp},
+    )
+
+
 def _untuned_blocks(match: re.Match[str], config: ServeConfig) -> Finding:
     """The Triton kernel computes 64 rows at least: nearly all in vain where few requests run."""
     most = config.start.most_at_once if config.start else None
@@ -231,6 +257,17 @@ LINTS = (
         ),
         evidence_for="23 instead of 123 tokens/s with --quantization awq and 0.9.2 (vllm-project/vllm#21376)",
         needs=Needs(facts=("version",), applies=has_any("quantization")),
+    ),
+    DeploymentCheck(
+        rules=("E2",),
+        find=_check_act_order,
+        reports="GPTQ over several GPUs without Marlin, where an act order is slow",
+        source=(
+            "vLLM 0.19 vllm/model_executor/layers/quantization/gptq.py: 'For act-order models, we cannot use "
+            "Exllama'; vllm-project/vllm#7374"
+        ),
+        evidence_for="13 tokens/s of Qwen3-32B-GPTQ-Int4 on four MI50 (nlzy/vllm-gfx906#3)",
+        needs=Needs(facts=("gpu",), applies=is_split),
     ),
     recogniser(
         "E2",

@@ -95,7 +95,8 @@ def _check_share_maximum(config: ServeConfig) -> Iterable[Finding]:
     left = None if size is None else (1 - given) * size
     tight = left is not None and left < CONTEXT_GIB
     began = config.start is not None and (config.start.loaded or config.start.ran_out)  # M2 knows more of it
-    never = tight and given >= 1 and not began  # the CUDA context alone takes a part of it
+    cuda = config.card is not None and config.card.capability is not None  # its context takes a part of it
+    never = cuda and tight and given >= 1 and not began
     lower = never or surely_starts_at(config, DENSE_MOST) is not False
     yield Finding(
         rule="M4",
