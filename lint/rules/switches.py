@@ -225,7 +225,7 @@ def _check_api_servers(config: ServeConfig) -> Iterable[Finding]:
     size = config.model.parameters if config.model else None
     if size is None or size > SMALL or not is_pooling(config) or is_older_than(config, SERVERS_SINCE):
         return
-    if SERVERS in config.setting or layout(config).gpus > 1:
+    if SERVERS in config.setting or layout(config).gpus > 1 or runs_on_cpus(config):
         return
     yield Finding(
         rule="C1",

@@ -62,10 +62,15 @@ def chooses_cpus(env: Mapping[str, str]) -> bool:
     )
 
 
+_OF_CPUS = re.compile(r"vllm[\w.-]{0,60}[-_]cpu\b")  # an image: vllm-cpu-release-repo, my-vllm-openai-cpu
+
+
 def runs_on_cpus(config: ServeConfig) -> bool:
     """Whether its build, its log, its variables or a flag of earlier releases show a server without GPUs."""
     if config.on_cpus or "cpu" in config.version.partition("+")[2].split("."):
         return True  # vLLM's setup.py: get_vllm_version marks its builds, 0.32.0+cpu
+    if config.container is not None and _OF_CPUS.search(config.container.image):
+        return True
     seen = config.start is not None and config.start.on_cpus
     chosen = any(name.startswith("VLLM_CPU_") for name in config.env)
     return config.card is None and (seen or chosen or config.setting.get("device") == "cpu")

@@ -1,5 +1,6 @@
 """Quantized weights against the GPU's compute capability and the dtype."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -8,6 +9,7 @@ from flettner.vllm_facts.fact_tables import FOLDER, read_tables
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.dtypes import dtype_in_force
 from flettner.vllm_facts.sizing.effective_flags import is_older_than, text_of
+from flettner.vllm_facts.start_facts import find_last
 from flettner.vllm_facts.validity.refusal import VLLM, InvalidSetting, capability_text
 
 _SOURCE = f"{VLLM}: _get_quantization_config"
@@ -30,6 +32,9 @@ METHODS = read_tables(FOLDER / "validity/quantization.toml", Method)
 _OLDER = {"fp8": (8, 0)}  # before Turing got the Marlin kernels
 MARLIN_ON_TURING = (0, 14)  # vllm-project/vllm#29901
 
+_LOADED = re.compile(
+    r"\bquantization=(?!None)(?P<method>\w[\w-]{0,40})|/quantization/(?P<folder>compressed_tensors)/"
+)
 _SPELLINGS = {"auto-round": "inc", "auto_round": "inc", "compressed_tensors": "compressed-tensors"}
 
 
@@ -47,6 +52,14 @@ def refuses_dtype(config: ServeConfig, dtype: str) -> bool:
     return method is not None and bool(dtype) and dtype not in method.dtypes
 
 
+def _is_other_by_log(config: ServeConfig, method: str) -> bool:
+    """Whether the log shows another method than the model's name: AWQ names an algorithm, too."""
+    told = find_last(_LOADED, config.log)
+    return told is not None and (told["method"] or told["folder"]).replace("_", "-") != method.replace(
+        "_", "-"
+    )
+
+
 def check_capability(config: ServeConfig) -> Iterator[InvalidSetting]:
     method = method_in_force(config)
     capability = config.card.capability if config.card else None
@@ -55,7 +68,7 @@ def check_capability(config: ServeConfig) -> Iterator[InvalidSetting]:
     least = METHODS[method].least
     if is_older_than(config, MARLIN_ON_TURING):
         least = _OLDER.get(method, least)
-    if capability >= least:
+    if capability >= least or _is_other_by_log(config, method):
         return
     by_flag = not (config.model and config.model.quantization)
     what = (

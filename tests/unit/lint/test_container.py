@@ -4,7 +4,8 @@ import pytest
 
 from flettner.lint.rules.container import LINTS
 from flettner.vllm_facts.serve_config import Container, HealthCheck, Mount
-from tests.support.lint_cases import case, findings
+from flettner.vllm_facts.sizing.effective_flags import runs_on_cpus
+from tests.support.lint_cases import L40S, case, findings
 
 IMAGE = "vllm/vllm-openai:v0.32.0"
 FULL = "a pod takes 8 GPUs"
@@ -176,3 +177,13 @@ def test_a_number_of_hosts_that_is_none_is_not_counted_with() -> None:
     config = case("vllm serve m --nnodes 0.5 --kv-offloading-size 64", container=pod(memory_gib=32.0))
 
     assert [finding.rule for finding in findings(LINTS, config)] == ["U5"]
+
+
+@pytest.mark.parametrize(
+    ("image", "cpus"),
+    [("ours/vllm-server-cpu:3", True), ("quay.io/x/vllm-cpu-env:v0.9.1", True), (IMAGE, False)],
+)
+def test_an_image_for_cpus_tells_that_the_named_gpu_is_another_containers(image: str, cpus: bool) -> None:
+    config = case("vllm serve m", card=L40S, container=Container(launcher="compose", image=image))
+
+    assert runs_on_cpus(config) is cpus
