@@ -1,4 +1,4 @@
-"""Flags on the slow side: G1, G3, A1, X1, P3, C1 and M5, if the flags show them."""
+"""Flags on the slow side: G1, G3, A1, B1, X1, P3, C1 and M5, if the flags show them."""
 
 from collections.abc import Iterable, Mapping
 
@@ -252,7 +252,32 @@ def _check_adapter_rank(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_adapter_slots(config: ServeConfig) -> Iterable[Finding]:
+    given = text_of(config, "lora_modules")
+    named = given.count('"name"') or len(given.split())
+    slots = positive_int(config.setting, "max_loras") or 1
+    if config.setting.get("enable_lora") is not True or named <= slots:
+        return
+    default = "" if "max_loras" in config.setting else " (the default)"
+    yield Finding(
+        rule="B1",
+        why=f"--max-loras {slots}{default} with {named} adapters: a request for another one waits until "
+        "those of the adapters in the slots have ended, whatever memory is free",
+        expects=f"with --max-loras {named} they run together",
+        risks="memory for each slot, by --max-lora-rank; where few are asked for at once, fewer are right",
+        evidence={"adapters": named, "max_loras": slots},
+    )
+
+
 LINTS = (
+    DeploymentCheck(
+        rules=("B1",),
+        find=_check_adapter_slots,
+        reports="more adapters of LoRA than may run at once",
+        source="vllm/v1/core/sched/scheduler.py: max_loras",
+        evidence_for="no public measurement: what is gained is the time that requests wait",
+        needs=Needs(applies=has_any("lora_modules")),
+    ),
     DeploymentCheck(
         rules=("C1",),
         find=_check_api_servers,
