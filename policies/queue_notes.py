@@ -10,7 +10,7 @@ from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.policies.shared.flags_in_force import find_max_num_seqs, find_token_budget
 from flettner.policies.shared.gpu_share import SHARE, find_memory_share
-from flettner.policies.shared.overload import can_end_queue
+from flettner.policies.shared.overload import can_end_queue, empties_by_itself
 from flettner.policies.shared.sequence_cap import (
     ACTIVE,
     SEQS,
@@ -119,7 +119,7 @@ class QueueNotes:
         running, waiting = reading.running.mean, reading.waiting.mean
         if not missed or running <= 0 or not has_queue(reading, self.queue_at_least):
             return None
-        if not self._is_exhausted(reading, context):
+        if empties_by_itself(reading) or not self._is_exhausted(reading, context):
             return None
         name, late = missed[0]
         more = ceil(waiting / running)

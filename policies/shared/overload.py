@@ -14,16 +14,24 @@ def can_end_queue(reading: Reading, *, gain: float) -> bool:
     """True unless a queue lasts even if `gain` times as many requests are served, or ends without that.
 
     The arrivals are those of the last minutes: in a short window bursts hide an overload, and so does the end
-    of a load, after which the queue empties by itself. As far as is known.
+    of a load. As far as is known.
     """
-    waiting, work, served = reading.waiting, reading.work, sum(reading.health.ended.values())
-    arriving, lasts = work.lasting_arrivals_per_s, waiting.low > 0 or waiting.late > STABLE * waiting.early
+    waiting, served = reading.waiting, sum(reading.health.ended.values())
+    arriving, lasts = (
+        reading.work.lasting_arrivals_per_s,
+        waiting.low > 0 or waiting.late > STABLE * waiting.early,
+    )
     if not lasts or arriving is None or not served:
         return True
-    least = 1 / reading.span_s  # a request: less is rounding
-    if _growth(reading) < -max(work.arrivals_per_s or 0.0, least):
+    if empties_by_itself(reading):
         return False
     return gain * served / reading.span_s >= CATCH_UP * arriving
+
+
+def empties_by_itself(reading: Reading) -> bool:
+    """True if the server's requests get fewer by more than still arrive: what waits is left of a peak."""
+    least = 1 / reading.span_s  # a request: less is rounding
+    return _growth(reading) < -max(reading.work.arrivals_per_s or 0.0, least)
 
 
 def can_be_relieved(reading: Reading, slo: Slo) -> bool:

@@ -1,7 +1,7 @@
 """Runs all policies with their defaults on one reading; a broken third-party policy is reported by name."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -13,6 +13,7 @@ from flettner.agent.domain.ports import Context
 from flettner.agent.domain.reading import Reading
 from flettner.agent.plugins import loader
 from flettner.agent.plugins.third_party import GuardedPolicy, failure_location
+from flettner.policies.shared.overload import empties_by_itself
 from flettner.rules.precedence import ranked
 from flettner.rules.table import HEALTH
 from flettner.vllm_facts.flag_parser import edit_flags
@@ -35,6 +36,7 @@ class PolicyFindings:
 
 
 def run_all(reading: Reading, setting: Setting, slo: Slo, config: ServeConfig) -> PolicyFindings:
+    reading = _before_the_peak_ended(reading)
     context = Context(setting=setting, slo=slo, bounds=BOUNDS, config=config)
     policies, broken = _build_all()
     proposals: list[Proposal] = []
@@ -54,6 +56,17 @@ def run_all(reading: Reading, setting: Setting, slo: Slo, config: ServeConfig) -
         assumed={knob: now for proposal in reversed(every) for knob, now in proposal.assumed.items()},
         broken=tuple(broken),
     )
+
+
+def _before_the_peak_ended(reading: Reading) -> Reading:
+    """Without the arrivals where a queue empties: they are those of one window, and not those that made it.
+
+    The daemon knows the minutes before, and that a canary would find nothing to cure. Who asks once wants to
+    know why requests waited.
+    """
+    if not empties_by_itself(reading):
+        return reading
+    return replace(reading, work=replace(reading.work, lasting_arrivals_per_s=None))
 
 
 def _build_all() -> tuple[dict[str, Any], list[str]]:

@@ -28,6 +28,7 @@ class Seen:
     prompts: int = 30_000  # tokens
     answers: int = 30_000
     grew: tuple[tuple[str, float, int], ...] = (*QUICK, *SMOOTH)
+    then: int | None = None  # requests that wait on the second page; None: as on the first
 
     @property
     def pages(self) -> tuple[bytes, bytes]:
@@ -39,9 +40,10 @@ class Seen:
         first = with_values(
             PAGE, **load, num_preemptions_total=0, prompt_tokens_total=0, generation_tokens_total=0
         )
+        left = load["num_requests_waiting"] if self.then is None else self.then
         last = with_values(
             LATER,
-            **load,
+            **{**load, "num_requests_waiting": left},
             num_preemptions_total=self.preemptions,
             prompt_tokens_total=self.prompts,
             generation_tokens_total=self.answers,
@@ -82,6 +84,13 @@ def observed(page: bytes, metric: str, value: float, times: int) -> bytes:
             (),
             ("Q1", 16),
             id="hundreds behind a cap of 2: one step",
+        ),
+        pytest.param(
+            Seen(running=8, waiting=200, then=150, kv=0.03, grew=((TTFT, 38.0, 50),)),
+            "--max-num-seqs 8",
+            (),
+            ("Q1", 64),
+            id="what is left of a burst behind a cap of 8",
         ),
         pytest.param(
             Seen(running=10, waiting=14, kv=0.1), "--max-num-seqs 64", (), ("Q4", None), id="a stall"

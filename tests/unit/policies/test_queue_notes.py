@@ -133,6 +133,7 @@ def test_token_budget_is_no_remedy_for_decode_load(
         pytest.param(replace(FULL_HOUSE, ttft=late(0.01)), AT_BOUNDS, id="the promise is kept"),
         pytest.param(replace(FULL_HOUSE, ttft=late(0.4, count=5)), AT_BOUNDS, id="too few requests"),
         pytest.param(replace(FULL_HOUSE, waiting=steady(0)), AT_BOUNDS, id="nothing waits"),
+        pytest.param(replace(FULL_HOUSE, waiting=rising(38, 2)), AT_BOUNDS, id="it empties by itself"),
         pytest.param(FULL_HOUSE, replace(AT_BOUNDS, bounds={}), id="the cap may rise"),
         pytest.param(FULL_HOUSE, replace(AT_BOUNDS, bounds={SEQS: Bound(max=16)}), id="the budget may rise"),
         pytest.param(
