@@ -1,7 +1,8 @@
 """The vLLM servers of this host, and the flags that one of them runs with."""
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+import socket
+from collections.abc import Awaitable, Collection, Mapping
 from contextlib import suppress
 from typing import Protocol, cast
 from urllib.parse import urlsplit
@@ -66,17 +67,36 @@ def read_command(url: str) -> tuple[ServeCommand, str] | None:
         host, port = parts.hostname or "", parts.port or 80
     except ValueError:
         return None  # the error of the observation names the URL
-    if not is_loopback(host):
+    try:
+        ips = {str(info[4][0]) for info in socket.getaddrinfo(host, port)}
+    except OSError:
         return None
     for kind, server, _ in asyncio.run(find_servers(of_clusters=False))[0]:
-        if server.address and _is_here(Address.parse(server.address), port):
+        if server.address and _is_reached_at(Address.parse(server.address), ips, port):
             with suppress(FlagError):
                 return _command_of(server), f"{kind} {server.name}"
     return None
 
 
-def _is_here(address: Address, port: int) -> bool:
-    return address.port == port and is_loopback(address.host or "127.0.0.1")
+def _is_reached_at(address: Address, ips: Collection[str], port: int) -> bool:
+    """Whether one of the IPs leads to a server at `address`: its own, as of a container, or one of this host.
+
+    A server at the loopback address may listen on all others of this host, too: what it says of itself is
+    where this host reaches it.
+    """
+    if address.port != port:
+        return False
+    return address.host in ips or (is_loopback(address.host or "127.0.0.1") and any(map(_is_own, ips)))
+
+
+def _is_own(ip: str) -> bool:
+    """Whether this host has the IP: only then can a socket be bound to it."""
+    with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_DGRAM) as own:
+        try:
+            own.bind((ip, 0))
+        except OSError:
+            return False
+    return True
 
 
 def _command_of(server: Server) -> ServeCommand:
