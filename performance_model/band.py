@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import Random
+from statistics import NormalDist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +28,11 @@ def draws_quantile(values: Sequence[float], share: float) -> float:
     low = int(place)
     high = min(low + 1, len(values) - 1)
     return values[low] + (values[high] - values[low]) * (place - low)
+
+
+def draw_evenly(count: int, random: Random) -> list[float]:
+    """Errors of standard deviation 1, in random order: the quantiles of a normal distribution, each followed
+    by its negative. A dozen independent ones put one end of a band half again as far off as the other."""
+    lower = [NormalDist().inv_cdf(place / (count + 1)) for place in range(1, count // 2 + 1)]
+    random.shuffle(lower)
+    return [*(error for low in lower for error in (low, -low)), *([0.0] * (count % 2))]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil, exp
 from random import Random
 
-from flettner.performance_model.band import Band, draws_quantile
+from flettner.performance_model.band import Band, draw_evenly, draws_quantile
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.extrapolation import LargestStep
 from flettner.performance_model.outcome import Goals, attainment, measure
@@ -72,9 +72,9 @@ def _draw(
 ) -> Iterator[tuple[Trace, StepLaw, float]]:
     """Loads and laws that may as well be, and by what each TTFT is off beyond its steps."""
     laws, random = law.draws or (law.law,), Random(f"waits:{seed}")  # noqa: S311 - statistics, not cryptography
-    for k in range(count):
+    for k, error in enumerate(draw_evenly(count, random)):
         load = trace if is_load_known else bootstrap(trace, seed + k)
-        yield load, laws[k % len(laws)], exp(random.gauss(0.0, law.wait_error))
+        yield load, laws[k % len(laws)], exp(law.wait_error * error)
 
 
 def _band_of(value: float, drawn: Iterable[float]) -> Band:

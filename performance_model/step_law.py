@@ -17,7 +17,7 @@ from random import Random
 from statistics import fmean, pvariance
 from typing import Any
 
-from flettner.performance_model.band import draws_quantile
+from flettner.performance_model.band import draw_evenly, draws_quantile
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.extrapolation import LargestStep
 
@@ -113,7 +113,8 @@ def with_error(uncertain: UncertainLaw, itl: Sequence[float], ttft: Sequence[flo
     if not itl:
         return uncertain
     random = Random("error")  # noqa: S311 - statistics, not cryptography
-    draws = (draw.scaled(exp(random.gauss(0.0, size))) for draw in uncertain.draws)
+    errors = draw_evenly(len(uncertain.draws), random)
+    draws = (draw.scaled(exp(size * error)) for draw, error in zip(uncertain.draws, errors, strict=True))
     return replace(uncertain, draws=tuple(draws))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import exp
 from random import Random
 from statistics import pstdev
 
@@ -12,7 +13,7 @@ from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.engine_settings import limits_of, veto
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.outcome import Goals, attainment, measure
-from flettner.performance_model.prediction import HIGH, LOW, find_headroom, predict
+from flettner.performance_model.prediction import HIGH, LOW, REPLICATES, find_headroom, predict
 from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.resample import scale_rate
 from flettner.performance_model.search import (
@@ -293,6 +294,16 @@ def test_a_law_is_as_uncertain_as_its_predictions_were_off() -> None:
     assert pstdev(steps_us) / 18_000 == pytest.approx(0.026, rel=0.1)
     assert all(draw.token_us / draw.step_us == pytest.approx(80 / 18_000) for draw in uncertain.draws)
     assert with_error(certain, ()) == certain
+
+
+def test_a_band_of_a_dozen_draws_reaches_as_far_below_as_above() -> None:
+    law = StepLaw(step_us=18_000, knee=96, token_us=80)
+    uncertain = with_error(UncertainLaw(law=law, draws=(law,) * REPLICATES), (0.1,))
+
+    itl = predict(load(2.0), uncertain, LIMITS, GOALS, is_load_known=True)["itl_mean_s"]
+
+    assert itl.high / itl.value == pytest.approx(itl.value / itl.low, rel=0.02)
+    assert itl.high / itl.value == pytest.approx(exp(1.28 * 0.1), rel=0.03)
 
 
 def test_the_bands_of_ttft_are_as_wide_as_its_errors_of_windows() -> None:
