@@ -1,10 +1,12 @@
 """From the flags of a server to the limits of its scheduler."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
 from flettner.performance_model.engine_limits import EngineLimits
 from flettner.performance_model.errors import PredictionInputError
+from flettner.vllm_facts.catalogue.facts import release_of
 from flettner.vllm_facts.defaults import positive_int
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
@@ -20,6 +22,8 @@ from flettner.vllm_facts.validity.engine import find_problems
 from flettner.vllm_facts.values import Knob, Value
 
 BLOCK_SIZE = 16
+ASYNC_SINCE = (0, 14)
+_ASYNC = re.compile(r"Asynchronous scheduling is (enabled|disabled)")
 SCHEDULING = frozenset(
     {
         *("max_num_seqs", "max_num_active_seqs", "max_num_batched_tokens", "max_num_scheduled_tokens"),
@@ -76,6 +80,24 @@ def limits_of(config: ServeConfig, *, kv_tokens: int | None = None) -> EngineLim
         max_model_len=longest_request(config),
         async_scheduling=setting.get("async_scheduling") is True,
     )
+
+
+def plans_ahead(config: ServeConfig) -> bool:
+    """Whether the next step is planned while one runs: vLLM's default since 0.14, except on a CPU and with
+    pipeline parallelism."""
+    if (told := is_told_to_plan_ahead(config)) is not None:
+        return told
+    release = release_of(config.version)
+    is_default = config.card is not None and layout(config).pp == 1
+    return is_default and (release is None or release >= ASYNC_SINCE)
+
+
+def is_told_to_plan_ahead(config: ServeConfig) -> bool | None:
+    """The same as its flag or its log says; None: neither does."""
+    if (given := config.setting.get("async_scheduling")) is not None:
+        return given is True
+    logged = [match[1] for line in config.log if (match := _ASYNC.search(line[:4000]))]
+    return logged[-1] == "enabled" if logged else None
 
 
 def veto(config: ServeConfig, limits: EngineLimits, present: ServeConfig | None = None) -> str:

@@ -53,7 +53,7 @@ with 3 of 1 %, with 10 of 2 % (bench.prediction.truth, rag, T4). On the H100, wh
 puts at 138, 3 makes 1 % into 3 %."""
 LEAST_ERROR = 0.005
 """Relative, of a window: a law of six numbers is no better, however well a few windows fit it."""
-DRAWS = 16
+DRAWS = 12  # as many as a prediction replays
 _AMOUNTS = {
     "step_us": "steps",
     "sequence_us": "sequences",
@@ -73,17 +73,19 @@ def fit_law(
     prior: StepLaw | None = None,
     prior_weight: float = COUNTED_WEIGHT,
     launch_us: float = 0.0,
+    least: int = LEAST_WINDOWS,
 ) -> UncertainLaw:
     """The law, with `draws` refits of resampled windows as its uncertainty.
 
     `prior`: what is expected before any window, such as `hardware_prior.scaled_prior`. `launch_us`: the same
-    of the time to launch a step without a CUDA graph; 0: it is not sought.
+    of the time to launch a step without a CUDA graph; 0: it is not sought. `least`: windows, of which few
+    tell no more than how fast the prior is.
     `attention_us` is used where neither the windows nor a prior tell their prompts' attention. Raises
     PredictionInputError if the windows are too few or cannot tell a step from a token.
     """
-    if len(windows) < LEAST_WINDOWS:
+    if len(windows) < least:
         raise PredictionInputError(
-            f"{len(windows)} windows of steps: a fit needs at least {LEAST_WINDOWS}; record for longer"
+            f"{len(windows)} windows of steps: a fit needs at least {least}; record for longer"
         )
     is_known = any(window.attention for window in windows)
     regulariser = _Prior(law=prior, weight=prior_weight, launch_us=launch_us) if prior else None

@@ -16,10 +16,13 @@ from random import Random
 from statistics import median
 from typing import Literal
 
+from flettner.performance_model.engine_settings import is_told_to_plan_ahead
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.fit import (
     COUNTED_WEIGHT,
+    DRAWS,
     LAUNCH_SIGMA,
+    LEAST_WINDOWS,
     LOGGED_WEIGHT,
     expected_s,
     fit_law,
@@ -57,7 +60,6 @@ WindowKind = Literal["steps", "clock", "histograms"]
 """Of windows: elapsed times of steps, spans of the log's clock, or differences of /metrics pages."""
 COMMON, EACH = 0.2, 0.3
 """Sigmas of lognormal errors. Measured costs of a token are 0.67 to 1.13 times this prior."""
-DRAWS = 16
 
 
 def prior_law(config: ServeConfig, *, seed: int = 0) -> UncertainLaw:
@@ -98,16 +100,17 @@ def rows_of_log(
     on_gpu: bool,
 ) -> tuple[Sequence[WorkWindow], WindowKind]:
     """What a law is fitted to, of an iteration log: windows with the elapsed times of its steps and what the
-    clock says beside them, or spans of the clock alone.
+    clock says beside them, or spans of the clock alone; no rows where neither tells what a step takes.
 
     In spans of a second a step, its tokens and its sequences look more alike; without a GPU (`on_gpu`: there
     is one, if of an unknown kind) no prior tells them apart. `context`: tokens of KV cache that a sequence
     reads, where the log does not say.
     """
-    clocked = clocked_windows(spans) if on_gpu else []
-    if clocked:
-        return _without_stalls(config, with_kv_read(clocked, context)), "clock"
-    return with_kv_read(add_unlogged(windows, unlogged(spans)), context), "steps"
+    ahead = is_told_to_plan_ahead(config) is True
+    clocked = clocked_windows(spans, plans_ahead=ahead) if on_gpu else None
+    if clocked is None:
+        return with_kv_read(add_unlogged(windows, unlogged(spans)), context), "steps"
+    return _without_stalls(config, with_kv_read(clocked, context)), "clock"
 
 
 def _without_stalls(config: ServeConfig, windows: Sequence[WorkWindow]) -> list[WorkWindow]:
@@ -141,6 +144,7 @@ def fit_with_prior(
         prior=prior if kind != "steps" or _is_known(config) else None,
         prior_weight=COUNTED_WEIGHT if kind == "histograms" else LOGGED_WEIGHT,
         launch_us=_launch_us(config) if kind == "clock" else 0.0,
+        least=1 if kind == "clock" else LEAST_WINDOWS,
     )
 
 

@@ -11,9 +11,10 @@ each size. Such times tell nothing of a step, only the clock does.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from math import sqrt
 
-from flettner.performance_model.fit import LEAST_WINDOWS, expected_s
+from flettner.performance_model.fit import expected_s
 from flettner.performance_model.iteration_log import StepRecord
 from flettner.performance_model.least_squares import solve_non_negative
 from flettner.performance_model.step_law import StepLaw
@@ -30,6 +31,8 @@ HIDDEN = 0.2
 """Share of the clock's time from which on elapsed times are not used. Scheduling that waits for each step
 leaves out its own time, 5 to 15 % of a step on a GPU."""
 MOST_ERROR = 0.03  # relative, of the time of a span between two ticks
+LEAST_EXACT = 3  # spans that are known so well: with fewer, all of the log counts as one
+MOST_OF_ALL = 0.1  # relative error of that one
 _UNIFORM = sqrt(1 / 12)  # standard deviation of a place between two ticks
 
 
@@ -85,13 +88,49 @@ def unlogged(spans: Iterable[BusySpan]) -> StepLaw:
     return StepLaw(step_us=step_us, token_us=token_us, sequence_us=sequence_us)
 
 
-def clocked_windows(spans: Iterable[BusySpan]) -> list[WorkWindow]:
-    """The spans whose time the clock tells, with that time; none where the elapsed times tell more."""
+def clocked_windows(spans: Sequence[BusySpan], *, plans_ahead: bool) -> list[WorkWindow] | None:
+    """Spans with the clock's time; one of all together where few are exact, none where not even that one is.
+
+    None where the elapsed times tell more. `plans_ahead`: scheduling is known to be asynchronous, which
+    decides where the clock does not tell.
+    """
     exact = [span for span in spans if span.error_s <= MOST_ERROR * span.wall_s]
-    hidden_s, wall_s = sum(span.missing_s for span in exact), sum(span.wall_s for span in exact)
-    if len(exact) < LEAST_WINDOWS or hidden_s <= HIDDEN * wall_s:
-        return []
-    return [replace(span.work, seconds=span.wall_s) for span in exact]
+    if not _hides_much(exact or spans, plans_ahead=plans_ahead):
+        return None
+    if len(exact) >= LEAST_EXACT:
+        return [replace(span.work, seconds=span.wall_s) for span in exact]
+    wall_s = sum(span.wall_s for span in spans)
+    is_known = wall_s > 0 and _error_of_sum(spans) <= MOST_OF_ALL * wall_s
+    return [replace(_join(span.work for span in spans), seconds=wall_s)] if is_known else []
+
+
+def _hides_much(spans: Sequence[BusySpan], *, plans_ahead: bool) -> bool:
+    """Whether the elapsed times leave out much of what the clock shows."""
+    wall_s = sum(span.wall_s for span in spans)
+    if wall_s <= 0 or _error_of_sum(spans) > HIDDEN / 2 * wall_s:
+        return plans_ahead
+    return sum(span.missing_s for span in spans) > HIDDEN * wall_s
+
+
+def _error_of_sum(spans: Iterable[BusySpan]) -> float:
+    """Seconds: standard deviation of the time of all spans together."""
+    return sqrt(sum(span.error_s**2 for span in spans))
+
+
+def _join(windows: Iterable[WorkWindow]) -> WorkWindow:
+    """The work of all together."""
+    several = list(windows)
+    sizes: dict[float, float] = {}
+    for tokens, count in chain.from_iterable(window.sizes for window in several):
+        sizes[tokens] = sizes.get(tokens, 0.0) + count
+    return WorkWindow(
+        seconds=sum(window.seconds for window in several),
+        steps=sum(window.steps for window in several),
+        sizes=tuple(sizes.items()),
+        sequences=sum(window.sequences for window in several),
+        kv_read=sum(window.kv_read for window in several),
+        attention=sum(window.attention for window in several),
+    )
 
 
 def add_unlogged(windows: Iterable[WorkWindow], law: StepLaw) -> list[WorkWindow]:

@@ -133,10 +133,11 @@ def _steps(lesson: Lesson) -> PastSteps:
 def choose_rows(
     config: ServeConfig, steps: PastSteps, context: float
 ) -> tuple[Sequence[WorkWindow], WindowKind]:
-    """Those of the iteration log where there are enough. `context`: as in `rows_of_log`."""
+    """Those of the iteration log where they tell enough. `context`: as in `rows_of_log`."""
     if len(steps.logged) < LEAST_LOGGED:
         return steps.counted, "histograms"
-    return rows_of_log(config, steps.logged, steps.busy, context, on_gpu=config.card is not None)
+    rows, kind = rows_of_log(config, steps.logged, steps.busy, context, on_gpu=config.card is not None)
+    return (rows, kind) if rows else (steps.counted, "histograms")
 
 
 def _check(lesson: Lesson, load: RecordedLoad, outside_s: float) -> tuple[float, float] | None:

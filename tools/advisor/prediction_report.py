@@ -10,7 +10,7 @@ from flettner.agent.domain.errors import ConfigError
 from flettner.lint.rules import flags, unknown_flags
 from flettner.performance_model.band import Band
 from flettner.performance_model.engine_limits import EngineLimits
-from flettner.performance_model.engine_settings import limits_of, veto, with_changes
+from flettner.performance_model.engine_settings import limits_of, plans_ahead, veto, with_changes
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.extrapolation import describe_extrapolation
 from flettner.performance_model.hardware_prior import prior_law
@@ -29,7 +29,7 @@ from flettner.performance_model.resample import with_cached_share
 from flettner.performance_model.search import LEAST_GAIN, SearchResult, search
 from flettner.performance_model.step_law import COEFFICIENTS, UncertainLaw, read_law, write_law
 from flettner.performance_model.trace import Trace, duration_s, mean_rate
-from flettner.tools.advisor.measured_law import find_kv_tokens, law_of_log, plans_ahead
+from flettner.tools.advisor.measured_law import find_kv_tokens, law_of_log
 from flettner.tools.advisor.render import format_command
 from flettner.tools.terminal.tables import format_sentence, format_table
 from flettner.tools.terminal.values import COST_TITLES, format_prediction
@@ -141,11 +141,11 @@ def build_report(
         raise PredictionInputError(f"--kv-tokens {kv_tokens}: must be at least 1")
     warnings = check_flags(config)
     measured = kv_tokens or find_kv_tokens(log)
+    law = _choose_law(config, limits_of(config, kv_tokens=measured), trace, law_text, log)
     if plans_ahead(config):
         config = with_changes(config, {"async_scheduling": True})
     limits = limits_of(config, kv_tokens=measured)
     doubt = veto(config, limits)
-    law = _choose_law(config, limits, trace, law_text, log)
     trace = with_cached_share(trace, cached_share(page)) if page else trace
     outside = (outside_of_page(page) if page else None) or OUTSIDE
     inside = goals.inside(outside.value) if goals else None

@@ -102,6 +102,36 @@ def test_elapsed_times_that_hide_much_of_a_step_are_not_used() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("count", "busy", "rows"),
+    [(200, 3000, range(3, 8)), (1200, 33, range(1, 2)), (60, 3000, range(1))],
+    ids=["some exact seconds", "only short bursts", "too little"],
+)
+def test_a_log_that_hides_its_steps_is_not_taken_at_its_word(count: int, busy: int, rows: range) -> None:
+    """It shows a hundredth of a step: fitted to that, each setting would look a hundred times as fast."""
+    case = ServeConfig(setting={}, card=find_gpu("RTX 4090"), model=find_model("meta-llama/Llama-3.1-8B"))
+    told = replace(case, log=("INFO [vllm.py:1042] Asynchronous scheduling is enabled.",))
+    recorded = steps(3000)[:count]
+
+    read = read_log(recorded, lambda step: step.seconds, lambda step: step.seconds / 100, 7.3, busy)
+    windows, spans = list(windows_of_steps(read, KV_TOKENS)), list(busy_spans(read, KV_TOKENS))
+    found, kind = rows_of_log(told, windows, spans, 0.0, on_gpu=True)
+
+    assert kind == "clock"
+    assert len(found) in rows
+    if found:
+        law = fit_with_prior(told, found, kind=kind, draws=0).law
+        expected = LAW.seconds(30, 30, 20_000)
+        assert law.seconds(30, 30, 20_000) == pytest.approx(expected, rel=0.25)
+
+
+def test_a_log_without_a_clock_is_taken_at_its_word() -> None:
+    case = ServeConfig(setting={}, card=find_gpu("RTX 4090"), model=find_model("meta-llama/Llama-3.1-8B"))
+    windows = list(windows_of_steps(steps(300), KV_TOKENS))
+
+    assert rows_of_log(case, windows, [], 0.0, on_gpu=True) == (windows, "steps")
+
+
 def test_a_minute_in_which_the_server_stood_still_is_left_out() -> None:
     case = ServeConfig(setting={}, card=find_gpu("RTX 4090"), model=find_model("meta-llama/Llama-3.1-8B"))
     stalled = [replace(step, seconds=60.0) if at == 1500 else step for at, step in enumerate(steps(3000))]

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from flettner.performance_model.band import Band
+from flettner.performance_model.engine_settings import plans_ahead
 from flettner.performance_model.outcome import Goals
 from flettner.performance_model.outside import OUTSIDE, cached_share, outside_of_page
 from flettner.performance_model.prediction import add_outside
 from flettner.performance_model.resample import with_cached_share
 from flettner.performance_model.trace import TraceRequest
-from flettner.tools.advisor.measured_law import plans_ahead
 from flettner.vllm_facts.metrics.page_totals import HistogramTotals, PageTotals
 from flettner.vllm_facts.metrics.totals import totals
 from flettner.vllm_facts.serve_config import ServeConfig
