@@ -16,12 +16,9 @@ from flettner.performance_model.trace import Trace, mean_context
 from flettner.performance_model.work_windows import WorkWindow, windows_of_steps
 from flettner.vllm_facts.serve_config import ServeConfig
 
-FORM_ERROR = 0.025
-"""Relative, of the time between tokens at settings of an H100 that the law was fitted to: it leaves out that
-CUDA graphs are of a few sizes, and more."""
 SERVER_ERROR = 0.1
-"""The same of a server by the log of another with the same model and GPU: a token took 11 % longer in the
-blue of a rollout than in the server of a sweep on an H100, 12 % on an H200, and 7 % in its green."""
+"""Relative, of a token in a server by the log of another with the same model and GPU: it took 11 % longer in
+the blue of a rollout than in the server of a sweep on an H100, 12 % on an H200, and 7 % in its green."""
 _KV_SIZE = re.compile(r"KV cache size: ([\d,]{1,20}) tokens")
 
 
@@ -58,7 +55,7 @@ def law_of_log(
     unit = "windows of steps in the log" if kind == "steps" else "spans of the log's clock"
     law = fit_with_prior(config, rows, kind=kind, source=f"{len(rows)} {unit}")
     unexplained = _unexplained(law.law, rows) if kind == "clock" else 0.0
-    return with_error(law, (hypot(FORM_ERROR, SERVER_ERROR, unexplained),))
+    return with_error(law, (hypot(SERVER_ERROR, unexplained),))
 
 
 def _unexplained(law: StepLaw, rows: Sequence[WorkWindow]) -> float:

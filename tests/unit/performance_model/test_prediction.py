@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import exp
+from math import exp, hypot
 from random import Random
 from statistics import pstdev
 
@@ -24,7 +24,7 @@ from flettner.performance_model.search import (
     paired_gain,
     search,
 )
-from flettner.performance_model.step_law import StepLaw, UncertainLaw, widen, with_error
+from flettner.performance_model.step_law import FORM_ERROR, StepLaw, UncertainLaw, widen, with_error
 from flettner.performance_model.trace import mean_rate
 from flettner.vllm_facts.values import Value
 from tests.support.learned import LAW, deployment
@@ -291,7 +291,7 @@ def test_a_law_is_as_uncertain_as_its_predictions_were_off() -> None:
     uncertain = with_error(certain, (0.05, -0.03, 0.05, -0.05, 0.06))  # mean 0.016, its error 0.021
 
     steps_us = [draw.step_us for draw in uncertain.draws]
-    assert pstdev(steps_us) / 18_000 == pytest.approx(0.026, rel=0.1)
+    assert pstdev(steps_us) / 18_000 == pytest.approx(hypot(0.026, FORM_ERROR), rel=0.1)
     assert all(draw.token_us / draw.step_us == pytest.approx(80 / 18_000) for draw in uncertain.draws)
     assert with_error(certain, ()) == certain
 
@@ -303,7 +303,7 @@ def test_a_band_of_a_dozen_draws_reaches_as_far_below_as_above() -> None:
     itl = predict(load(2.0), uncertain, LIMITS, GOALS, is_load_known=True)["itl_mean_s"]
 
     assert itl.high / itl.value == pytest.approx(itl.value / itl.low, rel=0.02)
-    assert itl.high / itl.value == pytest.approx(exp(1.28 * 0.1), rel=0.03)
+    assert itl.high / itl.value == pytest.approx(exp(1.28 * hypot(0.1, FORM_ERROR)), rel=0.03)
 
 
 def test_the_bands_of_ttft_are_as_wide_as_its_errors_of_windows() -> None:
