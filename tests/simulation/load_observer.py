@@ -153,8 +153,8 @@ class LoadObserver:
         if (idle := self._idle()) and self.now_s - self.ended_s > JOINS_S:
             self.wrong(f"saving: {', '.join(idle)} is healthy again, and gets no traffic")
         since_s = min(self.now_s - self.ended_s, calm_s, worked_s)
-        if since_s > STARTS_S:
-            names = ", ".join(sorted(waiting))
+        if since_s > STARTS_S and (late := waiting - self.failing):
+            names = ", ".join(sorted(late))
             self.wrong(f"saving: {since_s:.0f} s after its end {names} does not serve")
 
     def _idle(self) -> list[str]:
