@@ -310,7 +310,7 @@ def _maintenance(history: "History", act: Act) -> bool:
     history.operator.ask("bob", f"{path}/pause?maintenance=true", None)
 
     def end_server() -> None:
-        if history.observer.maintenance:
+        if history.observer.maintenance and not history.quiet:  # then no owner starts an adopted one again
             _break_server(history, "exits", new=False)
 
     history.loop.outside(1.0, end_server)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from flettner.agent.domain.rollout import Rollout
 from flettner.agent.domain.windows import Windows
+from tests.simulation.load import CAP
 from tests.simulation.load_observer import LoadObserver
 from tests.simulation.world import BAD, Process, World
 
@@ -368,10 +369,9 @@ class Observer:
             problems.append(f"{', '.join(silent)} does not serve")
         if sorted(shares) != names:
             problems.append(f"the traffic goes to {shares}, and {', '.join(names)} run")
-        if (
-            len({frozenset(p.setting.items()) for n, p in world.servers.items() if n in names}) > 1
-            and not mixed
-        ):
+        runs = [world.servers[name] for name in names]
+        in_force = {frozenset({**each.setting, CAP: world.cap_of(each)}.items()) for each in runs}
+        if len(in_force) > 1 and not mixed:  # one may have by its flags what another has by a hot change
             problems.append("servers of one target run with different flags")
         if forgotten := sorted(self.adapters - world.loaded_adapters()):
             problems.append(f"no server has {', '.join(forgotten)}, which clients have loaded")
