@@ -13,11 +13,11 @@ from flettner.vllm_facts.deprecated_flags import RENAMED
 from flettner.vllm_facts.drafts import find_flags
 from flettner.vllm_facts.flag_parser import STRAY
 from flettner.vllm_facts.references import DOCS, OPTIMIZATION
-from flettner.vllm_facts.releases.history import values_in
+from flettner.vllm_facts.releases.history import describe_value, has_variable, values_in
 from flettner.vllm_facts.serve_config import Finding, FindingSeverity, ServeConfig
 from flettner.vllm_facts.sizing.divisibility import why_indivisible
 from flettner.vllm_facts.sizing.dtypes import type_without_float16
-from flettner.vllm_facts.sizing.effective_flags import layout, text_of
+from flettner.vllm_facts.sizing.effective_flags import is_sparse, layout, text_of
 from flettner.vllm_facts.start_facts import LONGEST_LINE
 from flettner.vllm_facts.validity.adapters import RANKS
 from flettner.vllm_facts.validity.precision import check_bfloat16
@@ -109,9 +109,10 @@ def _fp8(match: re.Match[str], config: ServeConfig) -> Finding:
     if not text_of(config, "kv_cache_dtype").startswith("fp8"):
         return _start_error(
             "H2",
-            f"{unknown}: this release has no other kernel for the checkpoint's FP8 weights",
+            f"{unknown}: a kernel for the checkpoint's FP8 weights computes in it (the KV cache is not in FP8)",
             {},
-            "a checkpoint in AWQ or GPTQ; newer releases run many FP8 checkpoints on Ampere by Marlin",
+            f"{_name_marlin(config)}a checkpoint in AWQ or GPTQ; newer releases run many FP8 checkpoints on "
+            "Ampere by Marlin",
         )
     return _start_error(
         "H2",
@@ -124,12 +125,29 @@ def _fp8(match: re.Match[str], config: ServeConfig) -> Finding:
 
 def _marlin_experts(config: ServeConfig) -> dict[Knob, Value]:
     """Marlin for the experts, if their kernels failed and the release has the choice."""
-    failed = any("/fused_moe" in line[:LONGEST_LINE] for line in config.log)
+    failed = any(_EXPERTS.search(line[:LONGEST_LINE]) for line in config.log)
     free = config.setting.get("moe_backend") in (None, "auto", "triton")
     choices = values_in("moe_backend", config.version) or ()
     return {"moe_backend": "marlin"} if failed and free and "marlin" in choices else {}
 
 
+def _name_marlin(config: ServeConfig) -> str:
+    """How to choose Marlin for FP8 weights, in the releases that have a choice; "" where it is chosen."""
+    ways = [
+        f"--{knob.replace('_', '-')} marlin for {layers} ({describe_value(knob, 'marlin')})"
+        for knob, layers in (("moe_backend", "the experts"), ("linear_backend", "other layers"))
+        if config.setting.get(knob) in (None, "auto", "triton")
+        and "marlin" in (values_in(knob, config.version) or ())
+        and (knob != "moe_backend" or is_sparse(config) or not config.model)
+    ]
+    if _FORCE_MARLIN not in config.env and has_variable(_FORCE_MARLIN, config.version or _FORCED) is True:
+        ways.append(f"{_FORCE_MARLIN}=1 for all (up to 0.28)")
+    chosen = any(config.setting.get(knob) == "marlin" for knob in ("moe_backend", "linear_backend"))
+    return "" if chosen or not ways else f"Marlin, which computes in 16 bit: {', '.join(ways)}; or "
+
+
+_EXPERTS = re.compile(r"/fused_moe|\bdef fused_moe\w*kernel|\bfused_moe_kernel\w*\(")
+_FORCE_MARLIN, _FORCED = "VLLM_TEST_FORCE_FP8_MARLIN", "0.28.0"  # and a release that reads it
 _SHELL = re.compile(r"\A *(?:(?:/\S{1,40}/)?(?:bash|sh) -\w{0,3}c\b|python3? -m vllm\.|vllm serve\b|serve )")
 _OR_NO_DRAFTS = "; or, with this format of the KV cache, without the drafts, whose attention does not read it"
 
