@@ -1,4 +1,4 @@
-"""A package whose import ended a start, because it does not fit what is installed beside it. Pure."""
+"""Code that ended a start, because it does not fit what is installed beside it. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -29,6 +29,20 @@ def find_unfit_package(error: str, trace: Sequence[str]) -> str:
         return ""
     package = _PACKAGE.search(frames[-1]["file"])
     return "" if package is None or package["name"] in _OWN else package["name"].replace("/", ".")
+
+
+EXPLAIN_OVERLAY = (
+    "start once without that mount: a file written for another release of vLLM calls what this one does not "
+    "have, or lacks what this one calls. If its change is still needed, make it in a copy of this image's own "
+    "file, or take the image that it was written for"
+)
+
+
+def find_overlaid(trace: Sequence[str], overlays: Sequence[str]) -> str:
+    """The mounted file or folder of vLLM through which the traceback runs last; "" for none."""
+    frames = (match["file"] for line in reversed(trace) if (match := _FRAME.search(line)))
+    fitting = (path for file in frames for path in overlays if f"{file}/".startswith(f"{path.rstrip('/')}/"))
+    return next(fitting, "")
 
 
 def describe_unfit_package(version: str) -> str:

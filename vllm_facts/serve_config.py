@@ -28,11 +28,12 @@ class EntryFault:
     """Why a container or a script starts something else than its words say.
 
     `of`: the items of a container's command, a line of a script by its syntax or where it cuts the command,
-    a variable that the server does not get, a script by what it does, or the second name of the model.
+    a variable that the server does not get, a script by what it does, the second name of the model, or what a
+    controller leaves out.
     """
 
     why: str
-    of: Literal["items", "line", "cut", "variable", "script", "name"] = "items"
+    of: Literal["items", "line", "cut", "variable", "script", "name", "controller"] = "items"
     also: "tuple[EntryFault, ...]" = ()  # further ones
 
     def together(self, *others: "EntryFault | None") -> "EntryFault":
@@ -141,10 +142,12 @@ class Container:
     launcher: Launcher
     image: str = ""
     mounts: tuple[Mount, ...] | None = None
+    overlays: tuple[str, ...] = ()  # mounted paths that hide files of vLLM's package
     checks: tuple[HealthCheck, ...] = ()
     memory_gib: float | None = None  # at most
     shared_memory_gib: float | None = None  # of /dev/shm
     asks_gpus: bool = False  # of the scheduler
+    gpu_fault: str = ""  # why it gets no GPU of its own although the file asks for one
     runtime: str | None = None  # runtimeClassName of the pod; "": that of the node
     surges: bool = False  # an update starts the new server beside the old one
     crowded: str = ""  # why there is hardly a place for it

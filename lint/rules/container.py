@@ -100,6 +100,19 @@ def _why_deaf(check: HealthCheck, config: ServeConfig) -> str:
     return ""
 
 
+def _check_gpu_fault(config: ServeConfig) -> Iterable[Finding]:
+    if config.container is None or not config.container.gpu_fault:
+        return
+    yield Finding(
+        rule="U5",
+        severity="warning",
+        why=config.container.gpu_fault,
+        expects="a whole number, 1 for a server on one GPU; servers that are to share a GPU need a device plugin "
+        "with time slices, MIG or MPS, each asking for 1, and gpu_memory_utilization below 1 in sum",
+        risks="a replica without a free GPU waits",
+    )
+
+
 def _check_surge(config: ServeConfig) -> Iterable[Finding]:
     container = config.container
     if container is None or not (container.surges and container.asks_gpus and container.crowded):
@@ -222,6 +235,14 @@ LINTS = (
         find=_check_asked_ports,
         reports="a Service, or published ports, that lead to a port where nobody listens",
         source=f"https://docs.docker.com/engine/network/port-publishing/; {DOCS}/deployment/k8s/",
+        needs=_DESCRIBED,
+    ),
+    DeploymentCheck(
+        rules=("U5",),
+        find=_check_gpu_fault,
+        reports="a part of a GPU, which Kubernetes does not give",
+        source="vllm-project/production-stack#1047; "
+        "https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/",
         needs=_DESCRIBED,
     ),
     DeploymentCheck(

@@ -40,9 +40,16 @@ _REMEDIES = {
     "cut": (_BASH, "the server gets all its flags with nothing but a line break behind each \\"),
     "variable": (_BASH, "the server gets it with `export` before the name"),
     "script": (_SCRIPT, "it runs with this line corrected"),
+    "controller": (
+        "kserve/kserve#5773; kserve/kserve#6044",
+        "all GPUs work with the flag itself among `args`, or in VLLM_ADDITIONAL_ARGS",
+    ),
     "name": (_SERVE, "it starts with the one that is meant, directly after `vllm serve`"),
 }
 """The source and the remedy, by what the fault is of."""
+
+_SEVERITIES: dict[str, FindingSeverity] = {"variable": "warning", "controller": "info"}
+"""The release of a controller is not known."""
 
 
 def _check_unnamed_model(config: ServeConfig) -> Iterable[Finding]:
@@ -170,7 +177,7 @@ def _check_entry(config: ServeConfig) -> Iterable[Finding]:
         if fault.of == "name" and is_older_than(config, _IGNORES_FLAG):
             continue
         source, expects = _REMEDIES[fault.of]
-        severity: FindingSeverity = "warning" if fault.of == "variable" else "error"
+        severity = _SEVERITIES.get(fault.of, "error")
         yield invalid_flags_finding(fault.why, {}, source=source, expects=expects, severity=severity)
 
 

@@ -20,7 +20,12 @@ from flettner.lint.rules import (
     start_errors,
     unified_memory,
 )
-from flettner.lint.unfit_packages import describe_unfit_package, find_unfit_package
+from flettner.lint.unfit_packages import (
+    EXPLAIN_OVERLAY,
+    describe_unfit_package,
+    find_overlaid,
+    find_unfit_package,
+)
 from flettner.vllm_facts.code_areas import CodeLimit, find_limit, name_part_switch, name_switch, name_users
 from flettner.vllm_facts.knobs import release_of
 from flettner.vllm_facts.raised_errors import RaisedError, find_raised, format_release, next_release
@@ -128,7 +133,12 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
         error += _find_condition(trace) if root and root.re is _ERROR and root["bare"] else ""
         error += _find_function(trace) if after else ""
         if root and (package := find_unfit_package(error, trace)):
-            yield _blame_package(package, error, severity, config)
+            what, expects = f"an import ended at {package}", describe_unfit_package(config.version)
+            yield _blame(what, error, severity, expects)
+            return
+        if overlay := find_overlaid(trace, config.container.overlays if config.container else ()):
+            what = f"its traceback runs through {overlay}, which a mount of this container puts over vLLM's own"
+            yield _blame(what, error, severity, EXPLAIN_OVERLAY)
             return
         missing = describe_missing_path(error, config)
         users = "" if missing else name_users(config, trace)
@@ -140,12 +150,12 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
         )
 
 
-def _blame_package(package: str, error: str, severity: FindingSeverity, config: ServeConfig) -> Finding:
+def _blame(what: str, error: str, severity: FindingSeverity, expects: str) -> Finding:
     return Finding(
         rule="F10",
         severity=severity,
-        why=f"the log's last error: an import ended at {package}: {error[:240]}",
-        expects=describe_unfit_package(config.version),
+        why=f"the log's last error: {what}: {error[:240]}",
+        expects=expects,
         evidence={"line": error[:240]},
     )
 

@@ -8,7 +8,17 @@ from dataclasses import replace
 
 from flettner.vllm_facts.launch_files.kubernetes import read_env
 from flettner.vllm_facts.launch_files.launch import Launch, Word, line_of
-from flettner.vllm_facts.launch_files.yaml_nodes import Node, get, items, list_words, text_at, word_of
+from flettner.vllm_facts.launch_files.surroundings import is_part
+from flettner.vllm_facts.launch_files.yaml_nodes import (
+    Node,
+    entries,
+    get,
+    items,
+    list_words,
+    text_at,
+    word_of,
+)
+from flettner.vllm_facts.serve_config import Container
 from flettner.vllm_facts.shell_command.docker_run import image_version
 
 _VALUES = {
@@ -61,8 +71,23 @@ def _read_model(text: str, spec: Node) -> Launch:
         env=env,
         version=image_version(f"{text_at(spec, 'repository')}:{text_at(spec, 'tag')}"),
         gpus=int(gpus) or None if gpus.isdecimal() else None,
+        container=Container(launcher="Kubernetes", gpu_fault=fault) if (fault := _explain_part(spec, gpus)) else None,
         unread=unread,
         remarks=tuple(remarks),
+    )
+
+
+def _explain_part(spec: Node, gpus: str) -> str:
+    """Why the chart's pods get no GPU of their own; "" for whole ones, and for shares that HAMi gives."""
+    if not is_part(gpus) or any(name.startswith("requestGPU") and name != "requestGPU" for name, _, _ in entries(spec)):
+        return ""
+    if float(gpus) > 1:
+        return f"Kubernetes counts whole GPUs and refuses the pod, which asks for requestGPU {gpus}"
+    number = text_at(spec, "replicaCount")
+    together = f"its {number} replicas and others" if number.isdecimal() and int(number) > 1 else "it and others"
+    return (
+        f"requestGPU {gpus} is less than one, for which the chart asks for no GPU at all: {together} may land on "
+        "one GPU, the first of the host, where their shares of memory add up and starts measure each other's"
     )
 
 

@@ -23,6 +23,7 @@ from flettner.vllm_facts.launch_files.yaml_nodes import (
     text_at,
     word_of,
 )
+from flettner.vllm_facts.serve_config import EntryFault
 from flettner.vllm_facts.shell_command.docker_run import image_version
 
 _SERVE = (Word(text="vllm"), Word(text="serve"))
@@ -33,6 +34,8 @@ _SIZES = {
     "data": "--data-parallel-size",
     "dataLocal": "--data-parallel-size-local",
 }
+_DROPPED = (("tensor", "before 0.20"), ("pipeline", "as of 0.20"))
+"""Of a single pod: kserve/kserve#5773, kserve/kserve#6044."""
 _SWITCHES = {"enableLoRA": "enable_lora", "enableTool": "enable_auto_tool_choice"}
 """Of production-stack, which writes no flag for false."""
 
@@ -59,8 +62,30 @@ def _read_llm_service(text: str, document: Node) -> list[Launch]:
     name = f"LLMInferenceService/{text_at(document, 'metadata', 'name')}"
     parts = [(name, spec), (f"{name}: prefill", get(spec, "prefill"))]
     return [
-        launch for label, part in parts if part is not None for launch in _read_part(text, part, model, label)
+        replace(launch, entry_fault=_find_dropped(part, launch.words))
+        for label, part in parts
+        if part is not None
+        for launch in _read_part(text, part, model, label)
     ]
+
+
+def _find_dropped(part: Node, words: Iterable[Word]) -> EntryFault | None:
+    """The sizes that KServe's templates of a single pod leave out, where no flag repeats them."""
+    given = [word.text.partition("=")[0] for word in words]
+    dropped = [
+        key
+        for key, _ in _DROPPED
+        if (text_at(part, "parallelism", key) or "1") != "1"
+        and given.count(_SIZES[key]) + given.count(f"-{key[0]}p") == 1
+    ]
+    if not dropped or get(part, "worker") is not None:
+        return None
+    by = " and ".join(f"spec.parallelism.{key} ({since})" for key, since in _DROPPED if key in dropped)
+    return EntryFault(
+        f"KServe does not hand {by} on to vLLM where one pod serves: it runs on fewer GPUs than the pod has, "
+        "and the resource is Ready",
+        of="controller",
+    )
 
 
 def read_model_service(text: str, document: Node) -> list[Launch]:

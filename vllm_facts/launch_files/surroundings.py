@@ -7,7 +7,7 @@ from typing import TypedDict
 from flettner.vllm_facts.launch_files.shell_variables import replace_defaults
 from flettner.vllm_facts.launch_files.yaml_nodes import SCALAR, Node, entries, get, items, text_at
 from flettner.vllm_facts.serve_config import Container, HealthCheck, Mount
-from flettner.vllm_facts.shell_command.docker_run import read_gib, read_published_port
+from flettner.vllm_facts.shell_command.docker_run import find_overlays, read_gib, read_published_port
 
 _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 _ASKED = re.compile(r"\bhttp://(?P<host>[\w.-]+|\[[\da-fA-F:]+\])(?::(?P<port>\d{1,5}))?(?=[/\s'\")]|$)")
@@ -25,14 +25,17 @@ def describe_pod(document: Node, container: Node, services: Sequence[Node] = ())
     pod = template if template is not None else get(document, "spec")
     labels = get(document, *(("spec", "template") if template is not None else ()), "metadata", "labels")
     linked = text_at(pod, "enableServiceLinks").lower() != "false"
+    mounts = _mounts_of_pod(pod, container)
     return Container(
         launcher="Kubernetes",
         image=text_at(container, "image"),
-        mounts=_mounts_of_pod(pod, container),
+        mounts=mounts,
+        overlays=find_overlays(mount.path for mount in mounts),
         checks=tuple(_probes(pod, container)),
         memory_gib=read_gib(text_at(container, "resources", "limits", "memory")),
         shared_memory_gib=_shared_memory(pod, container),
         asks_gpus=any(text_at(container, "resources", "limits", device) for device in DEVICES),
+        gpu_fault=_explain_part(container),
         runtime=text_at(pod, "runtimeClassName"),
         surges=_surges(document),
         crowded=_why_crowded(document, pod, container),
@@ -44,10 +47,12 @@ def describe_pod(document: Node, container: Node, services: Sequence[Node] = ())
 def describe_service(service: Node) -> Container:
     """Of a service of compose."""
     limit = text_at(service, "mem_limit") or text_at(service, "deploy", "resources", "limits", "memory")
+    mounts = _mounts_of_service(service)
     return Container(
         launcher="compose",
         image=text_at(service, "image"),
-        mounts=_mounts_of_service(service),
+        mounts=mounts,
+        overlays=find_overlays(mount.path for mount in mounts or ()),
         checks=tuple(_health_check(service)),
         memory_gib=read_gib(limit, binary=True),
         shared_memory_gib=None
@@ -197,6 +202,18 @@ def _health_check(service: Node) -> Iterator[HealthCheck]:
     found = list(_ASKED.finditer(replace_defaults(" ".join(words))))
     if len(found) == 1 and found[0]["host"].lower() in _LOOPBACK:
         yield HealthCheck(name="healthcheck", port=int(found[0]["port"] or _HTTP), inside=True)
+
+
+def _explain_part(container: Node) -> str:
+    """Why a part of a GPU is not given; "" for whole ones."""
+    given = (text_at(container, "resources", kind, device) for kind in ("limits", "requests") for device in DEVICES)
+    part = next(filter(is_part, given), "")
+    return f"Kubernetes counts whole GPUs and refuses the pod, which asks for {part}" if part else ""
+
+
+def is_part(count: str) -> bool:
+    """Whether a number of GPUs is none of whole ones."""
+    return re.fullmatch(r"\d{0,9}\.\d{0,9}", count) is not None and float(f"0{count}") % 1 > 0
 
 
 def _surges(document: Node) -> bool:

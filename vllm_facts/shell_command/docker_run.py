@@ -1,7 +1,7 @@
 """`docker run [options] IMAGE [words]`: the server's command line and environment in it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -53,6 +53,11 @@ _AMOUNT = re.compile(r"(?P<number>\d{1,15}(?:\.\d{1,6})?) ?(?P<unit>[kKmMgGtT]?)
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _OF_DOCKER = frozenset({"m", "g", "t"})  # Kubernetes reads m as thousandths, and has no g and t
 _PUBLISHED = re.compile(r"(?:\S{0,200}:)?(?P<port>\d{1,5})(?:/tcp)?")
+_MOUNT = frozenset({"-v", "--volume", "--mount"})
+_MOUNTED = re.compile(
+    r"(?:^|,)(?:target|destination|dst)=(?P<target>/[^,]{1,400})|^[^,=:]{1,400}:(?P<bind>/[^:]{1,400})"
+)
+_PACKAGE = re.compile(r"/(?:(?:site|dist)-packages|vllm-workspace)/vllm(?:/|$)")
 _SCRIPT_OPTION = re.compile(r"-[a-z]*c")
 _SERVER_COMMAND = re.compile(
     r"(?:^|&&|;|\n)[ \t]*((?:exec\s+)?(?:\w{1,80}=\S*[ \t]+)*"
@@ -168,6 +173,18 @@ def published_ports(before: Sequence[str]) -> tuple[int, ...]:
     given = [read_published_port(value) for name, value in options if name in _PUBLISH]
     ports = [port for port in given if port is not None]
     return tuple(dict.fromkeys(ports)) if len(ports) == len(given) else ()
+
+
+def mounted_paths(before: Sequence[str]) -> tuple[str, ...]:
+    """The paths in the container at which `docker run … IMAGE` mounts something."""
+    _, options = _options(before)
+    given = [_MOUNTED.search(value) for name, value in options if name in _MOUNT]
+    return tuple(place["bind"] or place["target"] for place in given if place)
+
+
+def find_overlays(paths: Iterable[str]) -> tuple[str, ...]:
+    """Those of the mounted paths that hide files of vLLM's package in the image."""
+    return tuple(path for path in paths if _PACKAGE.search(path))
 
 
 def read_published_port(text: str) -> int | None:

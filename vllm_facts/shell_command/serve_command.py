@@ -31,7 +31,9 @@ from flettner.vllm_facts.shell_command.docker_run import (
     HOW,
     STARTS,
     explain_shell,
+    find_overlays,
     image_version,
+    mounted_paths,
     parse_docker_run,
     published_ports,
     read_gib,
@@ -126,7 +128,11 @@ class ServeCommand:
             return None
         ports = published_ports(self.before)
         return Container(
-            launcher="docker run", image=self.before[-1], asked_ports=ports, asked_by="-p" if ports else ""
+            launcher="docker run",
+            image=self.before[-1],
+            overlays=find_overlays(mounted_paths(self.before)),
+            asked_ports=ports,
+            asked_by="-p" if ports else "",
         )
 
     @property

@@ -814,3 +814,29 @@ def test_variables_that_hold_flags_in_the_script_of_a_container_are_unread() -> 
     assert launch.unread == ("line 2: the flags in $MORE are unknown",)
     assert command.setting["tensor_parallel_size"] == 2
     assert command.setting["max_num_seqs"] == "$SEQS"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "more", "dropped"),
+    [
+        ("{tensor: 4}", "--max-num-seqs 64", "spec.parallelism.tensor (before 0.20) on"),
+        ("{tensor: 2, pipeline: 3}", "-tp=2", "spec.parallelism.pipeline (as of 0.20) on"),
+        ("{tensor: 2}", "--tensor-parallel-size 2", ""),
+        ("{tensor: 1}", "", ""),
+        ("{tensor: 8}\n  worker: {}", "", ""),
+    ],
+)
+def test_kserve_hands_some_sizes_on_to_several_pods_alone(sizes: str, more: str, dropped: str) -> None:
+    text = LLM_SERVICE.replace("{tensor: 2}", sizes).replace("--max-num-seqs 64", more)
+
+    (launch,) = read_launches("llm.yaml", text)
+
+    assert bool(launch.entry_fault) is bool(dropped)
+    assert dropped in (launch.entry_fault.why if launch.entry_fault else "")
+
+
+def test_a_pod_that_asks_for_a_part_of_a_gpu_is_refused() -> None:
+    (launch,) = read_launches("d.yaml", (DESCRIBED % ("a", "{}")).replace("gpu: 1", "gpu: 0.5"))
+
+    assert launch.container is not None
+    assert launch.container.gpu_fault.endswith("asks for 0.5")

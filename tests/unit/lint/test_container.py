@@ -2,8 +2,11 @@
 
 import pytest
 
+from flettner.lint.rules import unknown_error
 from flettner.lint.rules.container import LINTS
+from flettner.vllm_facts.launch_files.recognise import read_launches
 from flettner.vllm_facts.serve_config import Container, HealthCheck, Mount
+from flettner.vllm_facts.shell_command.serve_command import parse_command
 from flettner.vllm_facts.sizing.effective_flags import runs_on_cpus
 from tests.support.lint_cases import L40S, case, findings
 
@@ -187,3 +190,54 @@ def test_an_image_for_cpus_tells_that_the_named_gpu_is_another_containers(image:
     config = case("vllm serve m", card=L40S, container=Container(launcher="compose", image=image))
 
     assert runs_on_cpus(config) is cpus
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "blamed"),
+    [
+        (
+            "-v ~/fix/qwen3.py:PACKAGE/model_executor/models/qwen3.py:ro",
+            "model_executor/models/qwen3.py",
+            True,
+        ),
+        ("--mount type=bind,source=/v,target=PACKAGE/v1", "v1/worker/gpu_worker.py", True),
+        (
+            "-v /v/qwen3.py:PACKAGE/model_executor/models/qwen3.py",
+            "model_executor/models/qwen3_moe.py",
+            False,
+        ),
+        ("-v /data/qwen3.py:/models/qwen3.py", "model_executor/models/qwen3.py", False),
+    ],
+)
+def test_a_file_mounted_over_one_of_vllm_is_blamed_for_its_traceback(
+    words: str, file: str, *, blamed: bool
+) -> None:
+    package = "/opt/venv/lib/python3.12/site-packages/vllm"
+    command = parse_command(f"docker run {words} {IMAGE} m".replace("PACKAGE", package).split())
+    log = (
+        f'  File "{package}/{file}", line 7, in __init__',
+        "TypeError: f() missing 1 required argument: 'x'",
+    )
+
+    (found,) = findings(unknown_error.LINTS, case("vllm serve m", log=log, container=command.container))
+
+    assert ("over vLLM's own" in found.why) is blamed
+    assert ("without that mount" in found.expects) is blamed
+
+
+@pytest.mark.parametrize(
+    ("gpus", "why"), [("0.25", "for which the chart asks for no GPU"), ("1.5", "refuses the pod"), ("2", "")]
+)
+def test_a_part_of_a_gpu_is_none(gpus: str, why: str) -> None:
+    text = f"servingEngineSpec: {{modelSpec: [{{modelURL: m, requestGPU: {gpus}, replicaCount: 3}}]}}"
+    shared = text.replace("replicaCount: 3", "requestGPUMem: 9000")
+
+    (launch,) = read_launches("values.yaml", text)
+    (apart,) = read_launches("values.yaml", shared)
+
+    assert [each.why for each in findings(LINTS, case("vllm serve m", container=launch.container))] == (
+        [launch.container.gpu_fault] if launch.container else []
+    )
+    assert why in (launch.container.gpu_fault if launch.container else "")
+    assert bool(launch.container) is bool(why)
+    assert apart.container is None
