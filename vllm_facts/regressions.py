@@ -40,6 +40,7 @@ class Regression:
     until: str = ""  # the first patch release without it, if known
     line: str = ""  # a pattern: what the log shows of it
     at_start: bool = False  # it keeps a server from starting: a log that got further refutes it
+    answers: bool = False  # it spoils answers, which no log tells
     remark: bool = False  # it costs some servers little or nothing: no reason to change before others
 
     def seen_in(self, release: tuple[int, int], patch: tuple[int, int, int] | None) -> bool:

@@ -121,12 +121,13 @@ def _check_regressions(config: ServeConfig) -> Iterable[Finding]:
             continue
         if not row.shows(config.env.get(row.env) if row.env else config.setting.get(row.knob)):
             continue
+        unasked = row.answers and not row.to and config.start is not None and config.start.serves
         fixed = f"; fixed {row.fixed}" if row.fixed else "; no fix is on record"
         issue = cite(row.issue)
         yield Finding(
             rule="V3",
             klass="gated" if row.to else "note",
-            severity="info" if row.remark else "warning",
+            severity="info" if row.remark or unasked else "warning",
             to=dict(row.to),
             why=f"vLLM {config.version}: {row.symptom} is reported for this case ({issue}{fixed})",
             expects=row.remedy,
