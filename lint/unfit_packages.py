@@ -33,8 +33,8 @@ def find_unfit_package(error: str, trace: Sequence[str]) -> str:
 
 EXPLAIN_OVERLAY = (
     "start once without that mount: a file written for another release of vLLM calls what this one does not "
-    "have, or lacks what this one calls. If its change is still needed, make it in a copy of this image's own "
-    "file, or take the image that it was written for"
+    "have, or lacks what this one calls. If its change is still needed, make it in a copy of this image's "
+    "own file, or take the image that it was written for"
 )
 
 

@@ -107,8 +107,8 @@ def _check_gpu_fault(config: ServeConfig) -> Iterable[Finding]:
         rule="U5",
         severity="warning",
         why=config.container.gpu_fault,
-        expects="a whole number, 1 for a server on one GPU; servers that are to share a GPU need a device plugin "
-        "with time slices, MIG or MPS, each asking for 1, and gpu_memory_utilization below 1 in sum",
+        expects="a whole number, 1 for a server on one GPU; servers that are to share a GPU need a device "
+        "plugin with time slices, MIG or MPS, each asking for 1, and gpu_memory_utilization below 1 in sum",
         risks="a replica without a free GPU waits",
     )
 

@@ -12,6 +12,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
     effective_seqs,
     is_older_than,
+    is_pooling,
     json_entries,
     layout,
     text_of,
@@ -22,6 +23,7 @@ _MANY_TOKENS, _MANY_CLIENTS = 10_000.0, 256  # a second, and at once: reported w
 _PIECE = 10  # tokens of a message
 _BUSY = 2_000.0  # tokens/s of prompts, most of them of images
 _SOME = 500.0
+_IDLE_COUNTS, _SOME_PROMPTS = 3, 100.0  # tokens/s: below, hardly anybody asks
 _COUNTED_SINCE = (0, 11)  # the share of images in the cache, in a count
 _LIMITS = "limit_mm_per_prompt"
 _MORE_SERVERS = (
@@ -87,12 +89,40 @@ def _check_media(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_idle(config: ServeConfig) -> Iterable[Finding]:
+    """Work in each count, and nobody in the engine whenever it counts: it waits for requests."""
+    busy = [count for count in read_counts(config.log) if count.works]
+    if len(busy) < _IDLE_COUNTS or any(count.running or count.waiting for count in busy):
+        return
+    prompts = sum(count.prompts for count in busy) / len(busy)
+    if prompts < _SOME_PROMPTS or is_pooling(config) or any(_check_media(config)):
+        return
+    media = any(count.media for count in busy) or _names_media(config)
+    images = (
+        f", or images that the API server prepares on the CPU one after another ({_MORE_SERVERS})" * media
+    )
+    yield Finding(
+        rule="C1",
+        why=(
+            f"in all {len(busy)} counts of the log with work no request runs or waits, though {prompts:,.0f} "
+            "tokens/s of prompts went through: the engine is idle most of the time, and is not what is slow"
+        ),
+        expects="no flag of the engine makes it faster: look at what is before it, such as a client that "
+        f"sends one request and waits for its answer (send 8 or more at once){images}",
+        risks="none",
+        evidence={"counts": len(busy), "running": 0},
+    )
+
+
+def _names_media(config: ServeConfig) -> bool:
+    limits = {**json_entries(config, _LIMITS), **_read_pairs(text_of(config, _LIMITS))}
+    return any(str(limits.get(kind) or "0") != "0" for kind in ("image", "video"))
+
+
 def _asks_for_media(config: ServeConfig) -> bool:
     """Whether the flags expect images or videos, in a release whose log does not count them."""
-    limits = {**json_entries(config, _LIMITS), **_read_pairs(text_of(config, _LIMITS))}
-    named = any(str(limits.get(kind) or "0") != "0" for kind in ("image", "video"))
     single = config.setting.get(SERVERS) in (None, 1) and layout(config).dp == 1
-    return named and single and is_older_than(config, _COUNTED_SINCE)
+    return _names_media(config) and single and is_older_than(config, _COUNTED_SINCE)
 
 
 def _read_pairs(text: str) -> dict[str, str]:
@@ -129,6 +159,13 @@ LINTS = (
             "14 images a second through one process in front of a B300 (vllm-project/vllm#58266), and "
             "requests that wait 30 s in front of it (vllm-project/vllm#44787)"
         ),
+        needs=LOG,
+    ),
+    DeploymentCheck(
+        rules=("C1",),
+        find=_check_idle,
+        reports="work between the counts of the log, and no request in the engine at any of them",
+        source="vllm/v1/metrics/loggers.py: LoggingStatLogger; vllm-project/vllm#26349",
         needs=LOG,
     ),
 )

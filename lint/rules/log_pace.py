@@ -35,6 +35,7 @@ ONE_TO_A_HOST = frozenset({"GB10"})
 STILL = 4  # counts in a row: a long prompt is counted when it ends, and most end earlier
 WAITS_SINCE, REFUSES_SINCE = (0, 8), (0, 17)  # an item larger than the encoder's cache
 HELD, STEPS = 0.1, 4  # of the best pace; steps that the prompt behind a pause takes at least
+THIN_SPLIT, THIN = 4, 1.5e9  # GPUs, and active parameters of each
 GIB = 2.0**30
 
 
@@ -102,6 +103,30 @@ def _check_bandwidth(config: ServeConfig) -> Iterable[Finding]:
         "parameters, or speculative decoding do; several requests at once share the same reads",
         risks="another model or quantisation answers differently",
         evidence={"tokens_per_s": pace.best, "most": round(pace.most, 1)},
+    )
+
+
+def _check_thin_split(config: ServeConfig) -> Iterable[Finding]:
+    """A remark: active weights so few that each GPU of a split reads its part in no time."""
+    model, card, shape = config.model or config.estimate, config.card, layout(config)
+    if model is None or not model.active_parameters or (card is not None and card.link != "pcie"):
+        return
+    part = model.active_parameters / shape.tp
+    if not model.experts or shape.tp < THIN_SPLIT or part > THIN or is_pooling(config):
+        return
+    if config.log and (config.start is None or config.start.most_at_once != 1):
+        return  # the log of several requests, or of none
+    yield Finding(
+        rule="F11",
+        why=(
+            f"one request alone: each token takes {model.active_parameters / 1e9:.1f}B active parameters, "
+            f"{part / 1e9:.1f}B for each of {shape.tp} GPUs, so the two exchanges in each layer and the "
+            "launches of kernels bound its pace, not the reads"
+        ),
+        expects="compare fewer GPUs for an engine, with weights in FP8 or 4 bits where they do not fit, and "
+        "speculative decoding; the other GPUs hold more engines. Many requests at once share the exchanges",
+        risks="fewer GPUs hold less KV cache",
+        evidence={"tensor_parallel_size": shape.tp, "active_parameters": model.active_parameters},
     )
 
 
@@ -312,6 +337,13 @@ LINTS = (
         reports="a single request whose pace is that of the GPU's memory",
         source="vllm/v1/metrics/loggers.py: LoggingStatLogger; https://www.lyb.re/writing/2026-03-10-dgx-spark-vllm",
         needs=LOG,
+    ),
+    DeploymentCheck(
+        rules=("F11",),
+        find=_check_thin_split,
+        reports="a mixture of few active parameters over many GPUs without NVLink, for a single request",
+        source="vllm-project/vllm#23885",
+        evidence_for="32 tokens/s for one request (Qwen3-30B-A3B over 4 GPUs, vllm-project/vllm#23885)",
     ),
     DeploymentCheck(
         rules=("F11",),

@@ -109,7 +109,7 @@ def _fp8(match: re.Match[str], config: ServeConfig) -> Finding:
     if not text_of(config, "kv_cache_dtype").startswith("fp8"):
         return _start_error(
             "H2",
-            f"{unknown}: a kernel for the checkpoint's FP8 weights computes in it (the KV cache is not in FP8)",
+            f"{unknown}: a kernel for the checkpoint's FP8 weights computes in it, not the KV cache",
             {},
             f"{_name_marlin(config)}a checkpoint in AWQ or GPTQ; newer releases run many FP8 checkpoints on "
             "Ampere by Marlin",

@@ -137,7 +137,9 @@ def _check_last_error(config: ServeConfig) -> Iterable[Finding]:
             yield _blame(what, error, severity, expects)
             return
         if overlay := find_overlaid(trace, config.container.overlays if config.container else ()):
-            what = f"its traceback runs through {overlay}, which a mount of this container puts over vLLM's own"
+            what = (
+                f"its traceback runs through {overlay}, which a mount of this container puts over vLLM's own"
+            )
             yield _blame(what, error, severity, EXPLAIN_OVERLAY)
             return
         missing = describe_missing_path(error, config)

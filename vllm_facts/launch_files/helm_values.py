@@ -64,6 +64,7 @@ def _read_model(text: str, spec: Node) -> Launch:
         words += [Word(text="--kv-transfer-config"), Word(text=connector)]
         unread = (f"line {line_of(text, spec.start_mark.index)}: the other settings of lmcacheConfig",)
     gpus = text_at(spec, "requestGPU")
+    fault = _explain_part(spec, gpus)
     return Launch(
         name=text_at(spec, "name"),
         start=spec.start_mark.index,
@@ -71,7 +72,7 @@ def _read_model(text: str, spec: Node) -> Launch:
         env=env,
         version=image_version(f"{text_at(spec, 'repository')}:{text_at(spec, 'tag')}"),
         gpus=int(gpus) or None if gpus.isdecimal() else None,
-        container=Container(launcher="Kubernetes", gpu_fault=fault) if (fault := _explain_part(spec, gpus)) else None,
+        container=Container(launcher="Kubernetes", gpu_fault=fault) if fault else None,
         unread=unread,
         remarks=tuple(remarks),
     )
@@ -79,15 +80,19 @@ def _read_model(text: str, spec: Node) -> Launch:
 
 def _explain_part(spec: Node, gpus: str) -> str:
     """Why the chart's pods get no GPU of their own; "" for whole ones, and for shares that HAMi gives."""
-    if not is_part(gpus) or any(name.startswith("requestGPU") and name != "requestGPU" for name, _, _ in entries(spec)):
+    if not is_part(gpus) or any(
+        name.startswith("requestGPU") and name != "requestGPU" for name, _, _ in entries(spec)
+    ):
         return ""
     if float(gpus) > 1:
         return f"Kubernetes counts whole GPUs and refuses the pod, which asks for requestGPU {gpus}"
     number = text_at(spec, "replicaCount")
-    together = f"its {number} replicas and others" if number.isdecimal() and int(number) > 1 else "it and others"
+    together = (
+        f"its {number} replicas and others" if number.isdecimal() and int(number) > 1 else "it and others"
+    )
     return (
-        f"requestGPU {gpus} is less than one, for which the chart asks for no GPU at all: {together} may land on "
-        "one GPU, the first of the host, where their shares of memory add up and starts measure each other's"
+        f"requestGPU {gpus} is less than one, for which the chart asks for no GPU at all: {together} may "
+        "land on one GPU, the first of the host, where their shares of memory add up"
     )
 
 

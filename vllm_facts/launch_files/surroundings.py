@@ -206,7 +206,9 @@ def _health_check(service: Node) -> Iterator[HealthCheck]:
 
 def _explain_part(container: Node) -> str:
     """Why a part of a GPU is not given; "" for whole ones."""
-    given = (text_at(container, "resources", kind, device) for kind in ("limits", "requests") for device in DEVICES)
+    given = (
+        text_at(container, "resources", kind, device) for kind in ("limits", "requests") for device in DEVICES
+    )
     part = next(filter(is_part, given), "")
     return f"Kubernetes counts whole GPUs and refuses the pod, which asks for {part}" if part else ""
 
