@@ -12,6 +12,13 @@ from itertools import pairwise
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.flag_parser import SHELLS, WORKER_MODULE, WRAPPERS, names_engine, starts_engine
 from flettner.vllm_facts.launch_files.launch import Launch, Word, line_of
+from flettner.vllm_facts.launch_files.shell_branches import (
+    CLOSES,
+    OPENS,
+    find_agreements,
+    is_conditional,
+    without_reserved,
+)
 from flettner.vllm_facts.launch_files.shell_variables import (
     Expansion,
     Variables,
@@ -24,11 +31,8 @@ from flettner.vllm_facts.serve_config import EntryFault
 from flettner.vllm_facts.shell_command.docker_run import CONTAINERS, STARTS, runs_server, script_place
 from flettner.vllm_facts.shell_command.shell import ASSIGNMENT
 
-_OPENS, _CLOSES = frozenset({"if", "for", "while", "until", "case", "select"}), {"fi", "done", "esac"}
-_RESERVED = frozenset({"if", "then", "else", "elif", "do", "while", "until", "{", "}", "!", "time"})
 _LONE_OPERATOR = re.compile(r"[^\n\\;&|]{0,300}\n(?:[ \t]*\n){0,9}[ \t]*(?P<operator>&&?|\|\|?)(?![&|;])")
 _CUT = re.compile(r"\\[ \t]{1,200}\r?\n")
-_TESTS = frozenset({"[", "[[", "test", "!", "grep", "command", "which"})
 _SILENT = frozenset({"echo", "printf", "pgrep", "pkill", "grep", "which", "type", "alias", "trap", "kill"})
 
 
@@ -86,25 +90,21 @@ def _follow_commands(
     variables = Variables(values={name: Word(text=value) for name, value in env.items()}, outside=set(env))
     depth, before = 0, tuple[Word, ...]()
     starts: list[tuple[Word, ...]] = []
-    for command in commands:
+    commands = list(commands)
+    agreements = find_agreements(text, commands)
+    for at, command in enumerate(commands):
         first = command[0].text
-        depth = max(0, depth + (first in _OPENS) - (first in _CLOSES))
+        depth = max(0, depth + (first in OPENS) - (first in CLOSES))
         if first == "for" and len(command) > 1:
             variables.unknown.add(command[1].text)
-        words = _after_reserved(command)
-        sure = depth == 0 and not _is_conditional(text, before, command)
+        words = without_reserved(command)
+        sure = depth == 0 and not is_conditional(text, before, command)
         if not variables.assign_all(words, sure=sure, text=text):
             starts.append(words)
+        for agreed in agreements.get(at, ()):
+            variables.settle(agreed, text)
         before = tuple(command)
     return variables, starts
-
-
-def _is_conditional(text: str, before: Sequence[Word], command: Sequence[Word]) -> bool:
-    """Whether a command runs by the answer of the one before it: `[ -n "$X" ] && A+=(…)`."""
-    if not before or before[-1].end > command[0].start:
-        return False
-    between = text[before[-1].end : command[0].start]
-    return "||" in between or ("&&" in between and before[0].text in _TESTS)
 
 
 def _starts_ray(words: Sequence[Word]) -> bool:
@@ -148,13 +148,6 @@ def _explain_lone_operator(text: str, last: Word, end: int | None) -> EntryFault
         f"{begins}, as the line before has no \\ at its end: a shell ends there with a syntax error",
         of="line",
     )
-
-
-def _after_reserved(command: Sequence[Word]) -> tuple[Word, ...]:
-    at = 0
-    while at < len(command) and command[at].text in _RESERVED:
-        at += 1
-    return tuple(command[at:])
 
 
 def _read_command(text: str, words: Sequence[Word], variables: Variables) -> Iterable[Launch]:

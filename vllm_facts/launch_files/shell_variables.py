@@ -1,6 +1,7 @@
 """The variables that a shell script sets, and the words of a command with their values.
 
-A variable is used if it is set once, outside of any condition, to a literal value or to a literal default.
+A variable is used if it is set once to a literal value or to a literal default: outside of any condition, or
+alike in every branch.
 """
 
 import re
@@ -13,7 +14,7 @@ from flettner.vllm_facts.launch_files.launch import Variable, Word, line_of
 from flettner.vllm_facts.launch_files.shell_words import entry_place
 from flettner.vllm_facts.shell_command.shell import ASSIGNMENT
 
-_SETS = frozenset({"export", "readonly", "declare", "typeset", "local"})
+SETS = frozenset({"export", "readonly", "declare", "typeset", "local"})
 _DEFAULT = re.compile(r"\$?\$\{\w+:?-([^{}$]*)\}")
 _ALTERNATIVE = re.compile(r"\$?\$\{\w{1,80}:?\+[^{}]{0,400}(?:\{[^{}]{0,200}\}[^{}]{0,200})?\}")
 _STARTS_VLLM = re.compile(
@@ -45,13 +46,13 @@ class Variables:
         """Take over the variables of a command that only sets some; False for any other command."""
         if not words:
             return True
-        sets = words[0].text in _SETS
+        sets = words[0].text in SETS
         given = [word for word in words[1:] if not word.text.startswith("-")] if sets else list(words)
-        if not sets and not all(map(_is_assignment, given)):
+        if not sets and not all(map(is_assignment, given)):
             return False
         exports, line = words[0].text == "export", text.rfind("\n", 0, words[0].start) + 1
         for at, word in enumerate(given):
-            if _is_assignment(word):
+            if is_assignment(word):
                 name = self._assign(word, sure=sure)
                 place = entry_place(text, given, at, line)
             else:
@@ -59,6 +60,13 @@ class Variables:
             if exports and (value := self.literals.get(name)) is not None:
                 self.exported[name] = Variable(value=value, start=word.start, whole=place)
         return True
+
+    def settle(self, words: Sequence[Word], text: str) -> None:
+        """Take over what a command sets, whatever was known of it."""
+        name = words[-1].text.partition("=")[0]
+        self.unknown.discard(name)
+        self.values.pop(name, None)
+        self.assign_all(words, sure=True, text=text)
 
     def _assign(self, word: Word, *, sure: bool) -> str:
         name, _, value = word.text.partition("=")
@@ -99,7 +107,7 @@ class Variables:
         return grown, grown != value
 
 
-def _is_assignment(word: Word) -> bool:
+def is_assignment(word: Word) -> bool:
     return ASSIGNMENT.match(word.text.replace("+=", "=", 1)) is not None
 
 

@@ -840,3 +840,26 @@ def test_a_pod_that_asks_for_a_part_of_a_gpu_is_refused() -> None:
 
     assert launch.container is not None
     assert launch.container.gpu_fault.endswith("asks for 0.5")
+
+
+@pytest.mark.parametrize(
+    ("block", "read"),
+    [
+        ("case $GPU in\n  h*|b*) N=8 ;;\n  *)\n    N=8\n    ;;\nesac", "8"),
+        ("if [ -d /x ]; then N=8\nelif y; then\n  N=8; M=1\nelse\n  N=8\nfi", "8"),
+        ("if [ -d /x ]; then export N=8; else export N=8; fi", "8"),
+        ("case $GPU in\n  h*) N=8 ;;\n  *) N=4 ;;\nesac", "$N"),
+        ("case $GPU in\n  h*) N=8 ;;\n  b*) N=8 ;;\nesac", "$N"),  # another GPU leaves it unset
+        ("if [ -d /x ]; then N=8; fi", "$N"),
+        ("if [ -d /x ]; then N=8; else [ -d /y ] && N=8; fi", "$N"),
+        ("if [ -d /x ]; then N=$A; else N=$A; fi", "$N"),
+        ("if [ -d /x ]; then N+=8; else N+=8; fi", "$N"),
+        ("N=4\nif [ -d /x ]; then N=8; else N=8; fi", "$N"),
+        ("if [ -d /x ]; then if y; then N=8; fi; else N=8; fi", "$N"),
+    ],
+)
+def test_a_variable_that_every_branch_sets_alike_is_known(block: str, read: str) -> None:
+    (launch,) = read_launches("a.sh", f"{block}\nvllm serve m --data-parallel-size $N\n")
+
+    assert launch.words[-1].text == read
+    assert ("N" in launch.env) is ("export" in block)
