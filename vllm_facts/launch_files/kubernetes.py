@@ -68,7 +68,7 @@ def read_manifest(
         little = plain and not _mounts_shared_memory(container)
         launches += [
             replace(
-                _spread(launch, document) if launch.words else launch,
+                spread(launch, document) if launch.words else launch,
                 name=label,
                 gpu=gpu,
                 little_shared_memory="Kubernetes" if little else None,
@@ -185,7 +185,7 @@ def _hugging_face_words(args: Sequence[Word]) -> list[Word]:
     return [model, *words]
 
 
-def _spread(launch: Launch, document: Node) -> Launch:
+def spread(launch: Launch, document: Node) -> Launch:
     """A server of KServe's over several hosts, whose sizes stand beside the model."""
     worker = get(document, "spec", "predictor", "workerSpec")
     if worker is None:

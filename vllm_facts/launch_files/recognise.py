@@ -27,6 +27,7 @@ from flettner.vllm_facts.launch_files.kubernetes import read_manifest
 from flettner.vllm_facts.launch_files.launch import Launch, Word
 from flettner.vllm_facts.launch_files.named_gpus import find_gpus_of_job
 from flettner.vllm_facts.launch_files.script_faults import find_script_faults
+from flettner.vllm_facts.launch_files.serving_runtimes import RUNTIMES, SERVICE, is_used, read_service
 from flettner.vllm_facts.launch_files.shell_script import find_literals, read_script, without_places
 from flettner.vllm_facts.launch_files.shell_words import split_commands
 from flettner.vllm_facts.launch_files.surroundings import texts_of
@@ -178,11 +179,11 @@ _Around = Mapping[tuple[str, str], Sequence[Node]]
 
 
 def _find_around(documents: Sequence[Node]) -> _Around:
-    """The Services, ConfigMaps and Models of each namespace; "" for resources that name none."""
+    """The resources that complete others, of each namespace; "" for resources that name none."""
     around = defaultdict[tuple[str, str], list[Node]](list)
     for document in documents:
         for part in (document, *items(get(document, "items"))):
-            if (kind := text_at(part, "kind")) in (*_AROUND, "Model"):
+            if (kind := text_at(part, "kind")) in (*_AROUND, "Model", SERVICE, *RUNTIMES):
                 around[kind, text_at(part, "metadata", "namespace")].append(part)
     return around
 
@@ -208,13 +209,24 @@ def _read_document(text: str, document: Node, around: _Around) -> list[Launch]:
     if get(document, "kind") is None and is_config(document):
         return read_config(document)
     parts = items(get(document, "items")) if get(document, "kind") is not None else []
-    return [
-        launch
-        for part in parts or [document]
-        for launch in read_manifest(
-            text, part, *(around.get((kind, text_at(part, "metadata", "namespace")), ()) for kind in _AROUND)
-        )
+    return [launch for part in parts or [document] for launch in _read_resource(text, part, around)]
+
+
+def _read_resource(text: str, part: Node, around: _Around) -> list[Launch]:
+    namespace = text_at(part, "metadata", "namespace")
+    if text_at(part, "kind") == SERVICE:
+        runtimes = [*around.get((RUNTIMES[0], namespace), ()), *around.get((RUNTIMES[1], ""), ())]
+        if launches := read_service(text, part, runtimes):
+            return launches
+    launches = read_manifest(text, part, *(around.get((kind, namespace), ()) for kind in _AROUND))
+    services = [
+        each
+        for (kind, place), found in around.items()
+        if kind == SERVICE and (place == namespace or text_at(part, "kind") == RUNTIMES[1])
+        for each in found
     ]
+    joined = is_used(part, services) and all(launch.words for launch in launches)
+    return [] if joined else launches
 
 
 def _read_ray_service(document: Node) -> list[Launch]:

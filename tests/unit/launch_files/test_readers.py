@@ -863,3 +863,57 @@ def test_a_variable_that_every_branch_sets_alike_is_known(block: str, read: str)
 
     assert launch.words[-1].text == read
     assert ("N" in launch.env) is ("export" in block)
+
+
+JOINED = """\
+kind: InferenceService
+metadata: {name: chat, namespace: a}
+spec:
+  predictor:
+    model:
+      modelFormat: {name: safetensors}
+      runtime: ours
+      args: [--max-num-seqs=12]
+      env: [{name: VLLM_LOGGING_LEVEL, value: DEBUG}]
+      resources: {limits: {nvidia.com/gpu: 2}}
+---
+kind: KIND
+metadata: {name: ours, namespace: PLACE}
+spec:
+  containers:
+  - name: kserve-container
+    image: vllm/vllm-openai:v0.24.0
+    command: COMMAND
+    env: [{name: VLLM_LOGGING_LEVEL, value: INFO}, {name: HF_HOME, value: /hf}]
+"""
+MODULE = "[python, -m, vllm.entrypoints.openai.api_server, --model=/mnt/models, --max-model-len=9000]"
+
+
+def join(kind: str = "ServingRuntime", place: str = "a", command: str = MODULE) -> list[Launch]:
+    text = JOINED.replace("KIND", kind).replace("PLACE", place).replace("COMMAND", command)
+    return read_launches("isvc.yaml", text)
+
+
+def test_a_service_of_kserve_is_read_with_the_runtime_it_names() -> None:
+    (launch,) = join()
+
+    assert launch.name == "InferenceService/chat"
+    assert words(launch).endswith("--model=/mnt/models --max-model-len=9000 --max-num-seqs=12")
+    assert {name: each.value for name, each in launch.env.items()} == {
+        "VLLM_LOGGING_LEVEL": "DEBUG",
+        "HF_HOME": "/hf",
+    }
+    assert (launch.gpus, launch.version) == (2, "0.24.0")
+
+
+def test_a_runtime_of_another_namespace_is_read_alone_unless_it_is_the_clusters() -> None:
+    (apart,), (joined,) = join(place="b"), join("ClusterServingRuntime", place='""')
+
+    assert apart.name.startswith("ServingRuntime/ours")
+    assert joined.name == "InferenceService/chat"
+
+
+def test_a_shell_in_the_runtime_hands_no_arguments_on() -> None:
+    (launch,) = join(command='[bash, -c, "vllm serve /mnt/models --max-model-len 9000"]')
+
+    assert words(launch) == "vllm serve /mnt/models --max-model-len 9000"
