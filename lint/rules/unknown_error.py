@@ -71,8 +71,16 @@ _NATIVE = re.compile(
 
 _LAST_RESORT = re.compile(
     r"\b(?:ERROR|CRITICAL)\b.*?\] (?!Traceback|File |\^|\s)\S.*|Engine core proc\w* .*died unexpectedly.*"
+    r"|^(?:\([^)]{1,60}\) )?(?:\[[^\]]{1,60}\]:? )?[\d:TZ.,/ -]{0,40}(?:ERROR|CRITICAL|FATAL)\b[: ] *"
+    r"(?![^\]]{0,80}\] |[\d-]|Traceback|File |Exception in ASGI)\S.*"
+    r"|^[\w./ -]{1,80}: (?:(?:line )?\d{1,5}: )?(?:exec: )?[\w./-]{1,80}: "
+    r"(?:not found|command not found|Permission denied)$"
+    r"|^[\w./-]{1,80}: (?:command not found$|can't open file .*|error while loading shared libraries: .*)"
+    r"|^exec [\w./-]{1,80}: (?:exec format error|no such file or directory|permission denied)$"
+    r"|Error response from daemon: \S.*|^[Ee]rror: \S.*"
+    r'|"level": ?"(?:error|fatal)".*'
 )
-"""Lines to quote if the log has no other error: they have the level of an error."""
+"""Lines to quote if the log has no other error: they have the level of an error, or no server started."""
 
 _NO_CAUSE = re.compile(
     r"(?:Engine core|WorkerProc) initialization failed|EngineCore (?:failed|encountered)"
