@@ -13,7 +13,7 @@ from typing import Any
 
 from flettner.lint.missing_facts import concerns, hold_back, keep_to_limits
 from flettner.lint.open_values import rests_on_open_value
-from flettner.lint.relevance import Relevance, blame_suspects, find_line, generalise, is_among, is_note
+from flettner.lint.relevance import Relevance, blame_suspects, find_line, generalise, is_among
 from flettner.rules.precedence import Ordered, Outranked, Precedence, contradictions, ranked
 from flettner.rules.table import HEALTH, name_of, slug_of
 from flettner.vllm_facts.serve_config import Finding, LintRule, ServeConfig
@@ -103,11 +103,11 @@ def find_fixes_in_rounds(config: ServeConfig, lints: Sequence[LintRule]) -> Fixe
             break
         fixes = joined
     fixes = _drop_followed(fixes)
-    notes = [finding for finding in fixes.findings if is_note(finding)]
+    compares = len(fixes.findings) > 1 and not all(finding.changes for finding in fixes.findings)
     relevance = Relevance(
         standing,
         frozenset(finding.rule for finding in unlogged),
-        [_run_lints(case, lints) for case in generalise(config)] if len(notes) > 1 else [],
+        [_run_lints(case, lints) for case in generalise(config)] if compares else [],
     )
     nearest = sorted(fixes.findings, key=relevance.rank)
     return replace(fixes, findings=tuple(sorted(nearest, key=_severity)))

@@ -46,7 +46,8 @@ class Relevance:
         if finding.rule == TOO_LARGE and finding.severity == "error" and not finding.changes:
             return FROM_COMMAND, -1  # no flag ends it: other changes are in vain
         if not is_note(finding):
-            return FROM_COMMAND, int(is_held_back(finding))
+            general = not finding.changes and any(is_among(finding, said) for said in self.general)
+            return FROM_COMMAND, int(is_held_back(finding) or general)
         return NOTE, sum(is_among(finding, said) for said in self.general)
 
 

@@ -9,7 +9,7 @@ from flettner.lint.relevance import find_line
 from flettner.lint.rules import all_lints
 from flettner.vllm_facts.models.lookup import find_model
 from flettner.vllm_facts.serve_config import Container, Finding, HealthCheck, ServeConfig
-from tests.support.lint_cases import H100, L40S, LLAMA_8B, LLAMA_70B, case
+from tests.support.lint_cases import H100, H200, L40S, LLAMA_8B, LLAMA_70B, case
 from tests.support.proposals import rules
 
 WAITING = (
@@ -138,3 +138,10 @@ def test_the_last_of_equal_lines_counts_and_no_line_is_behind_all() -> None:
 
     assert find_line(quoted, ("no space", "other", "Errno 28: no space left")) == 2
     assert find_line(Finding(rule="F4", why="1"), ("a", "b")) == 2
+
+
+def test_a_defect_of_any_such_server_comes_after_a_warning_on_these_flags() -> None:
+    known = case("vllm serve openai/gpt-oss-120b --enforce-eager", card=H200)
+    config = replace(known, version="0.17.1")
+
+    assert ordered(config)[:2] == ["G1", "V3"]
