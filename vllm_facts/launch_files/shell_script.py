@@ -209,7 +209,9 @@ def _find_unknown_flags(script: str) -> list[str]:
         return [
             word.text
             for command in split_commands(script)
-            for word in set(command) - set(drop_unknown_flags(script, command)[0])
+            for kept in [set(drop_unknown_flags(script, command)[0])]
+            for word in dict.fromkeys(command)
+            if word not in kept
         ]
     return []
 
