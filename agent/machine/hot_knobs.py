@@ -49,8 +49,8 @@ def hot_values(servers: Sequence[Server], setting: Setting) -> dict[Knob, Value]
 def with_kept_values(knobs: SetKnobs | None, recorded: Server, running: Server) -> Server:
     """The found server, as it runs once it has its values again: those are lost when it starts again.
 
-    Only its hot knobs differ then, and their values are those of its start. Values that a third party has
-    set, or other flags at its start, stay as found.
+    Only its hot knobs differ then, and their values are those of its start, or of the change that was under
+    way. Values that a third party has set, or other flags at its start, stay as found.
     """
     hot = recorded.hot
     if knobs is None or hot is None or has_drifted(knobs, running):
@@ -60,8 +60,12 @@ def with_kept_values(knobs: SetKnobs | None, recorded: Server, running: Server) 
         for knob in {*recorded.setting, *running.setting}
         if recorded.setting.get(knob) != running.setting.get(knob)
     ]
-    lost = all(knob in hot.limits and _is_of_start(running, knob, recorded) for knob in differing)
-    return replace(running, setting=recorded.setting) if lost else running
+    known = all(
+        knob in hot.limits
+        and (_is_of_start(running, knob, recorded) or running.setting.get(knob) == knobs.values.get(knob))
+        for knob in differing
+    )
+    return replace(running, setting=recorded.setting) if known else running
 
 
 def has_drifted(knobs: SetKnobs | None, running: Server) -> bool:

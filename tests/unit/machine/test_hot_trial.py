@@ -397,3 +397,35 @@ def test_errors_that_last_longer_than_the_values_move_the_traffic() -> None:
     world.until("cooldown", 900).tick(20)
 
     assert world.weights == {HOT.name: 0, TWIN.name: 100}
+
+
+@dataclass
+class CrashesWhileKeeping(Twins):
+    """The new values are better; the daemon dies when one server keeps them and the other does not yet."""
+
+    crashed: bool = False
+
+    def arm(self, name: str) -> RequestCounts:
+        return counts_of(name, ok=10 if self.cap(name) == 16 else 6, failed=0 if self.cap(name) == 16 else 4)
+
+    def perform(self, effect: fx.Effect) -> Iterable[e.Event]:
+        keeps = isinstance(effect, fx.SetKnobs) and effect.lease_s is None and effect.values.get(CAP) == 16
+        if not isinstance(effect, fx.SetKnobs) or not keeps or self.crashed:
+            return super().perform(effect)
+        self.crashed = True
+        self._set(effect.servers[0], effect)
+        return ()
+
+
+def test_a_crash_while_the_servers_are_to_keep_a_value_leaves_them_with_one() -> None:
+    world = CrashesWhileKeeping().start().until("proposed").approve()
+    assert isinstance(world, CrashesWhileKeeping)
+    for _ in range(1200):
+        if world.crashed:
+            break
+        world.tick()
+    assert world.crashed
+    world.start().tick(10)
+
+    assert {world.cap(HOT.name), world.cap(TWIN.name)} == {4}
+    assert world.outcome().result == "undecided"
