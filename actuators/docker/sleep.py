@@ -59,8 +59,8 @@ class Sleeper:
             if container.asleep:  # else a third party has started it again
                 await SleepMode(container.address).wake()
         except ActError as error:
-            log = await client.read_log_if_possible(container)
             await self.lifecycle.end(container, 0)
+            log = await client.read_log_if_possible(container)  # whole, once it has ended
             registry.update(server, asleep_since="")
             raise ActError(f"{server} did not wake, and is started instead: {error.why}", log) from error
         registry.update(server, asleep_since="")
