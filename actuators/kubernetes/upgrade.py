@@ -27,9 +27,8 @@ from flettner.clients.kubernetes.documents import Json, has_labels
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.values import ENV, Knob, Setting, Value
 
-_RELEASE = re.compile(
-    r"\Av?(\d+\.\d+\.\d+)(?:[^\w.].*)?"
-)  # a tag of vllm/vllm-openai: v0.33.0, v0.11.0-x86_64
+_RELEASE = re.compile(r"\Av?(\d+\.\d+\.\d+)(?:[^\w.].*)?")
+"""A tag of vllm/vllm-openai: v0.33.0, v0.11.0-x86_64."""
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 

@@ -87,8 +87,10 @@ def _check_reckoned_block(config: ServeConfig) -> Iterable[Finding]:
     unit = f"; a smaller --{_UNIT.replace('_', '-')}, a divisor of the block, needs less" if finer else ""
     fall = _describe_fall(config)
     if fall:
-        unit += "; a conversation hits if its client repeats it unchanged: no time in the system prompt, no "
-        unit += "tool's answer shortened or left out later"
+        unit += (
+            "; a conversation hits if its client repeats it unchanged: no time in the system prompt, no "
+            "tool's answer shortened or left out later"
+        )
     yield Finding(
         rule="X1",
         why=(

@@ -17,10 +17,8 @@ def can_end_queue(reading: Reading, *, gain: float) -> bool:
     of a load. As far as is known.
     """
     waiting, served = reading.waiting, sum(reading.health.ended.values())
-    arriving, lasts = (
-        reading.work.lasting_arrivals_per_s,
-        waiting.low > 0 or waiting.late > STABLE * waiting.early,
-    )
+    arriving = reading.work.lasting_arrivals_per_s
+    lasts = waiting.low > 0 or waiting.late > STABLE * waiting.early
     if not lasts or arriving is None or not served:
         return True
     if empties_by_itself(reading):

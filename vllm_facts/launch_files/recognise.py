@@ -213,20 +213,21 @@ def _read_document(text: str, document: Node, around: _Around) -> list[Launch]:
 
 
 def _read_resource(text: str, part: Node, around: _Around) -> list[Launch]:
-    namespace = text_at(part, "metadata", "namespace")
-    if text_at(part, "kind") == SERVICE:
+    kind, namespace = text_at(part, "kind"), text_at(part, "metadata", "namespace")
+    if kind == SERVICE:
         runtimes = [*around.get((RUNTIMES[0], namespace), ()), *around.get((RUNTIMES[1], ""), ())]
         if launches := read_service(text, part, runtimes):
             return launches
-    launches = read_manifest(text, part, *(around.get((kind, namespace), ()) for kind in _AROUND))
+    launches = read_manifest(text, part, *(around.get((each, namespace), ()) for each in _AROUND))
+    if kind not in RUNTIMES or not all(launch.words for launch in launches):
+        return launches
     services = [
-        each
-        for (kind, place), found in around.items()
-        if kind == SERVICE and (place == namespace or text_at(part, "kind") == RUNTIMES[1])
-        for each in found
+        service
+        for (of, place), resources in around.items()
+        if of == SERVICE and (place == namespace or kind == RUNTIMES[1])
+        for service in resources
     ]
-    joined = is_used(part, services) and all(launch.words for launch in launches)
-    return [] if joined else launches
+    return [] if is_used(part, services) else launches
 
 
 def _read_ray_service(document: Node) -> list[Launch]:

@@ -17,7 +17,7 @@ RUNTIMES, SERVICE = ("ServingRuntime", "ClusterServingRuntime"), "InferenceServi
 
 def is_used(runtime: Node, services: Sequence[Node]) -> bool:
     """Whether a service is read together with the runtime."""
-    return text_at(runtime, "kind") in RUNTIMES and any(_names(each, runtime) for each in services)
+    return any(_names(each, runtime) for each in services)
 
 
 def _names(service: Node, runtime: Node) -> bool:

@@ -52,9 +52,7 @@ def find_agreements(text: str, commands: Sequence[_Command]) -> Mapping[int, lis
             branches.append({})
         complete |= depth == 1 and (first == "else" or [word.text for word in command] == ["*"])
         sets = dict(_assignments(command))
-        if depth == 0:
-            earlier.update(sets)
-        elif depth == 1 and not is_conditional(text, before, command):
+        if depth == 1 and not is_conditional(text, before, command):
             branches[-1].update(sets)
         else:
             earlier.update(sets)
