@@ -135,9 +135,9 @@ class Observer:
         self.passed = state.rollout is not None and state.rollout.passed
         self.in_force = {frozenset(server.setting.items()) for server in state.fleet.servers}
         self.failed_over = state.split.planned is not None
-        runs = all(server.name in self.world.servers for server in state.fleet.servers)
+        runs = all(self.world.answers(server.name) for server in state.fleet.servers)
         lost = sorted(self.adapters - self.world.loaded_adapters())
-        if entry.action == "rollout.promoted" and runs and lost:  # else with a server that somebody removed
+        if entry.action == "rollout.promoted" and runs and lost:  # else one is gone or starts
             self.wrong(f"3: promoted without {', '.join(lost)}, which clients have loaded")
         self.adapters = frozenset(adapter.name for adapter in state.fleet.adapters)
         self.greens = frozenset(server.name for server in state.greens)
@@ -268,6 +268,9 @@ class Observer:
             return  # the machine rolls back to unresponsive old servers: they may recover
         if what == "split" and any(p is None for p in shares) and world.at_s - self.faulted_s < KNOWN_S:
             return
+        before = [world.servers[server] for server in self._shares if world.answers(server)]
+        if what == "split" and all(self._how_it_fails(process) for process in before):
+            return  # from a wedged green to an old server of which most requests fail
         self.wrong(f"1: {what} {name} leaves no responsive server with a share: {world.in_force()}")
 
     def _how_it_fails(self, process: Process) -> str:
