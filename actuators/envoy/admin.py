@@ -55,6 +55,11 @@ class Admin:
         stats = await self.stats(rf"^{name}upstream_rq_(active|pending_active)$", "Gauges")
         return None if stats is None else sum(int(count) for count in stats.values())
 
+    async def uptime_s(self) -> int | None:
+        """Written when each thread has handed over its histograms, every `stats_flush_interval`."""
+        stats = await self.stats(r"^server\.uptime$", "Gauges")
+        return None if stats is None else int(stats.get("server.uptime", 0))
+
     async def hosts(self, cluster: str) -> int | None:
         """How many addresses it has: 0 if its name was not resolved, or Envoy does not know it."""
         name = f"cluster.{cluster}.membership_total"

@@ -30,6 +30,7 @@ RENEWED_WITHIN = 1 / 3
 daemon's tick), so that it is over before the lease is; from 6 s on a second try fits in as well."""
 
 _ASK_EVERY_S = 0.25
+_UPTIMES = 3  # of the flush before the route, of one that may have begun before it, of one begun after it
 _LAST_S = 1.0  # Envoy removes a listener within milliseconds
 
 
@@ -54,6 +55,7 @@ class EnvoyTraffic:
         self._turn = asyncio.Lock()
         self._claimed = False  # this target has acted under its epoch
         self._listening_pid: int | None = None  # the process in which its listener was seen
+        self._uptimes_s: set[int] = set()  # what Envoy reported since the last route
 
     @property
     def listen(self) -> str:
@@ -183,6 +185,7 @@ class EnvoyTraffic:
                 await exchange.place("rds", resources.response(str(exchange.version()), self._split(route)))
             await exchange.ensure("lds", self._listener())
             await exchange.give("rds", self._split(route))
+            self._uptimes_s.clear()
             await exchange.ensure("cds", *wanted.values(), may_warm=idle)
         except FencedError:
             raise  # nothing here is ours to restore
@@ -323,6 +326,17 @@ class EnvoyTraffic:
         """0 for a server that Envoy does not know."""
         name = cluster_name(self._site.target, server)
         return await self._reported.admin.open_requests(name)
+
+    async def is_settled(self) -> bool:
+        """Envoy's main thread says that routes are in force; a worker without CPU still uses those before.
+
+        Of three uptimes since the route, the last is from a flush of statistics that began after it, and a
+        flush ends when each worker has taken part, after the routes that it was given before.
+        """
+        uptime_s = await self._reported.admin.uptime_s()
+        if uptime_s is not None:
+            self._uptimes_s.add(uptime_s)
+        return len(self._uptimes_s) >= _UPTIMES
 
     async def way_back(self) -> list[str]:
         """Steps for the operator, as sentences, once no client uses the proxy."""

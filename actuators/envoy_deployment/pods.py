@@ -33,6 +33,7 @@ class PodAnswer:
     why: str = ""
     listening: bool = False
     open: int | None = None
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,4 +100,5 @@ def _parse(pod: FoundPod, content: Mapping[str, Any]) -> PodAnswer:
         why=str(content.get("why", "")),
         listening=content.get("listening") is True,
         open=opened if isinstance(opened, int) else None,
+        settled=content.get("settled") is True,
     )

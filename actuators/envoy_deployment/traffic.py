@@ -195,6 +195,13 @@ class DeploymentTraffic:
             return None
         return sum(count for count in counts if count is not None)
 
+    async def is_settled(self) -> bool:
+        try:
+            answers = await self._pods.ask(stale=True)
+        except ActError:
+            return False
+        return all(answer.settled for answer in answers if answer.pod.ready)
+
     async def clear(self) -> Sequence[str]:
         """Remove the route; return what was done. The pods that run serve on by their last one."""
         async with self._turn:

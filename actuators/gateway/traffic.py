@@ -134,6 +134,10 @@ class GatewayTraffic:
         """Only the engine knows."""
         return None
 
+    async def is_settled(self) -> bool:
+        """`route` has waited `settle_s`; a gateway tells no more."""
+        return True
+
     async def clear(self) -> Sequence[str]:
         """Give the HTTPRoute back; return what was done, once the gateway has had time to follow."""
         if await self.observe() is None:

@@ -361,6 +361,14 @@ class Traffic(Protocol):
         """The proxy's open requests to the server; None if unknown."""
         ...
 
+    async def is_settled(self) -> bool:
+        """Whether no part of the proxy can send a request by an earlier route any more.
+
+        `route` returns when the proxy says that the split is in force; a thread of it that gets no CPU may
+        follow later. To be asked at least twice a second, since the answer may come from what changes.
+        """
+        ...
+
     async def stop(self) -> None:
         """Cut every request and stop the proxy: for demos and tests, never used by the machine."""
         ...

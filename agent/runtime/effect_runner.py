@@ -335,7 +335,8 @@ class EffectRunner:
             in_engine = await self.engine.busy(effect.server)
             counted = at_proxy if self.traffic.counts_requests else in_engine
             open_requests, is_counted = max(at_proxy or 0, in_engine or 0), is_counted or at_proxy is not None
-            quiet_polls = 0 if open_requests or counted is None else quiet_polls + 1
+            settled = await self.traffic.is_settled()
+            quiet_polls = 0 if open_requests or counted is None or not settled else quiet_polls + 1
             if asyncio.get_running_loop().time() >= deadline and is_counted:
                 return open_requests
             if asyncio.get_running_loop().time() >= deadline:

@@ -102,6 +102,9 @@ class IdleTraffic:
         del server
         return 0
 
+    async def is_settled(self) -> bool:
+        return True
+
     async def stop(self) -> None:
         self.seen = None
 

@@ -103,5 +103,9 @@ class SimTraffic:
             return 7
         return self.host.world.open_at(server) if self.host.world.proxy_up else None
 
+    async def is_settled(self) -> bool:
+        alive(self.host)
+        return True
+
     async def stop(self) -> None:
         raise AssertionError("the machine never asks for this")

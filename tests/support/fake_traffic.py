@@ -38,6 +38,7 @@ class FakeTraffic:
     proxies: dict[Path, _Proxy] = field(default_factory=dict)
     counts_requests: bool = True
     hold: Hold | None = None
+    settled: bool = True
 
     def bind(self, site: Site) -> "FakeTraffic":
         """Shares the calls, the errors and the proxies of this one."""
@@ -114,6 +115,9 @@ class FakeTraffic:
         if self.proxy.route is None or not self.proxy.running:
             return None
         return self.in_flight_of.get(server, 0)
+
+    async def is_settled(self) -> bool:
+        return self.settled
 
     async def stop(self) -> None:
         self.proxy.running = False

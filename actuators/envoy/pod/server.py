@@ -63,5 +63,6 @@ class PodServer:
                 "why": target.why,
                 "listening": not self.leaving and await target.is_listening(),
                 "open": await target.in_flight(server) if server else None,
+                "settled": await target.is_settled(),
             }
         )

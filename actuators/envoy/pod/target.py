@@ -32,6 +32,7 @@ class PodTarget:
     refused: PublishedRoute | None = field(default=None, init=False)
     why: str = field(default="", init=False)  # `refused` is not in force
     managed: bool = field(default=False, init=False)  # the route is still published
+    _serving: Traffic | None = field(default=None, init=False)  # with the route in force
     _wanted: PublishedRoute | None = field(default=None, init=False)
     _lease_since_s: float | None = field(default=None, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -62,14 +63,15 @@ class PodTarget:
         wanted = self._wanted
         if wanted is None:
             return
+        proxy = self.proxy(wanted)
         try:
-            await self.proxy(wanted).route(self._with_lease_left(wanted))
+            await proxy.route(self._with_lease_left(wanted))
         except ActError as error:
             if self.refused is not wanted:
                 log.warning("route.refused", target=wanted.target, write=wanted.write, why=error.why)
             self.refused, self.why = wanted, error.why
             raise
-        self.in_force, self.refused, self.why = wanted, None, ""
+        self.in_force, self._serving, self.refused, self.why = wanted, proxy, None, ""
 
     def _with_lease_left(self, wanted: PublishedRoute) -> Route:
         route = wanted.route
@@ -81,12 +83,15 @@ class PodTarget:
         return replace(route, lease_s=left_s) if left_s > 0 else without_lease(route)
 
     async def in_flight(self, server: str) -> int | None:
-        if self.in_force is None or not self.managed:
+        if self._serving is None or not self.managed:
             return None
-        return await self.proxy(self.in_force).in_flight(server)
+        return await self._serving.in_flight(server)
+
+    async def is_settled(self) -> bool:
+        return self._serving is not None and await self._serving.is_settled()
 
     async def is_listening(self) -> bool:
-        if self.in_force is None:
+        if self._serving is None:
             return False
-        seen = await self.proxy(self.in_force).observe()
+        seen = await self._serving.observe()
         return seen is not None and seen.listening

@@ -15,7 +15,7 @@ from flettner.agent.domain.errors import ActError
 from flettner.agent.domain.ports import Site
 from tests.integration.envoy.steps import alone, kill_envoy, until_open
 from tests.support.ports import free_port
-from tests.support.sse_backend import Answer, Backend, ask, count_answers
+from tests.support.sse_backend import Answer, Backend, ask, count_answers, until
 
 pytestmark = pytest.mark.smoke
 
@@ -144,6 +144,18 @@ async def test_in_flight_counts_open_requests_of_each_server(
     for task in asking:
         task.cancel()
     await until_open(traffic, green.name, 0)
+
+
+async def test_a_route_is_settled_once_each_thread_of_envoy_has_taken_part_in_a_flush_after_it(
+    traffic: EnvoyTraffic, blue: Backend, green: Backend
+) -> None:
+    assert not await traffic.is_settled()
+
+    for number, weight in enumerate((5, 50), start=1):
+        await traffic.route(split(blue, green, weight, number))
+
+        assert not await traffic.is_settled()
+        await until(traffic.is_settled)
 
 
 async def test_envoy_survives_the_daemon_and_is_found_again(

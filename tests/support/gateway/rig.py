@@ -130,5 +130,8 @@ class PlacedTraffic:
     async def in_flight(self, server: str) -> int | None:
         return await self.inner.in_flight(server)
 
+    async def is_settled(self) -> bool:
+        return await self.inner.is_settled()
+
     async def stop(self) -> None:
         await self.inner.stop()
