@@ -135,9 +135,10 @@ class Observer:
         self.passed = state.rollout is not None and state.rollout.passed
         self.in_force = {frozenset(server.setting.items()) for server in state.fleet.servers}
         self.failed_over = state.split.planned is not None
-        runs = all(self.world.answers(server.name) for server in state.fleet.servers)
+        fleet = [self.world.servers.get(server.name) for server in state.fleet.servers]
+        runs = all(process is not None and process.status != "starting" for process in fleet)
         lost = sorted(self.adapters - self.world.loaded_adapters())
-        if entry.action == "rollout.promoted" and runs and lost:  # else one is gone or starts
+        if entry.action == "rollout.promoted" and runs and lost:  # a server that starts has none yet
             self.wrong(f"3: promoted without {', '.join(lost)}, which clients have loaded")
         self.adapters = frozenset(adapter.name for adapter in state.fleet.adapters)
         self.greens = frozenset(server.name for server in state.greens)
@@ -269,7 +270,7 @@ class Observer:
         if what == "split" and any(p is None for p in shares) and world.at_s - self.faulted_s < KNOWN_S:
             return
         before = [world.servers[server] for server in self._shares if world.answers(server)]
-        if what == "split" and all(self._how_it_fails(process) for process in before):
+        if what == "split" and before and all(self._how_it_fails(process) for process in before):
             return  # from a wedged green to an old server of which most requests fail
         self.wrong(f"1: {what} {name} leaves no responsive server with a share: {world.in_force()}")
 

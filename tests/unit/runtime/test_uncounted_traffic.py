@@ -62,11 +62,11 @@ def test_a_drain_of_an_engine_that_does_not_answer_ends_at_its_deadline(tmp_path
 
 
 def test_a_drain_waits_until_no_part_of_the_proxy_works_by_the_route_before(tmp_path: Path) -> None:
-    heard = list[e.Event]()
+    sent = list[e.Event]()
     traffic = FakeTraffic().bind(Site(target="chat", state_dir=tmp_path, epoch=1))
     traffic.settled = False
     performer = EffectRunner(
-        engine=FakeEngine(BLUE), traffic=traffic, emit=heard.append, now=loop_now, epoch=1
+        engine=FakeEngine(BLUE), traffic=traffic, emit=sent.append, now=loop_now, epoch=1
     )
 
     async def scenario() -> None:
@@ -78,7 +78,7 @@ def test_a_drain_waits_until_no_part_of_the_proxy_works_by_the_route_before(tmp_
         await draining
 
     assert took_s(scenario) < 7
-    assert [event.open for event in heard if isinstance(event, e.Drained)] == [0]
+    assert [event.open for event in sent if isinstance(event, e.Drained)] == [0]
 
 
 def test_a_split_that_cannot_be_kept_is_logged_when_that_begins_and_when_it_ends(tmp_path: Path) -> None:
