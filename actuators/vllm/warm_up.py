@@ -82,15 +82,16 @@ class WarmUpRequests:
     async def send_prefixes(self, prefixes: Sequence[SharedPrefix], names: Sequence[str]) -> list[str]:
         """Send each once for its name, or for each of `names`. Return why some were refused.
 
-        The first, which most clients share, is sent last: a full cache drops what was used longest ago.
+        The first, which most clients share, is sent when the others have been answered: a full cache drops
+        what was used longest ago.
         """
-        bodies = [
-            _prefix_request(prefix, name)
-            for prefix in reversed(prefixes)
-            for name in ([prefix.model] if prefix.model else names)
-        ]
-        async with asyncio.TaskGroup() as group:
-            sent = [group.create_task(self._gated(_ask(self.session, *body))) for body in bodies]
+        sent: list[asyncio.Task[str]] = []
+        for together in (prefixes[1:], prefixes[:1]):
+            async with asyncio.TaskGroup() as group:
+                for prefix in reversed(together):
+                    for name in [prefix.model] if prefix.model else names:
+                        asking = _ask(self.session, *_prefix_request(prefix, name))
+                        sent.append(group.create_task(self._gated(asking)))
         return [why for task in sent if (why := task.result())]
 
     async def _complete(self, model: str, prompt: str) -> str:
