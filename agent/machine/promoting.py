@@ -103,11 +103,12 @@ def can_roll_back(state: State) -> bool:
 
 
 def on_failed(_: Rules, state: State, event: EffectFailed) -> Transition:
-    """Roll back while that is possible; after the first retirement, retry."""
-    if can_roll_back(state):
+    """Retry after a pause: a failing proxy says nothing of green. After TRIES roll back while possible."""
+    tried = state.effects.tries + 1 >= TRIES
+    if tried and can_roll_back(state):
         why = f"could not promote: {event.why}"
         return roll_back(state, event.at, why, event.log, result="undecided")
-    if isinstance(state.effects.awaited, Retire) and state.effects.tries + 1 >= TRIES:
+    if tried and isinstance(state.effects.awaited, Retire):
         old = state.effects.awaited.server
         state, effects = add_retirement(remove_old_server(state, old), old)
         return replace(state, note=f"{old.name} could not be retired: {event.why}"), effects

@@ -105,6 +105,31 @@ def test_a_failed_effect_before_promotion_rolls_back_to_blue(kind: str, result: 
     assert world.state.outcomes[-1].result == result
 
 
+@pytest.mark.parametrize("kind", ["route", "drain"])
+def test_a_promotion_tries_again_what_the_proxy_refused_and_goes_on(kind: str) -> None:
+    world = World().start().until("proposed").approve().until("promoting")
+    world.refuses = {kind}
+    world.tick(8)
+    assert (world.state.phase, world.weights["chat-r1"]) == (Phase.PROMOTING, 100)
+    world.refuses = set()
+    world.until("observing")
+
+    assert world.state.canary.outcome == "promoted"
+    assert world.weights == {"chat-r1": 100}
+
+
+def test_a_promotion_that_never_drains_the_old_server_is_rolled_back() -> None:
+    world = World().start().until("proposed").approve().until("promoting")
+    world.refuses = {"drain"}
+    world.until("rolling_back", limit_s=120)
+    world.refuses = set()
+    world.until("cooldown")
+
+    assert world.settings() == {BLUE.name: dict(BLUE.setting)}
+    assert world.state.canary.why == "could not promote: drain refused"
+    assert world.state.outcomes[-1].result == "undecided"
+
+
 def test_a_failed_route_to_blue_is_retried_until_it_succeeds() -> None:
     world = World(green_fails=1).start().until("proposed").approve().until("canary").tick()
     world.refuses = {"route"}
