@@ -15,7 +15,7 @@ from flettner.agent.domain.model import Server
 from flettner.agent.domain.rollout import HotChange
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.judge.server_health import is_well
-from flettner.agent.machine.failing import describe_failures, fails
+from flettner.agent.machine.failing import HANGING, describe_failures, fails
 from flettner.agent.machine.hot_trial import LEASE_S, arm_in_force
 from flettner.agent.machine.routes import equal_shares
 from flettner.agent.machine.transitions import Transition, take_number
@@ -43,7 +43,8 @@ def leave_failing_servers(before: State, moved: Transition, at: datetime) -> Tra
 def split_without_failing(before: State, state: State, plan: Route, at: datetime) -> Route:
     """The planned split without the shares of failing servers; `plan` itself if none fails.
 
-    If no other server is known to be well, the split before this step stays.
+    If no other server is known to be well, the split before this step stays. If that is not possible, those
+    that err carry the traffic of those that hang: they answer some of it.
     """
     routed = [server for server in plan.servers if plan.weights.get(server.name)]
     if not any(fails(state, server) and not _errs_by_trial(state, server, at) for server in routed):
@@ -51,8 +52,11 @@ def split_without_failing(before: State, state: State, plan: Route, at: datetime
     takers = _takers(before, state, routed)
     if not takers and state.phase in KEEPS:
         takers = _takers(before, state, plan.servers)
+    if not takers and (stays := _as_before(before, state, plan)) is not None:
+        return stays
+    takers = takers or [server for server in routed if not _hangs(state, server)]
     if not takers:
-        return _as_before(before, state, plan)
+        return plan
     leased = next((s for s in takers if s.name == plan.leased), None) if len(takers) > 1 else None
     return replace(
         plan,
@@ -89,11 +93,16 @@ def _takers(before: State, state: State, servers: Sequence[Server]) -> list[Serv
     ]
 
 
-def _as_before(before: State, state: State, plan: Route) -> Route:
-    """The split before this step, if its servers still run and are part of the plan; else the plan."""
+def _hangs(state: State, server: Server) -> bool:
+    failure = state.failing.get(server.name)
+    return failure is not None and failure.kind in HANGING
+
+
+def _as_before(before: State, state: State, plan: Route) -> Route | None:
+    """The split before this step, if its servers still run and are part of the plan."""
     now, carriers = before.split.route, before.split.carriers
     if now is None or not carriers or any(n in state.fleet.exited or n not in plan.weights for n in carriers):
-        return plan
+        return None
     return replace(
         plan,
         weights={name: now.weights.get(name, 0) for name in plan.weights},

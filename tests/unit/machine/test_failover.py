@@ -65,6 +65,21 @@ def test_the_step_is_judged_from_its_beginning_when_blue_is_back(fault: str) -> 
     assert world.state.outcomes[-1].result == "promoted"
 
 
+def test_when_the_last_good_server_is_lost_one_that_errs_is_preferred_to_one_that_hangs() -> None:
+    names = ("hangs", "errs", "serves")
+    servers = [replace(BLUE, name=name, address=f"127.0.0.{n}:1") for n, name in enumerate(names, 1)]
+    world = World(running={server.name: server for server in servers}).start()
+    world.tick(5)
+    world.frozen.add("hangs")
+    world.erring.add("errs")
+    seconds_until(world, {"serves": 100})
+
+    del world.running["serves"]
+    world.feed(e.ServerLost(at=world.at, server="serves", why="it exited", gone=True))
+
+    assert seconds_until(world, {"errs": 100}) <= 1
+
+
 def test_a_blue_in_its_pause_is_tried_at_once_if_green_fails_every_request() -> None:
     world = in_canary()
     world.erring.add(BLUE.name)
