@@ -65,7 +65,7 @@ LOOK_AGAIN_S = 5.0  # least time between observations after a third party's chan
 
 @dataclass(slots=True)
 class EffectRunner:
-    """Performs one target's effects. A Stop or Retire first cancels a running start of its server."""
+    """Performs one target's effects."""
 
     engine: Engine
     traffic: Traffic
@@ -99,11 +99,39 @@ class EffectRunner:
         self.exam, self._examiner = exam, Examiner(engine=self.engine, exam=exam)
 
     def start(self, effect: Effect, tasks: asyncio.TaskGroup) -> None:
-        """Perform the effect in a task of its own. A renewal is left out while the earlier one still runs."""
+        """Perform the effect in a task of its own. A renewal is left out while the earlier one still runs.
+
+        A Stop or Retire cancels what was requested before it of its server's start; a Launch waits for the
+        stop that was requested before it. Tasks may run in another order than they were requested in.
+        """
         if not isinstance(effect, Renewal):
-            tasks.create_task(self.perform(effect), name=effect.kind)
+            before = self._end_start(effect)
+            task = tasks.create_task(self._perform_after(before, effect), name=effect.kind)
+            self._register(effect, task)
         elif (running := self._renewing.get(effect.kind)) is None or running.done():
             self._renewing[effect.kind] = tasks.create_task(self.perform(effect))
+
+    def _end_start(self, effect: Effect) -> asyncio.Task[None] | None:
+        """Return the task that has to end before the effect."""
+        task = None
+        if isinstance(effect, Launch):
+            task = self._stopping.get(effect.server.name)
+        elif isinstance(effect, Stop | Retire) and (task := self._starting.pop(effect.server.name, None)):
+            task.cancel()
+        return task
+
+    def _register(self, effect: Effect, task: asyncio.Task[None]) -> None:
+        if isinstance(effect, Launch | WarmUp):
+            self._starting[effect.server.name] = task
+        elif isinstance(effect, Examine):
+            self._starting[(effect.green or effect.blue).name] = task
+        elif isinstance(effect, Stop | Retire):
+            self._stopping[effect.server.name] = task
+
+    async def _perform_after(self, before: asyncio.Task[None] | None, effect: Effect) -> None:
+        if before is not None:
+            await asyncio.wait({before})
+        await self.perform(effect)
 
     async def perform(self, effect: Effect) -> None:
         """Perform the effect and emit its event. Raises only FencedError: another daemon is active."""
@@ -168,22 +196,18 @@ class EffectRunner:
                 result = await self._preflight(effect)
                 return Preflighted(at=self.now(), number=number, preflight=result)
             case Launch(number=number):
-                self._register_start(effect.server)
-                await self._wait_for_stop(effect.server)
                 await self._check_epoch()
                 server = await self.engine.launch(effect.server, effect.deadline_s)
                 server = replace(server, start=effect.server.start)
                 server, refused = await self._load_adapters(server, effect.server.adapters)
                 return Launched(at=self.now(), number=number, server=server, refused=refused)
             case WarmUp(number=number):
-                self._register_start(effect.server)
                 own = self.exam.prompts if self.exam.own else ()
                 await self.engine.warm_up(
                     effect.server, effect.requests, effect.deadline_s, own, self.exam.prefixes
                 )
                 return Warmed(at=self.now(), number=number)
             case Examine(number=number):
-                self._register_start(effect.green or effect.blue)
                 quality = await self._examiner.examine(effect)
                 return Examined(at=self.now(), number=number, quality=quality)
             case Route(number=number):
@@ -195,15 +219,11 @@ class EffectRunner:
             case Drain(number=number):
                 return Drained(at=self.now(), number=number, open=await self._drain(effect))
             case Stop(number=number):
-                await self._cancel_start(effect.server)
                 await self._check_epoch()
-                self._register_stop(effect.server)
                 how = await self.engine.stop(effect.server, effect.keep)
                 return Stopped(at=self.now(), number=number, how=how or "")
             case Retire(number=number):
-                await self._cancel_start(effect.server)
                 await self._check_epoch()
-                self._register_stop(effect.server)
                 moved = await self.engine.retire(effect.server)
                 return Retired(at=self.now(), number=number, moved=moved or "")
 
@@ -301,26 +321,6 @@ class EffectRunner:
     ) -> EffectFailed:
         number = 0 if isinstance(effect, Renewal) else effect.number
         return EffectFailed(at=self.now(), number=number, why=why, log=log, external=external)
-
-    def _register_start(self, server: Server) -> None:
-        if task := asyncio.current_task():
-            self._starting[server.name] = task
-
-    def _register_stop(self, server: Server) -> None:
-        if task := asyncio.current_task():
-            self._stopping[server.name] = task
-
-    async def _wait_for_stop(self, server: Server) -> None:
-        """Wait until a running stop or retirement of the server has finished."""
-        task = self._stopping.get(server.name)
-        if task is not None and task is not asyncio.current_task():
-            await asyncio.wait({task})
-
-    async def _cancel_start(self, server: Server) -> None:
-        task = self._starting.pop(server.name, None)
-        if task is not None and not task.done():
-            task.cancel()
-            await asyncio.wait({task})
 
     async def _drain(self, effect: Drain) -> int:
         """Return the number of requests still open at the deadline; 0 if all ended before.

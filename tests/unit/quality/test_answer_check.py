@@ -133,13 +133,12 @@ async def test_the_end_of_a_long_command_output_is_kept() -> None:
 async def test_a_retired_green_is_not_queried() -> None:
     engine, heard = FakeEngine(BLUE, GREEN, takes_s=3600), list[Event]()
     performer = EffectRunner(engine=engine, traffic=FakeTraffic(), emit=heard.append, now=loop_now, epoch=1)
-    examination = asyncio.create_task(performer.perform(BOTH))
-    await asyncio.sleep(0)
+    async with asyncio.TaskGroup() as tasks:
+        performer.start(BOTH, tasks)
+        await asyncio.sleep(0)
+        engine.takes_s = 0
+        performer.start(Retire(number=2, server=GREEN), tasks)
 
-    engine.takes_s = 0
-    await performer.perform(Retire(number=2, server=GREEN))
-
-    assert examination.cancelled()
     assert [event.number for event in heard if isinstance(event, Retired)] == [2]
     assert len(heard) == 1
 

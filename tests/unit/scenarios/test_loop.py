@@ -11,7 +11,7 @@ import pytest
 from flettner.agent.audit.chain import verify
 from flettner.agent.audit.journal import Journal
 from flettner.agent.domain import events as e
-from flettner.agent.domain.effects import Launch, Retire
+from flettner.agent.domain.effects import Launch, Retire, Stop
 from flettner.agent.domain.errors import ActError, FencedError, JournalError
 from flettner.agent.domain.model import PreflightResult, Server
 from flettner.agent.domain.ports import Now, Site, View
@@ -416,24 +416,48 @@ async def test_of_two_daemons_with_one_epoch_the_second_writer_ends(tmp_path: Pa
         assert traffic.calls == before
 
 
+def runner_of(tmp_path: Path, engine: FakeEngine, heard: list[e.Event]) -> EffectRunner:
+    traffic = FakeTraffic().bind(_site(tmp_path, 1))
+    return EffectRunner(engine=engine, traffic=traffic, emit=heard.append, now=loop_now, epoch=1)
+
+
 @in_virtual_time
 async def test_a_launch_waits_for_a_running_retirement(tmp_path: Path) -> None:
-    engine, traffic, on_state = FakeEngine(BLUE, takes_s=5), FakeTraffic(), list[e.Event]()
+    engine, heard = FakeEngine(BLUE, takes_s=5), list[e.Event]()
+    runner = runner_of(tmp_path, engine, heard)
 
-    performer = EffectRunner(
-        engine=engine,
-        traffic=traffic.bind(_site(tmp_path, 1)),
-        emit=on_state.append,
-        now=loop_now,
-        epoch=1,
-    )
-    retiring = asyncio.create_task(performer.perform(Retire(number=1, server=BLUE)))
-    await asyncio.sleep(1)
-    await performer.perform(Launch(number=2, server=BLUE, deadline_s=60))
-    await retiring
+    async with asyncio.TaskGroup() as tasks:
+        runner.start(Retire(number=1, server=BLUE), tasks)
+        await asyncio.sleep(1)
+        runner.start(Launch(number=2, server=BLUE, deadline_s=60), tasks)
 
-    assert [type(event) for event in on_state] == [e.Retired, e.Launched]
+    assert [type(event) for event in heard] == [e.Retired, e.Launched]
     assert list(engine.servers) == [BLUE.name]
+
+
+@in_virtual_time
+async def test_a_stop_ends_no_start_that_was_requested_after_it(tmp_path: Path) -> None:
+    engine, heard = FakeEngine(BLUE, takes_s=5), list[e.Event]()
+    runner = runner_of(tmp_path, engine, heard)
+
+    async with asyncio.TaskGroup() as tasks:
+        runner.start(Stop(number=1, server=BLUE), tasks)
+        runner.start(Launch(number=2, server=BLUE, deadline_s=60), tasks)
+
+    assert [type(event) for event in heard] == [e.Stopped, e.Launched]
+    assert list(engine.servers) == [BLUE.name]
+
+
+@in_virtual_time
+async def test_a_stop_ends_a_start_that_has_not_begun(tmp_path: Path) -> None:
+    engine, heard = FakeEngine(BLUE, takes_s=5), list[e.Event]()
+    runner = runner_of(tmp_path, engine, heard)
+
+    async with asyncio.TaskGroup() as tasks:
+        runner.start(Launch(number=1, server=BLUE, deadline_s=60), tasks)
+        runner.start(Stop(number=2, server=BLUE), tasks)
+
+    assert [type(event) for event in heard] == [e.Stopped]
 
 
 class OwnedEngine(FakeEngine):
