@@ -68,6 +68,31 @@ def with_kept_values(knobs: SetKnobs | None, recorded: Server, running: Server) 
     return replace(running, setting=recorded.setting) if known else running
 
 
+def setting_to_start(knobs: SetKnobs | None, old: Server) -> Setting:
+    """The setting with which a successor starts; it has the values that were set since when it is in place.
+
+    No server has started with those so far, and a start with less bounds what can be set later.
+    """
+    kept = knobs is not None and old.name in {server.name for server in knobs.servers}
+    if not kept or old.hot is None or has_drifted(knobs, old):
+        return old.setting
+    set_later = old.hot.limits.keys() & old.setting.keys() & old.hot.start.keys()
+    return {**old.setting, **{knob: old.hot.start[knob] for knob in set_later}}
+
+
+def keep_at_successor(
+    knobs: SetKnobs | None, old: Server, successor: Server
+) -> tuple[SetKnobs | None, Server]:
+    """The change in force and the server that takes the place of the old one, as it runs once it has it."""
+    if successor.name != old.name and successor.hot is None:
+        return knobs, successor
+    kept = with_kept_values(knobs, old, successor)
+    if knobs is None:
+        return None, kept
+    servers = tuple(kept if server.name == old.name else server for server in knobs.servers)
+    return replace(knobs, servers=servers), kept
+
+
 def has_drifted(knobs: SetKnobs | None, running: Server) -> bool:
     """Whether a third party has set values since."""
     number = running.hot.number if running.hot is not None else None

@@ -9,7 +9,7 @@ from flettner.agent.domain.model import OutcomeResult, Server
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.machine.adapters import refusal
-from flettner.agent.machine.hot_knobs import with_kept_values
+from flettner.agent.machine.hot_knobs import keep_at_successor, setting_to_start
 from flettner.agent.machine.open_suggestions import end_all
 from flettner.agent.machine.routes import route_to
 from flettner.agent.machine.transitions import (
@@ -129,7 +129,7 @@ def launch_successor(rules: Rules, state: State) -> Transition:
     if old is not None:
         fresh = Server(
             name=name,
-            setting=old.setting,
+            setting=setting_to_start(state.knobs, old),
             like=old.name,
             replicas=old.replicas,
             start=old.start,
@@ -195,18 +195,15 @@ def recheck_missing(state: State, at: datetime) -> Transition:
 def put_in_slot(state: State, name: str, server: Server) -> State:
     """Put `server` in the slot of the fleet's server `name`, which is then neither stopped nor exited."""
     fleet = state.fleet
-    servers = tuple(_in_place_of(state, s, server) if s.name == name else s for s in fleet.servers)
+    recorded = next((server for server in fleet.servers if server.name == name), server)
+    knobs, kept = keep_at_successor(state.knobs, recorded, server)
     fleet = replace(
         fleet,
-        servers=servers or (server,),
+        servers=tuple(kept if s.name == name else s for s in fleet.servers) or (kept,),
         stopped=tuple(n for n in fleet.stopped if n != name),
         exited=tuple(n for n in fleet.exited if n != name),
     )
-    return replace(state, fleet=fleet)
-
-
-def _in_place_of(state: State, recorded: Server, server: Server) -> Server:
-    return with_kept_values(state.knobs, recorded, server) if server.name == recorded.name else server
+    return replace(state, fleet=fleet, knobs=knobs)
 
 
 def on_routed(rules: Rules, state: State, event: Routed) -> Transition:

@@ -71,7 +71,7 @@ class HotWorld(World):
     def perform(self, effect: fx.Effect) -> Iterable[e.Event]:
         change = effect.change if isinstance(effect, fx.KeepKnobs) else effect
         if not isinstance(change, fx.SetKnobs):
-            return super().perform(effect)
+            return map(self._described, super().perform(effect))
         self.performed.append(effect)
         try:
             for server in change.servers:
@@ -80,6 +80,13 @@ class HotWorld(World):
             failed = e.EffectFailed(at=self.at, number=change.number, why=error.why)
             return (failed,) if effect is change or change.lease_s is not None else ()
         return (e.KnobsSet(at=self.at, number=change.number),) if effect is change else ()
+
+    def _described(self, event: e.Event) -> e.Event:
+        """A new server has a control endpoint, too."""
+        if not isinstance(event, e.Launched):
+            return event
+        self.boot(event.server.name)
+        return replace(event, server=self.hot.describe(event.server))
 
     def _set(self, server: Server, change: fx.SetKnobs) -> None:
         if "set_knobs" in self.refuses or server.name not in self.running:
@@ -211,8 +218,7 @@ def test_a_server_that_exits_in_the_trial_is_restored_with_the_present_value() -
     world.tick(5)
 
     assert world.outcome().result == "rolled_back"
-    assert [server.setting[CAP] for server in world.running.values()] == [4]
-    assert world.state.knobs is None
+    assert [(server.setting[CAP], world.cap(name)) for name, server in world.running.items()] == [(4, 4)]
 
 
 def promoted_world() -> HotWorld:
@@ -230,6 +236,20 @@ def test_a_server_that_starts_again_gets_the_values_in_force() -> None:
     world.tick(2)
 
     assert world.cap() == 16
+
+
+def test_a_successor_starts_with_flags_that_have_started_and_gets_the_values_in_force() -> None:
+    world = promoted_world()
+    world.start()  # a daemon that finds the value in force at the server
+    del world.running[HOT.name], world.hot.knobs[HOT.name]
+    world.feed(e.ServerLost(at=world.at, server=HOT.name, why="it exited", gone=True))
+    world.until("observing", 60).tick(2)
+
+    [launch] = [effect for effect in world.performed if isinstance(effect, fx.Launch)]
+    assert launch.server.setting[CAP] == 4
+    assert world.cap(launch.server.name) == 16
+    assert world.state.fleet.blue is not None
+    assert world.state.fleet.blue.setting[CAP] == 16
 
 
 def test_a_restart_of_the_daemon_and_of_the_server_keeps_the_value_in_force() -> None:
