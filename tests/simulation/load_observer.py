@@ -43,6 +43,7 @@ class LoadObserver:
     ended_s: float | None = None  # when a saving ended, until all of its servers serve
     back: frozenset[str] = frozenset()  # the servers that were spared last
     failing: frozenset[str] = frozenset()  # by the journal: one that failed is tried again later
+    recovered_s: dict[str, float] = field(default_factory=dict)  # when it was found to be well again
     over_s: float = 0.0  # for how long a daemon could see more load than the rest carries
     held_s: float = -1e9  # the last fault of a stop, or of the adapters that a server needs before it serves
     lengths: "deque[bool]" = field(default_factory=lambda: deque(maxlen=KNOWN_S))
@@ -65,6 +66,7 @@ class LoadObserver:
             self.last = state.rollout
         self._changes(state)
         self._saves(entry, state)
+        self.recovered_s |= dict.fromkeys(self.failing - state.failing.keys(), self.now_s)
         self.failing = frozenset(state.failing)
         self.regimes = state.regimes
 
@@ -164,6 +166,7 @@ class LoadObserver:
             process = world.servers[name]
             able = process.status == "healthy" and name not in self.failing and not world.errors_of(process)
             since_s = max(process.since_s, world.weightless_s.get(name, self.now_s))
+            since_s = max(since_s, self.recovered_s.get(name, 0.0))
             if able and self.now_s - since_s > JOINS_S and self.now_s - self.held_s > HELD_S:
                 idle.append(name)
         return idle

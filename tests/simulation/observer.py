@@ -40,6 +40,8 @@ class Written(Protocol):
     @property
     def action(self) -> str: ...
     @property
+    def why(self) -> str: ...
+    @property
     def after(self) -> Mapping[str, Any]: ...
     @property
     def effects(self) -> Iterable[Any]: ...
@@ -138,7 +140,8 @@ class Observer:
         fleet = [self.world.servers.get(server.name) for server in state.fleet.servers]
         runs = all(process is not None and process.status != "starting" for process in fleet)
         lost = sorted(self.adapters - self.world.loaded_adapters())
-        if entry.action == "rollout.promoted" and runs and lost:  # a server that starts has none yet
+        kept = runs and "blue was lost" not in entry.why  # the only server left gets them afterwards
+        if entry.action == "rollout.promoted" and kept and lost:  # a server that starts has none yet
             self.wrong(f"3: promoted without {', '.join(lost)}, which clients have loaded")
         self.adapters = frozenset(adapter.name for adapter in state.fleet.adapters)
         self.greens = frozenset(server.name for server in state.greens)
@@ -269,10 +272,17 @@ class Observer:
             return  # the machine rolls back to unresponsive old servers: they may recover
         if what == "split" and any(p is None for p in shares) and world.at_s - self.faulted_s < KNOWN_S:
             return
-        before = [world.servers[server] for server in self._shares if world.answers(server)]
-        if what == "split" and before and all(self._how_it_fails(process) for process in before):
+        before = [world.servers[server] for server in self._shares if self._is_known(server)]
+        was_known = bool(before) or any(world.answers(server) for server in self._shares)
+        if what == "split" and was_known and all(self._how_it_fails(process) for process in before):
             return  # from a wedged green to an old server of which most requests fail
         self.wrong(f"1: {what} {name} leaves no responsive server with a share: {world.in_force()}")
+
+    def _is_known(self, name: str) -> bool:
+        """Whether it answers, and a daemon could know so: its owner has not just started it again."""
+        process = self.world.servers.get(name)
+        known = process is not None and (process.ours or self.world.at_s - process.since_s >= KNOWN_S)
+        return known and self.world.answers(name)
 
     def _how_it_fails(self, process: Process) -> str:
         if process.status in FAILS_S:
@@ -338,7 +348,9 @@ class Observer:
         if self.phase != "trial" or self.passed or unwatched_s < KNOBS_LEASE_S + 1.5:
             return
         for process in world.servers.values():
-            if world.cap_of(process) not in {dict(setting).get("max_num_seqs") for setting in self.in_force}:
+            of_start = process.setting.get("max_num_seqs")  # its owner may have changed it
+            in_force = {dict(setting).get("max_num_seqs") for setting in self.in_force}
+            if world.cap_of(process) not in {of_start, *in_force}:
                 self.wrong(
                     f"4: {process.name} has new values {unwatched_s:.0f} s after the last daemon acted"
                 )
