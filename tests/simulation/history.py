@@ -122,6 +122,7 @@ class History:
             random=self.random,
             boot_of=self.boot_of,
             sleeps=self.scenario.sleeps,
+            has_late_threads=self.scenario.late_threads,
             has_hot_knobs=hot,
         )
 

@@ -251,7 +251,18 @@ def put_everywhere(put: Put, name: str, old: object, new: object) -> None:
             put(module, name, new)
 
 
+def threads_of_the_proxy_ignored(put: Put) -> None:
+    """Stop a server although a thread of the proxy may still send it requests by the split before."""
+
+    async def is_settled(self: SimTraffic) -> bool:
+        del self
+        return True
+
+    put(SimTraffic, "is_settled", is_settled)
+
+
 MUTANTS: dict[str, Callable[[Put], None]] = {
+    "threads of the proxy ignored": threads_of_the_proxy_ignored,
     "blue removed too early": blue_removed_too_early,
     "no orphan sweep": no_orphan_sweep,
     "weight written as a delta": weight_as_delta,
@@ -285,6 +296,10 @@ SAVING = Scenario(
 )
 
 CAUGHT: dict[str, tuple[Scenario, str]] = {
+    "threads of the proxy ignored": (
+        Scenario(seed=14, servers=3, strategy="replace", late_threads=True),
+        "2: ",
+    ),
     "blue removed too early": (FLEET, "1: "),
     "no orphan sweep": (replace(PLAIN, acts=(Act(what="stray server by hand", at_s=10.0),)), "3: "),
     "weight written as a delta": (PLAIN, "weights: "),

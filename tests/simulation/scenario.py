@@ -131,6 +131,7 @@ SWAPS_AND_REPLACEMENTS = FLEETS[3:6]
 HOT = FLEETS[6:]
 SELDOM = ("stop", "examine", "warm_up", "retire", "drain", "launch")
 SLEEPS = 0.5  # of the swaps
+LATE = 0.3  # of the histories have a proxy with late threads
 SAVES = 0.35  # of the fleets that could be replaced
 SWITCHES = {"hot": 0.3, "surge": 0.12}  # the share of them, by strategy
 OPEN = 0.6  # of the histories
@@ -181,6 +182,7 @@ class Scenario:
     on_disk: bool = False  # the journal is written to files
     impatient: bool = False  # an operator aborts an unfinished rollout at the end
     sleeps: bool = False  # a server that frees its slot sleeps, if it has no open requests
+    late_threads: bool = False  # some of the proxy work by the split before for a while
     switches: bool = False  # between two settings, as the answers get longer and shorter
     several: bool = False  # a second policy proposes, and operators think before they approve
     closed_s: tuple[float, float] | None = None  # from and to which second no rollout may start
@@ -238,6 +240,7 @@ def scenario_of(seed: int) -> Scenario:
         impatient=random.random() < 0.5,
         several=random.random() < 0.5,
         sleeps=sleeps,
+        late_threads=drawn("threads", seed).random() < LATE,
         switches=switches,
         acts=tuple(acts),
         **_window(seed),

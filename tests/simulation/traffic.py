@@ -105,7 +105,7 @@ class SimTraffic:
 
     async def is_settled(self) -> bool:
         alive(self.host)
-        return True
+        return self.host.world.is_settled()
 
     async def stop(self) -> None:
         raise AssertionError("the machine never asks for this")

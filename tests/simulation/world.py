@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
@@ -16,6 +17,7 @@ from tests.support.hot_servers import HotServers, knobs_of
 PERCENT = 100
 LONGEST_LEASE_S = 60.0  # the proxy ignores leases with a later end: a wrong clock
 BAD = 0.5  # of its requests
+SETTLES_S = 1.5  # until each thread of a proxy with late threads works by a new split
 SLOTS = 64  # to which the cap of a running server can be raised
 WAKES_S = (0.1, 0.5)
 GIVES_UP_S = 12.0  # a client timeout
@@ -105,11 +107,14 @@ class World:
     is_long: bool = False  # the answers
     errs: bool = True  # whether any setting lets requests fail
     sleeps: bool = False  # servers that are stopped sleep, if they have no open requests
+    has_late_threads: bool = False  # of the proxy: one without CPU works by the split before for a while
     has_hot_knobs: bool = False  # whether the servers run with flettner's scheduler class
     hot: HotServers = field(default_factory=lambda: HotServers(version="0.30.0"))
     servers: dict[str, Process] = field(default_factory=dict)
     stopped: dict[str, Process] = field(default_factory=dict)
     split: Split | None = None
+    lateness: Random = field(default_factory=lambda: Random(0))  # noqa: S311 - not for cryptography
+    told_s: float = 0.0  # when the proxy was told the split
     proxy_up: bool = True
     quiet: bool = False  # no further spontaneous faults
     ledger: Ledger = field(default_factory=Ledger)
@@ -169,9 +174,17 @@ class World:
 
     def tell_proxy(self, split: Split, lease_s: float) -> None:
         split.expires_wall_s = self.wall_s + lease_s
+        former, self.told_s = self.in_force(), self.at_s
         self.split, self.proxy_up = split, True
+        for _ in range(self.rate if self.has_late_threads else 0):
+            late_s = self.lateness.uniform(0.0, SETTLES_S)
+            self.loop.outside(late_s, partial(self._arrive_late, former))
         self.note_shares()
         self.changed("split", "", split.epoch)
+
+    def is_settled(self) -> bool:
+        """Whether each thread of the proxy works by the last split."""
+        return not self.has_late_threads or self.at_s - self.told_s >= SETTLES_S
 
     def note_shares(self) -> None:
         shares = self.in_force()
@@ -193,6 +206,12 @@ class World:
                 self.ledger.turned_away += 1
             elif shares:
                 self.accept(self.pick(shares))
+
+    def _arrive_late(self, former: Mapping[str, int]) -> None:
+        """A request that a late thread of the proxy sends by the split before."""
+        able = {name: share for name, share in former.items() if self.answers(name)}
+        if self.proxy_up and able:
+            self.accept(self.lateness.choices(list(able), list(able.values()))[0])
 
     def pick(self, shares: Mapping[str, int]) -> str:
         names = list(shares)
