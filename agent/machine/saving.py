@@ -24,7 +24,7 @@ from flettner.agent.domain.events import (
     ServerLost,
     Stopped,
 )
-from flettner.agent.domain.fleet import Fleet, SparedServer
+from flettner.agent.domain.fleet import SparedServer
 from flettner.agent.domain.load_watch import BIN_S, count_open
 from flettner.agent.domain.model import SERVERS, OutcomeResult, Server
 from flettner.agent.domain.rollout import Saving
@@ -36,9 +36,10 @@ from flettner.agent.judge.attainment import (
     goodput_phi,
     misses_slo,
 )
+from flettner.agent.judge.server_health import requests_fail
 from flettner.agent.judge.wording import describe_duration
 from flettner.agent.machine.adapters import missing_adapters, with_adapters
-from flettner.agent.machine.failing import is_silent
+from flettner.agent.machine.failing import NEW, fails, is_silent
 from flettner.agent.machine.lease import keep_alive
 from flettner.agent.machine.open_suggestions import end_all
 from flettner.agent.machine.restoring import missing_server, recheck_missing, restore
@@ -85,15 +86,20 @@ def begin_saving(state: State, start: RolloutStart) -> Transition:
         limits=limits,
         limit_rps=LIMIT * servers * limits.server_rps,
     )
-    fleet = replace(state.fleet, spared=choose_spared(state.fleet, servers))
+    fleet = replace(state.fleet, spared=choose_spared(state, servers))
     state = enter_phase(replace(state, rollout=rollout, fleet=fleet), Phase.SAVING, start.at, start.note)
     return _route_to_rest(state)
 
 
-def choose_spared(fleet: Fleet, servers: int) -> tuple[SparedServer, ...]:
-    """What to spare of the running servers, the last ones first, so that `servers` replicas serve on."""
+def choose_spared(state: State, servers: int) -> tuple[SparedServer, ...]:
+    """What to spare of the running servers, so that `servers` replicas serve on.
+
+    Those come first of which most requests fail, then the last ones.
+    """
+    fleet = state.fleet
     surplus, spared = fleet.replica_count - servers, {server.name: server for server in fleet.spared}
-    for server in reversed(fleet.running):
+    last_first = fleet.running[::-1]
+    for server in sorted(last_first, key=lambda server: not _fails_most(state, server)):
         leaving = min(surplus, server.replicas)
         if leaving <= 0:
             break
@@ -102,6 +108,11 @@ def choose_spared(fleet: Fleet, servers: int) -> tuple[SparedServer, ...]:
         keep = server.replicas - leaving
         spared[server.name] = SparedServer(name=server.name, replicas=before, keep=keep)
     return tuple(spared.values())
+
+
+def _fails_most(state: State, server: Server) -> bool:
+    """Whether it fails, or most of its requests do and no other server was there to compare it with."""
+    return fails(state, server) or requests_fail(state.health.get(server.name, NEW))
 
 
 def carriers(state: State) -> tuple[Server, ...]:

@@ -239,7 +239,7 @@ def held_up_by_a_stuck_start(put: Put) -> None:
 
 def spares_more_than_approved(put: Put) -> None:
     plain = saving.choose_spared
-    put(saving, "choose_spared", lambda fleet, servers: plain(fleet, servers - 1))
+    put(saving, "choose_spared", lambda state, servers: plain(state, servers - 1))
 
 
 def put_everywhere(put: Put, name: str, old: object, new: object) -> None:

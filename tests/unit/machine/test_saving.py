@@ -15,6 +15,7 @@ from flettner.agent.domain.headroom import Headroom
 from flettner.agent.domain.model import SERVERS, Bound, PreflightResult, Slo
 from flettner.agent.domain.request_counts import RequestCounts
 from flettner.agent.domain.state import Phase, State
+from flettner.agent.machine.failing import NEW
 from flettner.agent.machine.guard import Guard
 from flettner.agent.machine.step import Machine, state_without_counts
 from flettner.agent.machine.transitions import Rules
@@ -155,6 +156,16 @@ def test_the_trial_leaves_all_servers_up_and_the_stop_comes_after_the_load_of_a_
     assert world.weights == {"vllm0": 50, "vllm1": 50}
     assert world.state.saving.outcome == "promoted"
     assert world.state.outcomes[-1].result == "promoted"
+
+
+def test_a_server_of_which_most_requests_fail_is_spared_first() -> None:
+    world = four()
+    world.start().until("proposed")
+    failing = replace(NEW, of=40.0, bad=36.0)
+    world.state = replace(world.state, health={**world.state.health, "vllm0": failing})
+    world.approve().tick(2)
+
+    assert carrying(world) == {"vllm1", "vllm2"}
 
 
 def test_a_night_is_no_test_and_a_day_without_a_peak_ends_the_trial() -> None:
