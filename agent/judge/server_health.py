@@ -30,6 +30,7 @@ FADES = 0.5 ** (1 / 30)  # of the requests that count, each second
 BACK_S = 5.0  # of answered scrapes before a silent server counts as back
 PAUSE_S = 60.0  # before a server whose requests failed is tried again
 MOST_DOUBLINGS = 4
+PROVES = timedelta(seconds=30)  # after which a server that is back has shown what so few requests show
 SOON = timedelta(minutes=10)  # a failure so soon after the last one waits twice as long
 
 
@@ -137,6 +138,13 @@ def is_back(health: ServerHealth, failure: Failure, at: datetime, carriers: Carr
 def end_failure(health: ServerHealth, failure: Failure, at: datetime) -> ServerHealth:
     """Forget the failed requests: only later ones count from now on."""
     return ServerHealth(fresh_s=health.fresh_s, failures=failure.times, back_at=at)
+
+
+def is_proven(health: ServerHealth | None, at: datetime) -> bool:
+    """Whether a server that failed has answered enough requests since it is back, or got few of them."""
+    if health is None or health.back_at is None or not timedelta() <= at - health.back_at < PROVES:
+        return True
+    return health.of >= REQUESTS - 1
 
 
 def is_well(health: ServerHealth | None) -> bool:

@@ -23,6 +23,7 @@ from flettner.agent.domain.model import OutcomeResult, Server
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.server_health import Failure
 from flettner.agent.domain.state import Phase, State
+from flettner.agent.judge.server_health import is_proven
 from flettner.agent.machine.adapters import refusal
 from flettner.agent.machine.failing import HANGING
 from flettner.agent.machine.lease import keep_alive
@@ -193,16 +194,22 @@ def on_routed(rules: Rules, state: State, event: Routed) -> Transition:
         return continue_rollback(rules, state, event.at)
     if state.split.planned is None and gives_back(state):
         return request_effect(state, Stop(number=0, server=green, keep=green.replicas - 1))
-    if state.split.weights.get(green.name):  # a failover: it waits for blue
+    if state.split.weights.get(green.name) or not _can_take_over(state, event.at):  # it waits for blue
         return without_effects(await_nothing(state))
     draining = replace(state, note=f"{green.name} gets no new requests; its open requests may end")
     deadline_s = HUNG_DRAIN_S if canary.hung else canary.plan.drain_s
     return request_effect(draining, Drain(number=0, server=green, deadline_s=deadline_s))
 
 
+def _can_take_over(state: State, at: datetime) -> bool:
+    """Whether green may leave: an old server that failed is only tried at first, and may fail again."""
+    return all(is_proven(state.health.get(server.name), at) for server in traffic_servers(state))
+
+
 def on_observed(rules: Rules, state: State, event: Observed) -> Transition:
     """Count exposed requests; continue once no failover needs the new servers any more."""
-    if state.effects.awaited is None and state.split.planned is None:
+    waits = state.split.planned is not None or not _can_take_over(state, event.at)
+    if state.effects.awaited is None and not waits:
         return continue_rollback(rules, state, event.at)
     return keep_alive(count_exposed(state, event), event.at)
 

@@ -93,6 +93,7 @@ class Observer:
     keeps: Mapping[str, int] = field(default_factory=dict)
     """What is spared by a saving that is on trial or in force, by the journal: the replicas that stay."""
     _shares: dict[str, int] = field(default_factory=dict)  # before the last change
+    _weightless_s: dict[str, float] = field(default_factory=dict)  # before the last change
     _fails_s: dict[str, float] = field(default_factory=dict)  # for how long a daemon could see it, by server
     _served: bool = False
     _nobody_since: float | None = None
@@ -252,7 +253,7 @@ class Observer:
             self.wrong(f"maintenance: {name} is started, and nobody has resumed")
         if epoch and what == "launch":
             self.starts(world.servers[name].setting)
-        self._shares = world.in_force()
+        self._shares, self._weightless_s = world.in_force(), dict(world.weightless_s)
         ours = [process.name for process in world.servers.values() if process.ours]
         if len(ours) > self.fleet + SPARE:
             self.wrong(f"3: {len(ours)} servers run at once: {', '.join(sorted(ours))}")
@@ -276,6 +277,9 @@ class Observer:
         was_known = bool(before) or any(world.answers(server) for server in self._shares)
         if what == "split" and was_known and all(self._how_it_fails(process) for process in before):
             return  # from a wedged green to an old server of which most requests fail
+        rested = [world.at_s - self._weightless_s.get(server, world.at_s) for server in world.in_force()]
+        if what == "split" and self.phase == "rolling_back" and min(rested, default=0.0) > OUTDATED_S:
+            return  # the old server is tried again
         self.wrong(f"1: {what} {name} leaves no responsive server with a share: {world.in_force()}")
 
     def _is_known(self, name: str) -> bool:

@@ -116,6 +116,21 @@ def test_a_rollback_waits_until_blue_is_back(fault: str) -> None:
     assert GREEN not in world.running
 
 
+def test_green_stays_until_a_blue_that_erred_and_is_tried_again_has_answered() -> None:
+    world = in_canary()
+    world.erring.add(BLUE.name)
+    seconds_until(world, {GREEN: 100})
+    world.feed(e.Aborted(at=world.at, actor="alice", reason="enough"))
+    seconds_until(world, {BLUE.name: 100}, limit_s=120)
+    seconds_until(world, {GREEN: 100})
+    assert (world.state.phase, GREEN in world.running) == (Phase.ROLLING_BACK, True)
+
+    world.erring.clear()
+    world.until("cooldown", limit_s=300)
+    assert world.weights == {BLUE.name: 100}
+    assert GREEN not in world.running
+
+
 def test_green_gets_the_traffic_again_if_blue_freezes_while_green_drains() -> None:
     world = in_canary()
     world.feed(e.Aborted(at=world.at, actor="alice", reason="enough"))
