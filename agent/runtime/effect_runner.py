@@ -58,7 +58,7 @@ UNSEEN: Mapping[RequestSource, str] = {
 }
 """What the judge does not see, for each source of requests."""
 
-ROUTE_S = 20.0  # time to confirm a split, after which it counts as failed
+ROUTE_S = 20.0  # time to confirm or renew a split, after which that counts as failed
 READ_ADAPTERS_EVERY_S = 5.0
 LOOK_AGAIN_S = 5.0  # least time between observations after a third party's change
 
@@ -273,8 +273,9 @@ class EffectRunner:
 
     async def _set_or_renew(self, effect: SetKnobs | Renewal) -> Event | None:
         if isinstance(effect, KeepAlive):
-            await self._check_epoch_once()
-            await self.traffic.keep_alive(effect.route)
+            async with asyncio.timeout(ROUTE_S):
+                await self._check_epoch_once()
+                await self.traffic.keep_alive(effect.route)
             return None
         if isinstance(effect, KeepAdapters):
             return await self._keep_adapters(effect)

@@ -81,6 +81,28 @@ def test_a_drain_waits_until_no_part_of_the_proxy_works_by_the_route_before(tmp_
     assert [event.open for event in sent if isinstance(event, e.Drained)] == [0]
 
 
+def test_a_renewal_that_hangs_ends_so_that_another_can_follow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_: object) -> None:
+        await asyncio.sleep(3600)
+
+    traffic, problems = FakeTraffic().bind(Site(target="chat", state_dir=tmp_path, epoch=1)), list[str]()
+    monkeypatch.setattr(type(traffic), "keep_alive", hang)
+    runner = EffectRunner(
+        engine=FakeEngine(BLUE),
+        traffic=traffic,
+        emit=list[e.Event]().append,
+        now=loop_now,
+        epoch=1,
+        on_kept=problems.append,
+    )
+    alone = Route(number=1, servers=(BLUE,), weights={BLUE.name: 100}, fallback=BLUE.name)
+
+    assert took_s(lambda: runner.perform(KeepAlive(route=alone))) == pytest.approx(20, abs=1)
+    assert problems == ["keep_alive timed out"]
+
+
 def test_a_split_that_cannot_be_kept_is_logged_when_that_begins_and_when_it_ends(tmp_path: Path) -> None:
     heard, problems = list[e.Event](), list[str]()
     traffic = FakeTraffic().bind(Site(target="chat", state_dir=tmp_path, epoch=1))
