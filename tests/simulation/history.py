@@ -27,6 +27,7 @@ from tests.simulation.clock import EPOCH, VirtualLoop, in_virtual_time
 from tests.simulation.config_file import ConfigFile, Content
 from tests.simulation.disk import Disk, JournalStore, RecordingJournal
 from tests.simulation.load import LATE, scaled_times
+from tests.simulation.load_observer import HELD_S
 from tests.simulation.observer import Observer
 from tests.simulation.operators import Operator
 from tests.simulation.process import RESTART_S, Daemon, died_of
@@ -173,7 +174,8 @@ class History:
         self.fired[name_of(act)] += 1
         if act.what not in OF_LOAD:
             self.observer.faulted_s = self.loop.now_s
-        if act.on in {"stop", "keep_adapters"}:
+        held = self.loop.now_s - self.observer.load.held_s < HELD_S
+        if act.on in {"stop", "keep_adapters"} or (act.on == "launch" and held):
             self.observer.load.held_s = self.loop.now_s
         self.say(f"!! {name_of(act)}")
 

@@ -362,7 +362,8 @@ class Observer:
     def _lease(self, worked_s: float | None, *, calm: bool) -> None:
         world = self.world
         self._alone_since = (self._alone_since or world.at_s) if worked_s is None else None
-        old = [p.name for p in world.servers.values() if p.answers and p.name not in self.greens]
+        routed = world.split.weights.keys() if world.split is not None else set[str]()
+        old = [name for name in routed - self.greens if world.answers(name)]
         shares = set(world.in_force())
         canary = self.phase == "canary" and not self.passed and old and not self.failed_over
         unwatched_s = world.at_s - self._alone_since if self._alone_since is not None else 0.0
