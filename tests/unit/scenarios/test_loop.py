@@ -12,7 +12,7 @@ import pytest
 from flettner.agent.audit.chain import verify
 from flettner.agent.audit.journal import Journal
 from flettner.agent.domain import events as e
-from flettner.agent.domain.effects import Launch, Retire, Stop
+from flettner.agent.domain.effects import Effect, Launch, Retire, Stop
 from flettner.agent.domain.errors import ActError, FencedError, JournalError
 from flettner.agent.domain.model import PreflightResult, Server
 from flettner.agent.domain.ports import Now, Site, View
@@ -438,29 +438,30 @@ async def test_a_launch_waits_for_a_running_retirement(tmp_path: Path) -> None:
     assert list(engine.servers) == [BLUE.name]
 
 
+async def perform_at_once(tmp_path: Path, engine: FakeEngine, *effects: Effect) -> list[type[e.Event]]:
+    """Request all of them at the same moment; return what their outcomes were."""
+    heard = list[e.Event]()
+    runner = runner_of(tmp_path, engine, heard)
+    async with asyncio.TaskGroup() as tasks:
+        for effect in effects:
+            runner.start(effect, tasks)
+    return [type(event) for event in heard]
+
+
+STOP, LAUNCH = Stop(number=1, server=BLUE), Launch(number=2, server=BLUE, deadline_s=60)
+
+
 @in_virtual_time
 async def test_a_stop_ends_no_start_that_was_requested_after_it(tmp_path: Path) -> None:
-    engine, heard = FakeEngine(BLUE, takes_s=5), list[e.Event]()
-    runner = runner_of(tmp_path, engine, heard)
+    engine = FakeEngine(BLUE, takes_s=5)
 
-    async with asyncio.TaskGroup() as tasks:
-        runner.start(Stop(number=1, server=BLUE), tasks)
-        runner.start(Launch(number=2, server=BLUE, deadline_s=60), tasks)
-
-    assert [type(event) for event in heard] == [e.Stopped, e.Launched]
+    assert await perform_at_once(tmp_path, engine, STOP, LAUNCH) == [e.Stopped, e.Launched]
     assert list(engine.servers) == [BLUE.name]
 
 
 @in_virtual_time
 async def test_a_stop_ends_a_start_that_has_not_begun(tmp_path: Path) -> None:
-    engine, heard = FakeEngine(BLUE, takes_s=5), list[e.Event]()
-    runner = runner_of(tmp_path, engine, heard)
-
-    async with asyncio.TaskGroup() as tasks:
-        runner.start(Launch(number=1, server=BLUE, deadline_s=60), tasks)
-        runner.start(Stop(number=2, server=BLUE), tasks)
-
-    assert [type(event) for event in heard] == [e.Stopped]
+    assert await perform_at_once(tmp_path, FakeEngine(BLUE, takes_s=5), LAUNCH, STOP) == [e.Stopped]
 
 
 class OwnedEngine(FakeEngine):
