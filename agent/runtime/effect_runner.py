@@ -85,6 +85,7 @@ class EffectRunner:
     _kept: bool = True  # whether the latest KeepAlive succeeded
     _wrote_route: bool = False  # whether this process configured the proxy
     _renewing: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # by kind: one at a time
+    _renewed_at_s: dict[str, float] = field(default_factory=dict)  # when each began, as the loop's time
     _adapters_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held from a read to its event: an event of before a load must not follow the one of after it."""
     _refused: set[str] = field(default_factory=set)  # adapters, as sentences that were logged
@@ -110,6 +111,17 @@ class EffectRunner:
             self._register(effect, task)
         elif (running := self._renewing.get(effect.kind)) is None or running.done():
             self._renewing[effect.kind] = tasks.create_task(self.perform(effect))
+            self._renewed_at_s[effect.kind] = asyncio.get_running_loop().time()
+        elif isinstance(effect, KeepAlive):
+            self._end_late_renewal(effect, running)
+
+    def _end_late_renewal(self, effect: KeepAlive, running: asyncio.Task[None]) -> None:
+        """End a renewal of the split that takes too long: the next one may succeed."""
+        took_s = asyncio.get_running_loop().time() - self._renewed_at_s[effect.kind]
+        if took_s > ROUTE_S and not running.cancelling():
+            running.cancel()
+            self._count(effect, took_s, failed=True)
+            self._note_kept(f"{effect.kind} timed out")
 
     def _end_start(self, effect: Effect) -> asyncio.Task[None] | None:
         """Return the task that has to end before the effect."""
@@ -273,9 +285,8 @@ class EffectRunner:
 
     async def _set_or_renew(self, effect: SetKnobs | Renewal) -> Event | None:
         if isinstance(effect, KeepAlive):
-            async with asyncio.timeout(ROUTE_S):
-                await self._check_epoch_once()
-                await self.traffic.keep_alive(effect.route)
+            await self._check_epoch_once()
+            await self.traffic.keep_alive(effect.route)
             return None
         if isinstance(effect, KeepAdapters):
             return await self._keep_adapters(effect)
