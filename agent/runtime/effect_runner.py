@@ -337,8 +337,9 @@ class EffectRunner:
     async def _drain(self, effect: Drain) -> int:
         """Return the number of requests still open at the deadline; 0 if all ended before.
 
-        Raises ActError if a proxy that counts requests never reported one. Where it counts none, an engine
-        that never answers has none that could end.
+        Raises ActError if the server has a share again, which a third party gave it, or if a proxy that
+        counts requests never reported one. Where it counts none, an engine that never answers has none that
+        could end.
         """
         quiet_polls, open_requests, is_counted = 0, 0, not self.traffic.counts_requests
         deadline = asyncio.get_running_loop().time() + effect.deadline_s
@@ -349,9 +350,18 @@ class EffectRunner:
             open_requests, is_counted = max(at_proxy or 0, in_engine or 0), is_counted or at_proxy is not None
             settled = await self.traffic.is_settled()
             quiet_polls = 0 if open_requests or counted is None or not settled else quiet_polls + 1
-            if asyncio.get_running_loop().time() >= deadline and is_counted:
-                return open_requests
             if asyncio.get_running_loop().time() >= deadline:
-                raise ActError(f"the proxy does not report the open requests of {effect.server.name}")
+                break
             await asyncio.sleep(POLL_S)
-        return 0
+        if quiet_polls < QUIET_POLLS and not is_counted:
+            raise ActError(f"the proxy does not report the open requests of {effect.server.name}")
+        await self._check_without_share(effect.server.name)
+        return open_requests
+
+    async def _check_without_share(self, name: str) -> None:
+        """Raise ActError if the server has a share. A proxy that does not answer is no reason to wait."""
+        seen = None
+        with suppress(ActError):
+            seen = await self.traffic.observe()
+        if seen is not None and (share := seen.weights.get(name)):
+            raise ActError(f"a third party gave {name} {share} % while it drained", external=True)

@@ -21,6 +21,10 @@ from tests.support.fast_time import in_no_time, loop_now
 from tests.support.machine_stories import BLUE
 
 DRAIN = Drain(number=1, server=BLUE, deadline_s=30.0)
+OTHER = replace(BLUE, name="chat-r1", address="127.0.0.1:8001")
+WITHOUT_BLUE = Route(
+    number=1, servers=(BLUE, OTHER), weights={BLUE.name: 0, OTHER.name: 100}, fallback=OTHER.name
+)
 
 
 def runner(engine: FakeEngine, emit: Callable[[e.Event], None], home: Path, *, counts: bool) -> EffectRunner:
@@ -71,7 +75,7 @@ def test_a_drain_waits_until_no_part_of_the_proxy_works_by_the_route_before(tmp_
     )
 
     async def scenario() -> None:
-        await traffic.route(Route(number=1, servers=(BLUE,), weights={BLUE.name: 100}, fallback=BLUE.name))
+        await traffic.route(WITHOUT_BLUE)
         draining = asyncio.create_task(performer.perform(DRAIN))
         await asyncio.sleep(5)
         assert not draining.done()
@@ -80,6 +84,23 @@ def test_a_drain_waits_until_no_part_of_the_proxy_works_by_the_route_before(tmp_
 
     assert took_s(scenario) < 7
     assert [event.open for event in sent if isinstance(event, e.Drained)] == [0]
+
+
+def test_a_server_that_has_a_share_again_is_not_drained(tmp_path: Path) -> None:
+    heard = list[e.Event]()
+    traffic = FakeTraffic().bind(Site(target="chat", state_dir=tmp_path, epoch=1))
+    performer = EffectRunner(
+        engine=FakeEngine(BLUE), traffic=traffic, emit=heard.append, now=loop_now, epoch=1
+    )
+
+    async def scenario() -> None:
+        await traffic.route(replace(WITHOUT_BLUE, weights={BLUE.name: 60, OTHER.name: 40}))
+        await performer.perform(DRAIN)
+
+    in_no_time(scenario())
+    assert [event.why for event in heard if isinstance(event, e.EffectFailed) and event.external] == [
+        "a third party gave chat-r0 60 % while it drained"
+    ]
 
 
 def test_a_renewal_that_hangs_ends_so_that_another_can_follow(
