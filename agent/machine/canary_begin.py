@@ -8,6 +8,7 @@ from flettner.agent.domain.model import Proposal, Server, Slo
 from flettner.agent.domain.rollout import Canary
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.domain.upgrade import flags_in, start_in
+from flettner.agent.machine import failing
 from flettner.agent.machine.answer_check import drain_or_examine
 from flettner.agent.machine.traffic import recent_traffic
 from flettner.agent.machine.transitions import (
@@ -24,7 +25,7 @@ def begin_canary(rules: Rules, state: State, start: RolloutStart) -> Transition:
     """Launch green, or first free a slot for it."""
     running, (baseline, baseline_s) = state.fleet.running, recent_traffic(state, start.at)
     state, name = name_next_server(state)
-    old = running[-1]
+    old = _choose_old_server(state)
     to = start.suggestion.proposal.to
     green = Server(
         name=name,
@@ -57,6 +58,12 @@ def begin_canary(rules: Rules, state: State, start: RolloutStart) -> Transition:
         return drain_or_examine(state, start.at, start.note)
     state = enter_phase(state, Phase.LAUNCHING, start.at, start.note)
     return request_effect(state, Launch(number=0, server=green, deadline_s=start.plan.start_s))
+
+
+def _choose_old_server(state: State) -> Server:
+    """The old server to replace first: one that answers and errs rather than one that serves."""
+    running = state.fleet.running
+    return next((server for server in reversed(running) if failing.errs(state, server)), running[-1])
 
 
 def _may_be_slower(proposal: Proposal, slo: Slo) -> bool:

@@ -88,6 +88,13 @@ def fails(state: State, server: Server) -> bool:
     return server.name in state.failing
 
 
+def errs(state: State, server: Server) -> bool:
+    """Whether the server answers, and most of its last requests failed."""
+    failure = state.failing.get(server.name)
+    hangs = failure is not None and failure.kind in HANGING
+    return not hangs and not is_silent(state, server) and requests_fail(state.health.get(server.name, NEW))
+
+
 def failing_green(state: State) -> tuple[str, Failure] | None:
     """The first new server that fails while an old one does not; None if there is none.
 

@@ -7,6 +7,7 @@ import pytest
 from flettner.agent.domain import events as e
 from flettner.agent.domain.model import Server, Strategy
 from flettner.agent.domain.state import Phase
+from flettner.agent.machine.failing import NEW
 from flettner.agent.machine.step import Machine
 from tests.support.machine_stories import BLUE, World, rules
 
@@ -76,6 +77,17 @@ def test_servers_of_different_flags_are_not_changed_together() -> None:
 
     assert world.state.phase is Phase.OBSERVING
     assert "run with different flags" in world.state.note
+
+
+@pytest.mark.parametrize(("silent_s", "first"), [(0.0, "vllm0"), (9.0, "vllm1")])
+def test_a_server_that_errs_is_replaced_before_one_that_serves(silent_s: float, first: str) -> None:
+    """One that hangs is not: it may answer again with all it has open."""
+    world = World.servers(2, "replace").start().until("proposed")
+    health = replace(NEW, of=20.0, bad=18.0, silent_s=silent_s)
+    world.state = replace(world.state, health={**world.state.health, "vllm0": health})
+    world.approve().until("draining")
+
+    assert world.state.canary.green.like == first
 
 
 def test_a_rollback_keeps_running_new_servers_until_an_old_one_is_restored() -> None:
