@@ -11,7 +11,7 @@ from tests.simulation.api_client import PRINCIPALS
 from tests.simulation.config_file import Content
 from tests.simulation.load import change_lengths, return_load
 from tests.simulation.scenario import Act
-from tests.simulation.setup import BLUE
+from tests.simulation.setup import BLUE, OWNERS_CAP
 from tests.simulation.world import Process, Split
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _other_flags(history: "History", act: Act) -> bool:
         return False
     server = history.random.choice(servers)
     history.world.finish(server.name, 0, keep=False)
-    setting = {**server.setting, "max_num_seqs": 6}
+    setting = {**server.setting, "max_num_seqs": OWNERS_CAP}
     history.mixed = True
     history.observer.allowed.add(frozenset(setting.items()))
     history.loop.outside(1.5, lambda: _again(history, server, setting))

@@ -175,12 +175,15 @@ class History:
         if act.what not in OF_LOAD:
             self.observer.faulted_s = self.loop.now_s
         held = self.loop.now_s - self.observer.load.held_s < HELD_S
-        if act.on in {"stop", "keep_adapters"} or (act.on == "launch" and held):
+        owners = act.what == "flags changed by hand"
+        if owners or act.on in {"stop", "keep_adapters"} or (act.on == "launch" and held):
             self.observer.load.held_s = self.loop.now_s
         self.say(f"!! {name_of(act)}")
 
     def _changed(self, what: str, name: str, epoch: int) -> None:
         split = self.world.split
+        if what == "set_knobs" and epoch < self.daemons[-1].epoch:
+            self.observer.overruled.add(name)
         if what != "split":
             self.say(f"   {what} {name} by {epoch or 'no daemon'}")
         elif split is not None:
@@ -469,7 +472,7 @@ class History:
         return [
             f"{name} runs with {now[name]}, and {cap} is in force"
             for name, cap in wanted.items()
-            if name in now and now[name] != cap
+            if name in now and now[name] != cap and name not in self.observer.overruled
         ]
 
 

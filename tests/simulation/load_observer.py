@@ -45,7 +45,8 @@ class LoadObserver:
     failing: frozenset[str] = frozenset()  # by the journal: one that failed is tried again later
     recovered_s: dict[str, float] = field(default_factory=dict)  # when it was found to be well again
     over_s: float = 0.0  # for how long a daemon could see more load than the rest carries
-    held_s: float = -1e9  # the last fault of a stop, or of the adapters that a server needs before it serves
+    held_s: float = -1e9
+    """The last fault of a stop, of the adapters that a server needs to serve, or restart by its owner."""
     lengths: "deque[bool]" = field(default_factory=lambda: deque(maxlen=KNOWN_S))
 
     def wrong(self, what: str) -> None:
@@ -118,7 +119,8 @@ class LoadObserver:
         if regimes is None or regimes is not self.regimes or not before or caps == before or len(caps) > 1:
             return
         both = {regimes.regimes.above.values[CAP], regimes.regimes.below.values[CAP]}
-        if caps | before <= both and (rollout is None or rollout.id not in self.switched):
+        named = (rollout is not None and rollout.id in self.switched) or bool(self.observer.overruled)
+        if caps | before <= both and not named:
             self.wrong(f"switch: {CAP} {set(before)} became {set(caps)}, and no entry says so")
 
     # Savings.

@@ -297,7 +297,7 @@ SAVING = Scenario(
 
 CAUGHT: dict[str, tuple[Scenario, str]] = {
     "threads of the proxy ignored": (
-        Scenario(seed=14, servers=3, strategy="replace", late_threads=True),
+        Scenario(seed=32, servers=3, strategy="replace", late_threads=True),
         "2: ",
     ),
     "blue removed too early": (FLEET, "1: "),

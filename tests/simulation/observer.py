@@ -77,6 +77,8 @@ class Observer:
     unwritable: bool = False
     phase: str = ""
     writer: int = 0  # newest epoch in the journal
+    overruled: set[str] = field(default_factory=set)
+    """Servers whose values an older daemon set since a newer one began, which is told of it by nothing."""
     passed: bool = False
     running: str = ""  # the rollout without an outcome
     greens: frozenset[str] = frozenset()
