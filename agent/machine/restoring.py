@@ -56,7 +56,7 @@ def restore(
     its rollout ends, with the `result`. The exited server is retired first: its remains may hold GPU memory.
     """
     state = mark_retiring_as_exited(state)
-    old = missing_server(state) or state.fleet.blue
+    old = _server_to_succeed(state)
     bridge = _serving_green(state) if not state.fleet.running else None
     state = _end_rollout(state, at, result, why, bridged=bridge is not None)
     state = enter_phase(choose_blue(end_all(state, why)), Phase.RESTORING, at, why)
@@ -72,6 +72,11 @@ def restore(
     for server in greens:
         moved = add_retirement(moved, server)
     return moved
+
+
+def _server_to_succeed(state: State) -> Server | None:
+    """The missing server, or any if none runs; None: flettner has none to start beside those that run."""
+    return missing_server(state) or (None if state.fleet.running else state.fleet.blue)
 
 
 def _serving_green(state: State) -> Server | None:
@@ -120,7 +125,10 @@ def retire_predecessor(rules: Rules, state: State, old: Server | None) -> Transi
 
 
 def launch_successor(rules: Rules, state: State) -> Transition:
-    old = missing_server(state) or state.fleet.blue
+    """Start the missing server's successor; a third-party server is left to its owner while others run."""
+    old = _server_to_succeed(state)
+    if old is None and state.fleet.running:
+        return request_effect(state, route_to(state.fleet.running))
     if old is not None and old.name in state.fleet.stopped:
         return request_effect(state, Launch(number=0, server=old, deadline_s=rules.plan.start_s))
     state, name = name_next_server(state)

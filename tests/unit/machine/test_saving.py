@@ -168,6 +168,21 @@ def test_a_server_of_which_most_requests_fail_is_spared_first() -> None:
     assert carrying(world) == {"vllm1", "vllm2"}
 
 
+def test_a_second_word_of_an_exit_by_its_owner_starts_no_server_in_place_of_one_that_serves() -> None:
+    world = four()
+    world.start().until("proposed").approve().tick(2)
+    world.running.pop("vllm0")
+    exited = e.ServerLost(at=world.at, server="vllm0", why="it exited")
+    world.feed(exited)
+    world.pending = []  # the split's reply is lost with the daemon
+    world.start().feed(exited).tick(9)
+
+    assert not [effect for effect in world.performed if isinstance(effect, fx.Launch | fx.Retire)]
+    assert [server.name for server in world.state.fleet.running] == ["vllm1", "vllm2", "vllm3"]
+    assert carrying(world) == {"vllm1", "vllm2", "vllm3"}
+    assert world.state.phase is Phase.OBSERVING
+
+
 def test_a_night_is_no_test_and_a_day_without_a_peak_ends_the_trial() -> None:
     world = on_trial(rate=2)
     world.tick(240)
