@@ -245,8 +245,9 @@ class Observer:
         self._served = bool(world.serving())
         if epoch and served and not self._served and what in {"split", "stop", "retire"}:
             self._nobody_serves(what, name)
-        if what == "split" and epoch and world.split is not None:
+        if what in {"split", "set_knobs"} and epoch:
             self._alone_since = None  # one that did not live for a second has acted, too
+        if what == "split" and epoch and world.split is not None:
             self._moves_to_worse()
             weights = world.split.weights.values()
             if sum(weights) != (0 if world.split.closed_s else 100) or min(weights, default=0) < 0:
