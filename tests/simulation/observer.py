@@ -323,7 +323,7 @@ class Observer:
             left = [
                 server.name
                 for server in world.servers.values()
-                if server.status == "healthy" and not self._how_it_fails(server)
+                if self._is_known(server.name) and not self._how_it_fails(server)
                 if now.get(server.name, 0) < self._shares.get(server.name, 0)
             ]
             if left:
