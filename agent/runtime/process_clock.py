@@ -67,8 +67,8 @@ class ProcessClock:
 
 
 def is_at_rest(state: State) -> bool:
-    """Whether no deadline of the target is open; in advise mode a rollout is suspended."""
-    return state.mode == "advise" or (state.phase in AT_REST and state.effects.awaited is None)
+    """Whether no deadline of the target is open. A rollout that advise mode suspends may go on later."""
+    return state.phase in AT_REST and (state.mode == "advise" or state.effects.awaited is None)
 
 
 def _describe(ahead: timedelta) -> str:

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from flettner.agent.domain.model import Mode
 from flettner.agent.domain.state import Phase, State
 from flettner.agent.runtime.process_clock import ProcessClock, is_at_rest
 
@@ -65,8 +66,10 @@ def test_a_process_does_not_begin_before_the_last_entry(last: datetime, expected
     assert clock.now() == expected
 
 
+@pytest.mark.parametrize("mode", ["approve", "advise"])
 @pytest.mark.parametrize("phase", Phase)
-def test_only_phases_without_a_deadline_are_at_rest(phase: Phase) -> None:
-    state = State(target="chat", phase=phase, mode="approve")
+def test_only_phases_without_a_deadline_are_at_rest(phase: Phase, mode: Mode) -> None:
+    """Also in advise mode, which suspends a rollout: another mode may go on with it."""
+    state = State(target="chat", phase=phase, mode=mode)
 
     assert is_at_rest(state) == (phase in {Phase.OBSERVING, Phase.PROPOSED, Phase.HALTED})
