@@ -162,9 +162,13 @@ class Observer:
             self.wrong(f"windows: {rollout.id} begins outside of them, at {entry.at:%H:%M:%S}")
 
     def _times(self, entry: Written, epoch: int) -> None:
-        """Within a process no clock that is set moves the times of a rollout or of a cooldown."""
-        last, self._written = self._written, (entry.at, self.world.at_s)
-        if last is None or epoch != self.writer or self.phase not in UNDECIDED | TIMED:
+        """Within a process no clock that is set moves the times of a rollout or of a cooldown.
+
+        What could not be written has the time of when it happened.
+        """
+        last, self._written = self._written, None if self.unwritable else (entry.at, self.world.at_s)
+        timed = epoch == self.writer and self.phase in UNDECIDED | TIMED
+        if last is None or self._written is None or not timed:
             return
         passed_s, wrote_s = self.world.at_s - last[1], (entry.at - last[0]).total_seconds()
         if abs(wrote_s - passed_s) > SET_S:
