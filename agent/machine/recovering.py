@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from flettner.agent.domain.effects import KeepAlive, Launch, Route
+from flettner.agent.domain.effects import KeepAlive, Launch, Route, Stop
 from flettner.agent.domain.events import AgentStarted
 from flettner.agent.domain.model import PreflightResult, Server
 from flettner.agent.domain.rollout import Canary
@@ -87,9 +87,10 @@ def resume_target(
     state = choose_blue(merge_found_servers(state, event, by_name))
     if hot_trial.is_hot(state) and state.phase in {Phase.TRIAL, Phase.ROLLING_BACK}:
         return hot_trial.resume(rules, state, event.at, drifted=knobs is not None and state.knobs is None)
-    if (back := saving.resume(rules, state, event.at, tuple(by_name))) is not None:
+    changed = [s.name for s in state.fleet.running if before.get(s.name, s).setting != s.setting]
+    if (back := saving.resume(rules, state, event.at, tuple(by_name), changed)) is not None:
         return back
-    return _resume_with_servers(rules, state, event, by_name, before, restarted=restarted)
+    return _resume_with_servers(rules, state, event, by_name, before, changed, restarted=restarted)
 
 
 def _resume_with_servers(
@@ -98,20 +99,23 @@ def _resume_with_servers(
     event: AgentStarted,
     by_name: FoundServers,
     before: FoundServers,
+    changed: Sequence[str],
     *,
     restarted: bool,
 ) -> Transition:
-    """Continue a target whose servers start and stop. `before`: the servers as the journal has them."""
+    """Continue a target whose servers start and stop.
+
+    `before`: the servers as the journal has them. `changed`: those that run with other flags.
+    """
     if state.phase is Phase.RESTORING:
         return saving.resume_return(rules, state, event.at)
     if not state.fleet.running and not state.fleet.stopped:
         return recover_without_blue(rules, state, event, by_name)
-    changed = any(before.get(s.name, s).setting != s.setting for s in state.fleet.running)
     if state.phase in UNDECIDED and changed:
         return roll_back(state, event.at, f"{state.note}, in the middle of a rollout", result="undecided")
     if state.phase in UNDECIDED:
-        scaled = [s for s in state.fleet.running if before.get(s.name, s).replicas != s.replicas]
-        return resume_rollout(rules, state, event, () if restarted else scaled, restarted=restarted)
+        scaled = _scaled_by_others(state, before, restarted=restarted)
+        return resume_rollout(rules, state, event, scaled, restarted=restarted)
     if state.phase is Phase.PROMOTING and any(s.name in state.fleet.exited for s in state.greens):
         return _resume_promotion_without_green(state, event.at)
     if state.phase in MOVING:
@@ -122,6 +126,17 @@ def _resume_with_servers(
         why = f"{lost.name} was not running when the daemon started"
         return _leave_to_operator(state, lost) if state.maintenance else restore(rules, state, event.at, why)
     return request_effect(state, route_to(state.fleet.running))
+
+
+def _scaled_by_others(state: State, before: FoundServers, *, restarted: bool) -> Mapping[str, int]:
+    """Old servers to which a third party has given more replicas, and how many; below 0: fewer.
+
+    After a restart those of the effect that was under way may be flettner's own.
+    """
+    awaited = state.effects.awaited
+    own = awaited.server.name if restarted and isinstance(awaited, Stop | Launch) else ""
+    more = {s.name: s.replicas - before.get(s.name, s).replicas for s in state.fleet.running}
+    return {name: count for name, count in more.items() if count and name != own}
 
 
 def _leave_to_operator(state: State, server: Server | None) -> Transition:
@@ -255,16 +270,17 @@ def recover_without_blue(
 
 
 def resume_rollout(
-    rules: Rules, state: State, event: AgentStarted, scaled: Sequence[Server], *, restarted: bool
+    rules: Rules, state: State, event: AgentStarted, scaled: Mapping[str, int], *, restarted: bool
 ) -> Transition:
     """Continue the rollout with its journalled evidence if all servers run; else roll back.
 
-    `scaled`: old servers to which a third party has given another number of replicas.
+    `scaled`: replicas that a third party has given to old servers since.
     """
     canary = state.canary
-    canary = replace(canary, restarts=canary.restarts + restarted, phase_since=event.at)
+    replicas = {name: count + scaled.get(name, 0) for name, count in canary.replicas.items()}
+    canary = replace(canary, restarts=canary.restarts + restarted, phase_since=event.at, replicas=replicas)
     if scaled and not canary.passed:
-        canary = replan(rules, state, canary, scaled, event.at)
+        canary = replan(rules, state, canary, event.at)
     state = replace(state, rollout=canary)
     if canary.restarts > RESUMES:
         why = f"the daemon was restarted {canary.restarts} times in this rollout"
@@ -276,20 +292,19 @@ def resume_rollout(
         why = f"{', '.join(state.fleet.exited)} was not running when the daemon started"
         return roll_back(state, event.at, why, result="undecided")
     if state.phase is Phase.CANARY and scaled and not canary.passed:
-        counts = ", ".join(f"{server.name} has {server.replicas} replicas" for server in scaled)
+        counts = ", ".join(f"{name} has {replicas[name]} replicas" for name in scaled)
         return begin_step(replace(state, note=f"{counts} now: the canary begins again"), 0)
     if state.phase is Phase.CANARY:
         return resume_step(state)
     return repeat_effect(state)
 
 
-def replan(rules: Rules, state: State, canary: Canary, scaled: Sequence[Server], at: datetime) -> Canary:
-    """The canary with the shares for the new number of replicas."""
-    replicas = {**canary.replicas, **{server.name: server.replicas for server in scaled}}
+def replan(rules: Rules, state: State, canary: Canary, at: datetime) -> Canary:
+    """The canary with the shares for its number of replicas."""
     preflight = PreflightResult(strategy=canary.suggestion.preflight.strategy)
     configured = configured_plan(rules.plan, canary.suggestion.proposal.to)
-    plan = plan_for(configured, preflight, sum(replicas.values()), expected_rate(state, at))
-    return replace(canary, replicas=replicas, plan=replace(canary.plan, steps=plan.steps))
+    plan = plan_for(configured, preflight, sum(canary.replicas.values()), expected_rate(state, at))
+    return replace(canary, plan=replace(canary.plan, steps=plan.steps))
 
 
 def retire_orphans(moved: Transition, by_name: FoundServers) -> Transition:

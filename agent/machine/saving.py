@@ -398,10 +398,12 @@ def abort(rules: Rules, state: State, event: Aborted) -> Transition:
     return put_back(rules, state, event.at, why, result="aborted", reason=event.reason)
 
 
-def resume(rules: Rules, state: State, at: datetime, names: Sequence[str]) -> Transition | None:
+def resume(
+    rules: Rules, state: State, at: datetime, names: Sequence[str], changed: Sequence[str]
+) -> Transition | None:
     """After a restart of the daemon, or a third party's change; None: the saving goes on, or there is none.
 
-    `names`: of the servers that run.
+    `names`: of the servers that run. `changed`: those that run with other flags than they were judged with.
     """
     if not in_force(state) or state.maintenance:
         return None
@@ -410,4 +412,6 @@ def resume(rules: Rules, state: State, at: datetime, names: Sequence[str]) -> Tr
     if lost or started:
         why = f"{lost} was not running" if lost else f"a third party has started {started}"
         return put_back(rules, state, at, why)
+    if changed:
+        return put_back(rules, state, at, f"a third party has changed the flags of {', '.join(changed)}")
     return None

@@ -135,6 +135,17 @@ def test_a_failed_effect_gives_all_replicas_back(strategy: Strategy, kind: str) 
     assert world.weights == {next(iter(world.running)): 100}
 
 
+def test_a_rollback_keeps_the_replicas_that_an_autoscaler_added_while_the_daemon_was_away() -> None:
+    world = World.servers(1, "surge", replicas=1).start().until("proposed").approve().until("warming")
+    world.running["vllm0"] = replace(world.running["vllm0"], replicas=2)
+    world.start().tick()
+    assert world.state.canary.replicas == {"vllm0": 2}
+
+    world.green_fails = 9
+    world.until("cooldown")
+    assert world.running["vllm0"].replicas == 2
+
+
 def test_shares_follow_the_replicas() -> None:
     servers = [replace(BLUE, name=name, replicas=count) for name, count in (("a", 4), ("b", 2))]
 

@@ -183,6 +183,17 @@ def test_a_second_word_of_an_exit_by_its_owner_starts_no_server_in_place_of_one_
     assert world.state.phase is Phase.OBSERVING
 
 
+@pytest.mark.parametrize("seconds", [5, PASSED_S])  # in the trial, and later
+def test_other_flags_of_a_server_end_the_saving_that_was_judged_with_the_ones_before(seconds: int) -> None:
+    world = on_trial().tick(seconds)
+    other = world.running["vllm0"]
+    world.running["vllm0"] = replace(other, setting={**other.setting, "max_num_seqs": 6})
+    world.start().tick(9)
+
+    assert "a third party has changed the flags of vllm0" in world.state.saving.why
+    assert carrying(world) == {"vllm0", "vllm1", "vllm2", "vllm3"}
+
+
 def test_a_night_is_no_test_and_a_day_without_a_peak_ends_the_trial() -> None:
     world = on_trial(rate=2)
     world.tick(240)
