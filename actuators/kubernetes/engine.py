@@ -25,6 +25,7 @@ from flettner.actuators.kubernetes.discovery import (
 )
 from flettner.actuators.kubernetes.handover import Handover
 from flettner.actuators.kubernetes.labels import object_name
+from flettner.actuators.kubernetes.late_creation import LateCreations
 from flettner.actuators.kubernetes.options import KubernetesOptions
 from flettner.actuators.kubernetes.pods import Pod, newest_first
 from flettner.actuators.kubernetes.preflight import (
@@ -78,6 +79,7 @@ class KubernetesEngine(VllmEngine):
         self._prefixes: Sequence[SharedPrefix] = ()  # for the pods of a workload that begins anew
         self._starter = Starter(client=self._client, site=site, adopted=options.adopted)
         self._retirements = Retirements()
+        self._late = LateCreations(self._remove_late)
         self._no_node = ""  # why no node took the last pod that was to start; empty: one did
 
     async def problems(self) -> Sequence[str]:
@@ -165,21 +167,31 @@ class KubernetesEngine(VllmEngine):
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """Launch a server; a second launch of it finds the workload that the first has started."""
+        self._late.forget(server.name)
         async with self._lock(server.name):
             servers = await self._find_fenced()
             began = asyncio.get_running_loop().time()
             was_active = server.name in servers and servers[server.name].active
             try:
                 launched = await self._starter.launch(server, servers, deadline_s)
-            except NoNodeError as error:
-                self._no_node = error.why
+            except BaseException as error:
+                if server.name not in servers:
+                    self._late.expect(server.name)
+                if isinstance(error, NoNodeError):
+                    self._no_node = error.why
                 raise
             self._no_node = ""
-            if not was_active:
-                workload = (await self._find())[server.name].workload
+            if not was_active and (entry := (await self._find()).get(server.name)):  # else removed since
                 took_s = asyncio.get_running_loop().time() - began
-                self._times.record(start_key(workload), took_s, None)
+                self._times.record(start_key(entry.workload), took_s, None)
             return launched
+
+    async def _remove_late(self, name: str) -> None:
+        async with self._lock(name):
+            entry = (await self._find_fenced()).get(name)
+            if entry is not None and entry.workload.ours:
+                await remove_server(self._client, self._site, entry)
+            await self._client.delete(kubernetes.SERVICE, object_name(self._site, name))
 
     async def warm_up(
         self,
