@@ -30,6 +30,7 @@ from flettner.actuators.kubernetes.options import KubernetesOptions
 from flettner.actuators.kubernetes.pods import Pod, newest_first
 from flettner.actuators.kubernetes.preflight import (
     choose_pod_strategy,
+    describe_update,
     find_waiting_pod,
     obstacles,
     preflight,
@@ -253,6 +254,8 @@ class KubernetesEngine(VllmEngine):
                 )
             if conflict := await find_conflict(self._client, [entry.workload], keep):
                 raise ActError(conflict, external=True)
+            if keep and (update := describe_update(entry.workload)):
+                raise ActError(update, external=True)
             if keep:
                 await self._starter.scaler.shrink(entry, keep)
                 return

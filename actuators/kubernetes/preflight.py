@@ -67,8 +67,8 @@ async def preflight(
     for blue in blues:
         if problem := "; ".join(obstacles(blue.workload)):
             return PreflightResult(problem=f"{blue.workload.name}: {problem}")
-        if blue.workload.older_pods:
-            return PreflightResult(problem=_describe_update(blue.workload))
+        if problem := describe_update(blue.workload):
+            return PreflightResult(problem=problem)
     if problem := describe_other_gpus(pattern.workload, green.setting):
         return PreflightResult(problem=problem, lasting=True)
     limit, where = pattern.workload.memory_limit, f"a pod of {pattern.workload.name} has a limit of"
@@ -93,7 +93,8 @@ async def preflight(
 async def preflight_saving(
     client: KubernetesClient, blues: Sequence[ServerEntry], times: StartTimes
 ) -> PreflightResult:
-    """Whether these can have fewer pods: an autoscaler, or the writer of a manifest, would give them back.
+    """Whether these can have fewer pods: an autoscaler, or the writer of a manifest, would give them back,
+    and a rolling update ends pods itself.
 
     Raises ActError.
     """
@@ -101,6 +102,8 @@ async def preflight_saving(
         if owner := blue.workload.owner:
             why = f"{owner} writes {blue.workload.full_name} and would give the pods back"
             return PreflightResult(problem=f"{why}: lower its replicas there")
+        if problem := describe_update(blue.workload):
+            return PreflightResult(problem=problem)
     if conflict := await find_conflict(client, [blue.workload for blue in blues]):
         return PreflightResult(problem=conflict)
     notes: list[str] = []
@@ -118,7 +121,10 @@ async def _find_refusal(client: KubernetesClient, blues: Sequence[ServerEntry], 
     return ""
 
 
-def _describe_update(workload: Workload) -> str:
+def describe_update(workload: Workload) -> str:
+    """Why its pods are not chosen now, while their controller replaces them; empty: it does not."""
+    if not workload.older_pods:
+        return ""
     return (
         f"{workload.name}: {workload.older_pods} of its pods have older flags: its rolling update is not "
         f"over; see `kubectl rollout status {workload.resource.__name__.lower()}/{workload.name}`"
