@@ -16,7 +16,7 @@ from flettner.actuators.kubernetes.discovery import (
     read_workload,
 )
 from flettner.actuators.kubernetes.green import find_selectors, make_deployment
-from flettner.actuators.kubernetes.labels import object_name
+from flettner.actuators.kubernetes.labels import EPOCH, object_name
 from flettner.actuators.kubernetes.pods import Pod, newest_first
 from flettner.actuators.kubernetes.scale import Scaler, wait_until_gone
 from flettner.actuators.kubernetes.service import READY_ONLY, create_service
@@ -64,16 +64,16 @@ class Starter:
         try:
             async with asyncio.timeout(deadline_s):
                 started = await self._start(server, servers)
-                await self._wait_for_pods(started.server, started.workload)
+                await self._wait_for_pods(started.server, started.workload, server.replicas)
         except TimeoutError as error:
             late = await self._late(server.name, started.workload if started else None, deadline_s)
-            await self._undo(server.name, before)
+            await self._undo(server, before)
             raise late from error
         except FlagError as error:
-            await self._undo(server.name, before)
+            await self._undo(server, before)
             raise ActError(f"{server.name} cannot be started: {error}") from error
         except BaseException:
-            await self._undo(server.name, before)
+            await self._undo(server, before)
             raise
         return replace(started.to_server(), like=server.like or started.like)
 
@@ -92,6 +92,9 @@ class Starter:
         if entry is None:
             entry = await self._create(server, servers)
         else:
+            if entry.service and entry.epoch < self.site.epoch:  # an older daemon must not undo its start now
+                epoch = {"metadata": {"labels": {EPOCH: str(self.site.epoch)}}}
+                await self.client.patch(kubernetes.SERVICE, entry.service, epoch)
             await self.scaler.finish(entry)
             if entry.service and entry.ours and server.replicas > entry.workload.usual_replicas:
                 await self.client.patch(kubernetes.SERVICE, entry.service, {"spec": READY_ONLY})
@@ -113,10 +116,11 @@ class Starter:
         made = await read_workload(self.client, body)
         return ServerEntry(server=server.name, workload=made, like=pattern.server)
 
-    async def _wait_for_pods(self, name: str, workload: Workload) -> None:
+    async def _wait_for_pods(self, name: str, workload: Workload, enough: int | None = None) -> None:
         """Return once each pod is ready and answers /health. Raises ActError for a fault that is certain.
 
-        Pods that were evicted before, or that serve already, are no fault of this start.
+        Pods that were evicted before, or that serve already, are no fault of this start. `enough`: as many
+        are, too, as an autoscaler may want more pods than there are nodes for.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -127,6 +131,9 @@ class Starter:
             over = {pod.uid for pod in all_pods if pod.over} if over is None else over
             serving = {pod.uid for pod in all_pods if pod.ready} if serving is None else serving
             pods = [pod for pod in all_pods if not pod.ending and pod.uid not in over]
+            ready = [pod for pod in pods if pod.ready]
+            if enough and len(ready) >= enough and await all_healthy(ready, workload.serve.port):
+                return
             for pod in newest_first(pods):
                 if pod.uid not in serving and (pod.restarts or pod.fault() is not None):
                     raise await self._failure(name, workload, pod)
@@ -168,14 +175,18 @@ class Starter:
                     return NoNodeError(_describe_missing_node(name, pod, workload), external=True)
         return ActError(f"{name} was not healthy within {deadline_s:g} s")
 
-    async def _undo(self, name: str, before: ServerEntry | None) -> None:
-        """Take away the additions of a failed start: the server, its first pods, or further pods."""
+    async def _undo(self, server: Server, before: ServerEntry | None) -> None:
+        """Take away the additions of a failed start: the server, its first pods, or further pods.
+
+        A workload that a third party has given still more replicas meanwhile keeps them.
+        """
         with suppress(ActError):
-            entry = (await find_servers(self.client, self.site, self.adopted)).get(name)
+            entry = (await find_servers(self.client, self.site, self.adopted)).get(server.name)
             if entry is None or entry.epoch > self.site.epoch:
                 return
             if before is not None and before.workload.replicas:
-                await self.scaler.shrink(entry, before.workload.replicas)
+                if entry.workload.replicas <= server.replicas:
+                    await self.scaler.shrink(entry, before.workload.replicas)
             elif entry.workload.ours:
                 await remove_server(self.client, self.site, entry)
             else:
