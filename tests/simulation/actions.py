@@ -122,7 +122,12 @@ def _pause(history: "History", act: Act) -> bool:
     if daemon is None:
         return False
     daemon.owner.frozen = True
-    history.loop.outside(act.lasts_s, lambda: history.loop.thaw(daemon.owner))
+
+    def wake() -> None:
+        history.observer.woke_s = history.loop.now_s
+        history.loop.thaw(daemon.owner)
+
+    history.loop.outside(act.lasts_s, wake)
     return True
 
 

@@ -77,6 +77,7 @@ class Observer:
     unwritable: bool = False
     phase: str = ""
     writer: int = 0  # newest epoch in the journal
+    woke_s: float = -1e9  # when a daemon went on that had been paused
     overruled: set[str] = field(default_factory=set)
     """Servers whose values an older daemon set since a newer one began, which is told of it by nothing."""
     passed: bool = False
@@ -141,7 +142,7 @@ class Observer:
         self.in_force = {frozenset(server.setting.items()) for server in state.fleet.servers}
         self.failed_over = state.split.planned is not None
         fleet = [self.world.servers.get(server.name) for server in state.fleet.servers]
-        runs = all(process is not None and process.status != "starting" for process in fleet)
+        runs = all(process is not None and self._has_begun(process) for process in fleet)
         lost = sorted(self.adapters - self.world.loaded_adapters())
         kept = runs and "blue was lost" not in entry.why  # the only server left gets them afterwards
         if entry.action == "rollout.promoted" and kept and lost:  # a server that starts has none yet
@@ -155,6 +156,10 @@ class Observer:
         if state.rollout is not None:
             self._begins(entry, state.rollout)
             self.undrained[state.rollout.id] = sum(getattr(state.rollout, "undrained", {}).values())
+
+    def _has_begun(self, process: Process) -> bool:
+        """Whether a daemon could load adapters into it."""
+        return process.status != "starting"
 
     def _begins(self, entry: Written, rollout: Rollout) -> None:
         is_new = rollout.id not in self.undrained
@@ -310,8 +315,9 @@ class Observer:
             seen = how == "hung" or (name in shares and bool(well & shares.keys()))
             if not how or worked_s is None or self.blind() or (how == "errs" and idle_s > OUTDATED_S):
                 self._fails_s[name] = 0.0
-            elif seen:
-                self._fails_s[name] = self._fails_s.get(name, 0.0) + 1.0
+            elif seen:  # errors by requests: as many as one a second in all that time
+                asked = min(1.0, world.rate * shares.get(name, 0) / 100) if how == "errs" else 1.0
+                self._fails_s[name] = self._fails_s.get(name, 0.0) + asked
 
     def _moves_to_worse(self) -> None:
         """Check that no share moves from a server that is well to one that is known to fail."""

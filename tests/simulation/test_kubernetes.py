@@ -66,6 +66,46 @@ FOUND = {
     "a pod that started in place of one taken out was ended while it served, as the write was late": (
         ClusterScenario(seed=405, exam=True, replicas=2, acts=(Act(what="late", on="write", nth=6),))
     ),
+    "a rollback took the pods back that an autoscaler had added while the daemon was away": ClusterScenario(
+        seed=1303,
+        acts=(
+            Act(what="autoscaler scales up", at_s=94.1, lasts_s=27.1),
+            Act(what="crash after", on="warm_up", lasts_s=3.4),
+        ),
+    ),
+    "pods were spared in the middle of a rolling update": ClusterScenario(
+        seed=1473,
+        strategy="save",
+        replicas=2,
+        acts=(Act(what="flags edited by hand", at_s=52.0, lasts_s=3.9),),
+    ),
+    "a start without a node took the pods back that an autoscaler had added": ClusterScenario(
+        seed=2011,
+        strategy="save",
+        replicas=2,
+        spare=False,
+        acts=(
+            Act(what="autoscaler scales up", at_s=127.4, lasts_s=4.2),
+            Act(what="load returns", at_s=101.6, lasts_s=60.0),
+        ),
+    ),
+    "a Deployment that a slow API server made after the rollback was left": ClusterScenario(
+        seed=2044,
+        mode="auto",
+        replicas=2,
+        rate=1,
+        acts=(
+            Act(what="API server slow", at_s=87.4, lasts_s=42.0),
+            Act(what="API server slow", at_s=46.6, lasts_s=98.9),
+        ),
+    ),
+    "a Service that was made after its start was given up was left": ClusterScenario(
+        seed=2544,
+        acts=(
+            Act(what="late", on="write", nth=4, lasts_s=1.9),
+            Act(what="deployment scaled to 0 by hand", on="phase launching", lasts_s=5.3),
+        ),
+    ),
 }
 
 

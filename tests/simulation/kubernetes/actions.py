@@ -10,6 +10,7 @@ from tests.simulation.kubernetes.network import AWAY, SLOW, STALLED, THROTTLED
 from tests.simulation.kubernetes.world import FLETTNER, NAMESPACE
 from tests.simulation.scenario import Act
 from tests.support.kubernetes.api import Json
+from tests.support.kubernetes.memory.cluster import NODE_REMOVED_S
 from tests.support.kubernetes.memory.pods import RunningPod
 from tests.support.kubernetes.memory.server import RefusedError, Request
 
@@ -141,6 +142,7 @@ def _stop(history: "KubernetesHistory", act: Act) -> bool:
     del act
     name = _name(history)
     history.observer.stopped.add(name)
+    history.observer.replicas[name] = history.scenario.replicas  # those that a person starts again
     return write(history, "PATCH", "deployments", name, {"spec": {"replicas": 0}}, by="kubectl-scale")
 
 
@@ -243,9 +245,11 @@ def heal(history: "KubernetesHistory") -> None:
         if backend.status in {"hung", "wedged"}:
             world.backends.turn(backend, "healthy")
     history.add_nodes()
+    history.loop.outside(NODE_REMOVED_S, history.add_nodes)  # in place of a node that was lost just before
     for name in history.scenario.names:
         deployment = world.document(name)
         if deployment is None:
+            history.observer.replicas[name] = history.scenario.replicas
             write(history, "POST", "deployments", name, manifest(name, history.scenario), by="kubectl")
         elif not deployment["spec"]["replicas"] and not world.blame.get(
             deployment["metadata"]["uid"], ""

@@ -22,6 +22,7 @@ class Backend:
     errors: float = 0.0
     adapters: set[str] = field(default_factory=set)
     deleted: bool = False  # to end, by the deletion of its pod
+    restarted: bool = False  # by the kubelet, after it had exited
     open: dict[int, Client] = field(default_factory=dict)
 
     @property
@@ -45,10 +46,13 @@ class Backends:
     quiet: Callable[[], bool]
     deployment_of: Callable[[RunningPod], str]
     by_uid: dict[str, Backend] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)  # uids of all pods that have started
 
     def started(self, pod: RunningPod) -> None:
         setting = parse_setting(pod.document["spec"]["containers"][0])
-        backend = Backend(pod=pod, setting=setting, deployment=self.deployment_of(pod))
+        restarted = pod.uid in self.known
+        self.known.add(pod.uid)
+        backend = Backend(pod=pod, setting=setting, deployment=self.deployment_of(pod), restarted=restarted)
         self.by_uid[pod.uid] = backend
         pod.log.append("starting")
         boot = self.boot_of(setting)

@@ -7,7 +7,8 @@ from typing import cast
 from tests.simulation.kubernetes.backends import Backend, parse_setting
 from tests.simulation.kubernetes.manifest import args_of
 from tests.simulation.kubernetes.world import DNS_S, FLETTNER, NAMESPACE, KubernetesWorld
-from tests.simulation.observer import SHUT_OUT_S, UNDECIDED, Observer, Written
+from tests.simulation.observer import KNOWN_S, SHUT_OUT_S, UNDECIDED, Observer, Written
+from tests.simulation.world import Process
 from tests.support.kubernetes.api import Json
 from tests.support.kubernetes.memory.store import Change
 
@@ -34,6 +35,8 @@ class KubernetesObserver(Observer):
     harmed_s: float = -1e9
     sent_s: dict[str, float] = field(default_factory=dict)  # when the proxy could last send to a pod, by uid
     writes: dict[str, list[float]] = field(default_factory=dict)  # to the Deployments of operators
+    asked: set[tuple[str, str]] = field(default_factory=set)
+    """What a daemon made that had asked for it before it was paused; it may take that away again."""
     promoted: bool = False  # a rollout was, or is being
     needed: int = 0  # writes to them that the effects so far may take
 
@@ -53,6 +56,12 @@ class KubernetesObserver(Observer):
         """A person writes flags, which are then allowed."""
         setting = parse_setting(document["spec"]["template"]["spec"]["containers"][0])
         self.allowed.add(frozenset(setting.items()))
+
+    def _has_begun(self, process: Process) -> bool:
+        """Not one whose pod the kubelet has just started again."""
+        again = any(backend.restarted for backend in self.cluster_world.behind(process.address))
+        just = again and self.world.at_s - process.since_s < KNOWN_S
+        return Observer._has_begun(self, process) and not just
 
     def wrote(self, entry: Written, epoch: int) -> None:
         Observer.wrote(self, entry, epoch)
@@ -130,7 +139,10 @@ class KubernetesObserver(Observer):
     def wrote_object(self, change: Change) -> None:
         """Check a write of flettner's."""
         epoch, (plural, _, name) = int(change.by.removeprefix(FLETTNER)), change.key
-        if epoch < self.newest and self.world.at_s - self.newest_s > SHUT_OUT_S:
+        if change.type == "ADDED" and self.world.at_s - self.woke_s < SHUT_OUT_S:
+            self.asked.add((plural, name))
+        late = epoch < self.newest and self.world.at_s - self.newest_s > SHUT_OUT_S
+        if late and (plural, name) not in self.asked:
             self.wrong(
                 f"5: {plural} {name} is written by a daemon of epoch {epoch} after one of {self.newest} acted"
             )

@@ -18,7 +18,7 @@ _REACTS_S = (0.02, 0.2)  # a controller, to a change
 _STARTS_S = (0.1, 0.5)  # a container, once its pod has a node
 _STOPS_S = (0.1, 0.8)  # a pod, from the end of its process to the confirmed deletion
 _UNREACHABLE_S = 10.0  # from the loss of a node to the deletion of its pods; 300 with default settings
-_REMOVED_S = 30.0  # from the loss of a node to its removal by the cloud's controller
+NODE_REMOVED_S = 30.0  # from the loss of a node to its removal by the cloud's controller
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class MemoryCluster:
             taint = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
             self.server.store.put(("nodes", "", name), {**node, "spec": {"taints": [taint]}})
         self.later(_UNREACHABLE_S, lambda: self._delete(lost))
-        self.later(_REMOVED_S, lambda: self._remove(name))
+        self.later(NODE_REMOVED_S, lambda: self._remove(name))
 
     def _delete(self, pods: list[RunningPod]) -> None:
         for pod in pods:
