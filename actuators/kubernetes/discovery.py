@@ -5,7 +5,7 @@ After a promotion the Service of the new server selects the pods of the operator
 """
 
 from collections.abc import Awaitable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TypeVar
 
@@ -36,6 +36,7 @@ class ServerEntry:
     epoch: int = 0
     service: str = ""
     namespace: str = ""
+    is_moving: bool = False  # pods of the workload that people own serve for it already
 
     @property
     def ours(self) -> bool:
@@ -46,7 +47,7 @@ class ServerEntry:
     def active(self) -> bool:
         """Whether it runs; not while its workload starts as the server that replaces it."""
         serves_as = self.workload.annotations.get(SERVES_AS, self.server)
-        return self.workload.replicas > 0 and serves_as == self.server
+        return self.is_moving or (self.workload.replicas > 0 and serves_as == self.server)
 
     @property
     def address(self) -> str:
@@ -80,10 +81,11 @@ async def find_servers(reader: Reader, site: Site, adopted: Iterable[WorkloadNam
             documents[wanted.name] = document
     workloads = {name: await read_workload(reader, document) for name, document in documents.items()}
     servers: dict[str, ServerEntry] = {}
+    homes = {w.annotations.get(SERVES_AS) for w in workloads.values() if w.replicas and not w.ours}
     for service in services:
         entry = _of_service(service, workloads, namespace)
         if entry is not None:
-            servers[entry.server] = entry
+            servers[entry.server] = replace(entry, is_moving=entry.ours and entry.server in homes)
     taken = {entry.workload.name for entry in servers.values()}
     for workload in workloads.values():
         name = _name_of(workload, workloads.values())

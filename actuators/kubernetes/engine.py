@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import structlog
@@ -58,6 +59,7 @@ from flettner.agent.domain.warm_up import SharedPrefix
 from flettner.agent.retrying import retry
 from flettner.clients.kubernetes import client as kubernetes
 from flettner.clients.kubernetes.client import Reader
+from flettner.primitives.waiting import poll_until
 from flettner.vllm_facts.errors import FlagError
 from flettner.vllm_facts.values import Setting
 
@@ -331,12 +333,18 @@ class KubernetesEngine(VllmEngine):
                 return None, ()
             if await self._has_moved(server, watched):
                 continue
-            if await self._retirements.moves(server.name):
+            if await self._retirements.moves(server.name) or not await self._has_settled(server):
                 report(loss, log, gone=False)  # the operator's workload starts in its place
                 await self._retirements.wait()
+                await poll_until(partial(self._has_settled, server), _RETRY_S)
         if entry is not None and not watched:
             loss = fault_of_none(entry.workload.annotations)
         return loss, log
+
+    async def _has_settled(self, server: Server) -> bool:
+        """Whether no handover moves it, also none that a restart of the daemon interrupted."""
+        entry = await self._find_patiently(server)
+        return entry is None or not entry.is_moving
 
     async def _has_moved(self, server: Server, workload: str) -> bool:
         """Whether it runs by another workload now: a handover ends green's Deployment last."""

@@ -120,12 +120,23 @@ class Handover:
             try:
                 workload = await self._grow(workload, replicas)
             except NoNodeError:
-                if not spare or wanted == 1:
+                if wanted == 1:
                     raise
-                spare = 0
-                await self._shrink_green(wanted - replicas)
-                workload = await self._grow(workload, replicas)
+                if spare:
+                    spare = 0
+                    await self._shrink_green(wanted - replicas)
+                    workload = await self._grow_if_room(workload, replicas)
         return workload
+
+    async def _grow_if_room(self, workload: Workload, replicas: int) -> Workload:
+        """Where there is no room for a pod more, those that serve go on: it starts once there is."""
+        try:
+            return await self._grow(workload, replicas)
+        except NoNodeError as error:
+            if replicas == 1:
+                raise
+            log.warning("kubernetes.pod_has_no_node", workload=workload.name, why=error.why)
+            return workload
 
     async def _grow(self, workload: Workload, replicas: int) -> Workload:
         """Return the workload once at least `replicas` of its pods serve beside green's."""

@@ -99,6 +99,21 @@ FOUND = {
             Act(what="API server slow", at_s=46.6, lasts_s=98.9),
         ),
     ),
+    "a handover in which green had no pods left was taken for an outage after a restart": ClusterScenario(
+        seed=5466,
+        acts=(
+            Act(what="crash after", on="read", nth=131, lasts_s=107.7),
+            Act(what="autoscaler scales up", on="phase launching", lasts_s=34.8),
+        ),
+    ),
+    "a handover without room for the last pod was undone with an outage": ClusterScenario(
+        seed=5466,
+        acts=(
+            Act(what="error", on="write", nth=6, lasts_s=5.7),
+            Act(what="crash after", on="read", nth=131, lasts_s=107.7),
+            Act(what="autoscaler scales up", on="phase launching", lasts_s=34.8),
+        ),
+    ),
     "a Service that was made after its start was given up was left": ClusterScenario(
         seed=2544,
         acts=(
