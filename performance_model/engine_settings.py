@@ -48,6 +48,11 @@ def with_changes(config: ServeConfig, changes: Mapping[Knob, Value]) -> ServeCon
     return replace(config, setting={knob: value for knob, value in setting.items() if value is not None})
 
 
+def one_engine(config: ServeConfig) -> ServeConfig:
+    """One engine of a data-parallel server, with the flags that each of them has."""
+    return with_changes(config, {"data_parallel_size": None})
+
+
 def limits_of(config: ServeConfig, *, kv_tokens: int | None = None) -> EngineLimits:
     """`kv_tokens`: the measured size of the KV cache; else estimated from GPU and model.
 

@@ -11,7 +11,6 @@ from flettner.agent.domain.model import Slo
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.moved_load import (
     BY_DATA_SHEET,
-    MovedLoad,
     changes_layout,
     in_layout,
     move_load,
@@ -26,7 +25,6 @@ from flettner.performance_model.outcome import Goals
 from flettner.performance_model.prediction import find_capacity
 from flettner.performance_model.replayed_scheduler import ReplayedScheduler
 from flettner.performance_model.resample import scale_rate
-from flettner.vllm_facts.sizing.effective_flags import layout
 from flettner.vllm_facts.sizing.gpus import find_gpu
 from flettner.vllm_facts.values import Knob, Setting, Value
 
@@ -88,7 +86,7 @@ def predict_capacity(request: CapacityRequest) -> CapacityAnswer:
     return CapacityAnswer(
         rate_rps=load.rate_rps,
         servers=load.servers,
-        gpus=layout(load.config).gpus,
+        gpus=load.gpus,
         share=goals.share,
         law_source=request.learned.law_source,
         now=_with_certain_rate(load, _forecast(load, goals, load.present, {}, "")),
@@ -104,7 +102,7 @@ def predict_on_card(request: CardRequest) -> Band | None:
     load = find_load(request.learned, request.slo)
     if load.goals is None:
         raise PredictionInputError(NO_OBJECTIVE)
-    moved = move_load(load, replace(load.config, card=find_gpu(request.card), start=None))
+    moved = move_load(load, replace(load.config, card=find_gpu(request.card), start=None), load.engines)
     return _on_moved(moved, load.goals, {}, "").rate_rps
 
 
@@ -130,33 +128,27 @@ def _in_layout(load: ServedLoad, goals: Goals, name: str, to: Setting) -> Capaci
         return CapacityForecast(suggestion=name, to=dict(to), why_not=str(error))
 
 
-def _on_moved(moved: MovedLoad, goals: Goals, to: Setting, name: str) -> CapacityForecast:
-    """Of a server with all its engines."""
-    made = _forecast(moved.load, goals, moved.load.present, to, name)
+def _on_moved(moved: ServedLoad, goals: Goals, to: Setting, name: str) -> CapacityForecast:
+    made = _forecast(moved, goals, moved.present, to, name)
     if made.rate_rps is None:
         return made
-    return replace(
-        made,
-        rate_rps=made.rate_rps.times(moved.engines),
-        extrapolation="; ".join(filter(None, (BY_DATA_SHEET, made.extrapolation))),
-    )
+    return replace(made, extrapolation="; ".join(filter(None, (BY_DATA_SHEET, made.extrapolation))))
 
 
 def _forecast(
     load: ServedLoad, goals: Goals, limits: EngineLimits, to: Setting, name: str
 ) -> CapacityForecast:
     trace = latest_part(load.trace, MOST_REQUESTS)
-    rate = find_capacity(trace, load.law, limits, goals, replicates=DRAWS)
-    if rate is None:
+    of_engine = find_capacity(trace, load.law, limits, goals, replicates=DRAWS)
+    if of_engine is None:
         return CapacityForecast(suggestion=name, to=dict(to))
+    rate = of_engine.times(load.engines)
     times = rate.value / load.rate_rps
     return CapacityForecast(
         suggestion=name,
         to=dict(to),
         rate_rps=rate,
-        cost_per_thousand_good_requests=cost_of_good_requests(
-            rate, goals.share, load.rates, layout(load.config).gpus
-        ),
+        cost_per_thousand_good_requests=cost_of_good_requests(rate, goals.share, load.rates, load.gpus),
         extrapolation=_describe_steps(load, limits, times, round(times, 2)),
     )
 

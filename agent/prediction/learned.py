@@ -32,9 +32,9 @@ class FittedLaw:
 class LearnedModel:
     """Immutable and picklable, as the worker process computes it and computes with it.
 
-    `trace` is the share of one server: with `servers` equal servers (pods of a ServeConfig count singly),
-    every `servers`-th request of the target. `law` is the accepted one; without it `why_no_law` says what is
-    missing.
+    `trace` is the share of one server: with `servers` equal servers (pods of a ServeConfig and engines of a
+    data-parallel server count singly), every `servers`-th request of the target. `law` is the accepted one;
+    without it `why_no_law` says what is missing.
     """
 
     target: str

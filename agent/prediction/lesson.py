@@ -26,7 +26,7 @@ from flettner.performance_model.acceptance import (
     measure_records,
 )
 from flettner.performance_model.engine_limits import EngineLimits
-from flettner.performance_model.engine_settings import limits_of
+from flettner.performance_model.engine_settings import limits_of, one_engine
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.hardware_prior import WindowKind, fit_with_prior, rows_of_log
 from flettner.performance_model.trace import mean_context
@@ -157,7 +157,7 @@ def _check(lesson: Lesson, load: RecordedLoad, outside_s: float) -> tuple[float,
 def _limits(lesson: Lesson) -> EngineLimits:
     if lesson.kv_tokens is None:
         raise PredictionInputError("vLLM's metrics do not tell the size of the KV cache")
-    return limits_of(lesson.config, kv_tokens=lesson.kv_tokens)
+    return limits_of(one_engine(lesson.config), kv_tokens=lesson.kv_tokens)
 
 
 def _measure(recording: Recording, load: RecordedLoad, outside_s: float) -> MeasuredWindow | None:

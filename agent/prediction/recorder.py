@@ -23,11 +23,12 @@ RAN = frozenset({"ok", "truncated", "aborted", "gave_up"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """Of a server beside those in force. `budget`: its max_num_batched_tokens; None: not known."""
+    """Of a server. `budget`: its max_num_batched_tokens; None: not known. `engines`: of each replica."""
 
     budget: float | None
     same_law: bool  # the same step takes as long
     steady: bool  # its setting is the one in force
+    engines: int = 1
 
 
 @dataclass(slots=True)
@@ -73,7 +74,9 @@ class Recorder:
         self._servers[sample.server] = opened = _Open(sample, previous.debt if previous else 0.0)
         if previous is None or not sample.interval_s:
             return
-        row = row_of_scrape(previous.sample, sample, role.budget) if role.same_law else None
+        row = None
+        if role.same_law:
+            row = row_of_scrape(previous.sample, sample, role.budget, role.engines)
         if row is not None and len(self._rows) < MOST_ROWS:
             self._rows.append(row)
         grown = sample.running + sample.waiting - previous.sample.running - previous.sample.waiting

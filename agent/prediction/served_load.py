@@ -1,4 +1,8 @@
-"""The recorded load of one server, with the law and the objectives, and what a setting makes of it. Pure."""
+"""The recorded load of one server, with the law and the objectives, and what a setting makes of it. Pure.
+
+The engines of a data-parallel server are replayed as one, with its share of the requests: vLLM gives each
+request to the engine with the fewest.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +14,7 @@ from flettner.agent.domain.model_search import Capacity, Numbers
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.performance_model.band import Band
 from flettner.performance_model.engine_limits import EngineLimits
-from flettner.performance_model.engine_settings import limits_of
+from flettner.performance_model.engine_settings import limits_of, one_engine
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.outcome import Goals
 from flettner.performance_model.prediction import add_outside, find_headroom, predict
@@ -19,18 +23,21 @@ from flettner.performance_model.search import moved_limits
 from flettner.performance_model.step_law import UncertainLaw
 from flettner.performance_model.trace import Trace, duration_s, mean_rate
 from flettner.vllm_facts.serve_config import ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import layout
+from flettner.vllm_facts.sizing.effective_flags import engine_count, layout
 from flettner.vllm_facts.values import Knob, Value
 
 MOST_REQUESTS = 3_000  # of the trace, the latest: 5 minutes at 10 requests/s
 LEAST_REQUESTS, LEAST_S = 50, 120.0  # fewer, or a shorter trace, show no load
 REPLICATES = 8  # draws behind each band
 UNKNOWN_RATES = GpuRates()
+OF_SERVER = frozenset({"tokens_per_s", "goodput_per_s"})  # numbers that its engines add up to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedLoad:
-    """`present`: limits of the setting in force. `outside_s`: of each request, passes outside the engine."""
+    """`config`, `trace` and `present`, the limits in force, are those of one of the server's `engines`; rates
+    and costs are the server's. `outside_s`: of each request, passes outside the engine.
+    """
 
     config: ServeConfig
     trace: Trace
@@ -40,11 +47,17 @@ class ServedLoad:
     servers: int
     outside_s: float
     rates: GpuRates = field(default_factory=GpuRates)
+    engines: int = 1
 
     @property
     def rate_rps(self) -> float:
         """Of one server."""
-        return mean_rate(self.trace) or 0.0
+        return self.engines * (mean_rate(self.trace) or 0.0)
+
+    @property
+    def gpus(self) -> int:
+        """Of one server."""
+        return self.engines * layout(self.config).gpus
 
     def limits_with(self, changes: Mapping[Knob, Value]) -> EngineLimits:
         """Raises PredictionInputError."""
@@ -68,17 +81,21 @@ class ServedLoad:
             shifted = {
                 name: band for name, band in shifted.items() if name not in {"attainment", "goodput_per_s"}
             }
-        return add_cost(shifted, self.rates, layout(self.config).gpus)
+        whole = {
+            name: band.times(self.engines) if name in OF_SERVER else band for name, band in shifted.items()
+        }
+        return add_cost(whole, self.rates, self.gpus)
 
     def capacity(self, limits: EngineLimits) -> Capacity | None:
         """None without objectives. Rates are of one server, `servers` is for the load of all."""
         if self.goals is None:
             return None
         headroom = find_headroom(self.trace, self.law.law, limits, self.goals)
-        servers = headroom.replicas
-        if self.servers > 1 and headroom.rate_per_s:
-            servers = ceil(self.servers * self.rate_rps / headroom.rate_per_s)
-        return Capacity(rate_rps=headroom.rate_per_s, servers=servers)
+        servers = headroom.replicas and ceil(headroom.replicas / self.engines)
+        rate_rps = headroom.rate_per_s and self.engines * headroom.rate_per_s
+        if self.servers > 1 and rate_rps:
+            servers = ceil(self.servers * self.rate_rps / rate_rps)
+        return Capacity(rate_rps=rate_rps, servers=servers)
 
 
 def find_load(learned: LearnedModel, slo: Slo, rates: GpuRates = UNKNOWN_RATES) -> ServedLoad:
@@ -91,16 +108,17 @@ def find_load(learned: LearnedModel, slo: Slo, rates: GpuRates = UNKNOWN_RATES) 
             f"{len(learned.trace)} requests in {seconds:.0f} s are recorded: a prediction needs at least "
             f"{LEAST_REQUESTS} in {LEAST_S:.0f} s"
         )
-    trace = latest_part(learned.trace)
+    trace, engines = latest_part(learned.trace), engine_count(learned.config)
     return ServedLoad(
-        config=learned.config,
+        config=one_engine(learned.config),
         trace=trace,
         law=learned.law,
         goals=goals_of(slo, learned.outside_s),
-        present=limits_of(learned.config, kv_tokens=learned.kv_tokens),
-        servers=learned.servers,
+        present=limits_of(one_engine(learned.config), kv_tokens=learned.kv_tokens),
+        servers=learned.servers // engines,
         outside_s=learned.outside_s,
         rates=rates,
+        engines=engines,
     )
 
 

@@ -12,7 +12,7 @@ from flettner.performance_model.work_windows import WorkWindow, window_of_counts
 from flettner.vllm_facts.metrics.page_totals import HistogramTotals
 
 MOST_SECONDS = 3.0  # between two scrapes; in more the engine may have idled
-BUSY_REQUESTS = 4.0  # of each replica: fewer may all be at one of them
+BUSY_REQUESTS = 4.0  # of each replica and engine: fewer may all be at one of them
 MOST_ROWS = 15  # of one read of the log: 60 a minute
 
 
@@ -33,10 +33,15 @@ def kv_tokens_of(facts: Mapping[str, str]) -> int | None:
         return None
 
 
-def row_of_scrape(before: EngineSample, after: EngineSample, budget: float | None) -> WorkWindow | None:
-    """The steps between two scrapes; None if the engine may have idled. `budget`: max_num_batched_tokens."""
-    replicas, capacity = count_replicas(after.facts), kv_tokens_of(after.facts)
-    least = 1.0 if replicas == 1 else BUSY_REQUESTS * replicas
+def row_of_scrape(
+    before: EngineSample, after: EngineSample, budget: float | None, engines: int = 1
+) -> WorkWindow | None:
+    """The steps between two scrapes; None if an engine may have idled.
+
+    `budget`: max_num_batched_tokens. `engines`: of each replica.
+    """
+    engines, capacity = engines * count_replicas(after.facts), kv_tokens_of(after.facts)
+    least = 1.0 if engines == 1 else BUSY_REQUESTS * engines
     steps = after.steps
     if steps is None or not steps.total or capacity is None:
         return None
@@ -46,7 +51,7 @@ def row_of_scrape(before: EngineSample, after: EngineSample, budget: float | Non
     usage = ((before.kv_usage or 0.0) + (after.kv_usage or 0.0)) / 2
     return window_of_counts(
         HistogramTotals((*steps.edges, inf), steps.counts, steps.sum),
-        seconds=after.interval_s * replicas,
+        seconds=after.interval_s * engines,
         sequences=after.generation_tokens + max(ended, default=0.0),
         kv_tokens=usage * capacity,
         budget=budget or inf,

@@ -22,7 +22,7 @@ from flettner.agent.runtime.companion import Observable
 from flettner.agent.runtime.model_file import ModelFile
 from flettner.performance_model.acceptance import Acceptance
 from flettner.vllm_facts.serve_config import ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import effective_batched_tokens
+from flettner.vllm_facts.sizing.effective_flags import effective_batched_tokens, engine_count
 
 LEARN_EVERY_S = 60.0
 READ_EVERY_S = 15.0  # of an iteration log; step_rows keeps a sample of each read
@@ -124,7 +124,7 @@ class Learner:
             target=target.state.target,
             server=server.name,
             config=config,
-            servers=len(target.state.fleet.running) * count_replicas(reading.facts),
+            servers=len(target.state.fleet.running) * count_replicas(reading.facts) * engine_count(config),
             kv_tokens=kv_tokens_of(reading.facts),
             at=self.now(),
             recording=recording,
@@ -189,6 +189,7 @@ def _role(config: ServeConfig, in_force: ServeConfig) -> Role:
         budget=effective_batched_tokens(config),
         same_law=law_key(config) == law_key(in_force),
         steady=config == in_force,
+        engines=engine_count(config),
     )
 
 

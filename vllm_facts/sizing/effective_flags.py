@@ -119,6 +119,16 @@ def layout(config: ServeConfig) -> Layout:
     return Layout(tp=tp, pp=pp, dp=dp)
 
 
+def engine_count(config: ServeConfig) -> int:
+    """How many engines answer at the server's address; those of an external launcher have their own."""
+    setting = config.setting
+    if setting.get("data_parallel_rank") is not None or setting.get("data_parallel_external_lb") is True:
+        return 1
+    if setting.get("data_parallel_hybrid_lb") is True:
+        return positive_int(setting, "data_parallel_size_local") or layout(config).dp
+    return layout(config).dp
+
+
 def release_number(config: ServeConfig) -> tuple[int, int] | None:
     """(0, 32) of "0.32.0"; None if unknown."""
     return release_of(config.version)

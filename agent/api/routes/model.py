@@ -75,7 +75,9 @@ class LoadDocument(Document):
     counts_from: TokenCounts = Field(
         description="records: of single requests, from the proxy; histograms: drawn from vLLM's histograms"
     )
-    servers: int = Field(description="equal servers that share the target's load; the trace is of one")
+    servers: int = Field(
+        description="equal servers, or their engines, that share the target's load; the trace is of one"
+    )
 
 
 class RolloutCheckDocument(Document):

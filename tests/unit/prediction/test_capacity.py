@@ -10,7 +10,7 @@ from flettner.agent.prediction.capacity import CapacityRequest, CardRequest, pre
 from flettner.agent.prediction.what_if import WhatIfRequest, predict_what_if
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.extrapolation import LargestStep
-from tests.support.learned import learned_model
+from tests.support.learned import deployment, learned_model
 
 LEARNED = learned_model(1.0, seconds=200.0, max_num_seqs=8)
 SLO = Slo(ttft=Objective(under_s=1.0, share=0.9))
@@ -125,3 +125,24 @@ def test_an_objective_that_nothing_meets_has_no_capacity() -> None:
 def test_without_an_objective_it_says_what_is_missing() -> None:
     with pytest.raises(PredictionInputError, match="no latency is promised"):
         predict_capacity(CapacityRequest(learned=LEARNED, slo=Slo()))
+
+
+def test_a_server_of_four_engines_carries_four_times_what_one_does() -> None:
+    """The trace is of one engine: every eighth request of two such servers."""
+    four = replace(ROOMY, servers=8, config=deployment({"max_num_seqs": 64, "data_parallel_size": 4}))
+    suggested = (("chat-s1", {"max_num_seqs": 8}), ("chat-s2", {"data_parallel_size": 2}))
+    request = CapacityRequest(learned=ROOMY, slo=SLO, suggested=suggested[:1], rates=RATES)
+
+    one = predict_capacity(request)
+    answer = predict_capacity(replace(request, learned=four, suggested=suggested))
+
+    fewer, half = answer.suggestions
+    assert (answer.servers, answer.gpus) == (2, 4)
+    assert answer.rate_rps == pytest.approx(4 * one.rate_rps)
+    assert one.now.rate_rps is not None
+    assert one.suggestions[0].rate_rps is not None
+    assert answer.now.rate_rps == one.now.rate_rps.times(4)
+    assert answer.now.cost_per_thousand_good_requests == one.now.cost_per_thousand_good_requests
+    assert fewer.rate_rps == one.suggestions[0].rate_rps.times(4)
+    assert half.rate_rps is not None
+    assert half.rate_rps.value == pytest.approx(2 * one.now.rate_rps.value)

@@ -7,7 +7,7 @@ import pytest
 
 from flettner.agent.domain.prediction_check import LawDrop
 from flettner.performance_model.acceptance import ITL_ERROR, TTFT_ERROR
-from flettner.performance_model.trace import TraceRequest
+from flettner.performance_model.trace import TraceRequest, mean_rate
 from flettner.vllm_facts.values import Setting
 from tests.support.sampling import sampled
 from tests.unit.prediction.virtual_target import LOG, SETTING, VirtualTarget, teach
@@ -63,6 +63,22 @@ async def test_a_law_is_accepted_after_five_predicted_windows_within_one_percent
     assert model.acceptance.itl_error < min(ITL_ERROR, 0.01)
     assert model.acceptance.ttft_error < TTFT_ERROR
     assert model.why_no_law == ""
+
+
+@pytest.mark.parametrize("setting", sampled([LOG, SETTING], 2))
+async def test_a_law_is_learned_of_the_engines_of_one_server(setting: Setting) -> None:
+    """Two engines with twice the requests teach the law of one; the trace is the share of one of them."""
+    alone = (await teach(setting)).model
+    target = VirtualTarget(setting={**setting, "data_parallel_size": 2}, rate=8.0)
+    await target.live(9)
+
+    model = target.model
+    assert (model.servers, alone.servers) == (2, 1)
+    assert mean_rate(model.trace) == pytest.approx(4.0, rel=0.1)
+    assert model.law is not None, model.why_no_law
+    assert alone.law is not None
+    step = {"tokens": 20, "sequences": 20, "kv_read": 20_000}
+    assert model.law.law.seconds(**step) == pytest.approx(alone.law.law.seconds(**step), rel=0.05)
 
 
 async def test_the_law_survives_another_scheduler_flag_and_not_another_kernel() -> None:

@@ -27,6 +27,7 @@ from flettner.performance_model.trace import TraceRequest
 from flettner.simulator.flags import parse
 from flettner.simulator.scheduler import SimulatedRequest
 from flettner.vllm_facts.values import Setting
+from tests.support.data_parallel_server import new_virtual_server
 from tests.support.fake_engine import FakeEngine
 from tests.support.virtual_server import VirtualServer
 
@@ -81,8 +82,13 @@ class VirtualTarget:
     def replace_server(self, setting: Setting, gpu: str) -> None:
         """Another process of the same name."""
         self.setting, self.gpu = setting, gpu
-        flags = [f"--{knob.replace('_', '-')}={value}" for knob, value in SETTING.items() if knob != "model"]
-        self._server = VirtualServer(
+        engines = {"data_parallel_size": setting.get("data_parallel_size", 1)}
+        flags = [
+            f"--{knob.replace('_', '-')}={value}"
+            for knob, value in {**SETTING, **engines}.items()
+            if knob != "model"
+        ]
+        self._server = new_virtual_server(
             "chat-r0",
             parse(["--model", "tiny", *flags, "--sim-hardware", gpu]),
             now_s=float(self._now_s),
