@@ -119,18 +119,22 @@ def _link(words: str, name: str, kind: _Kind) -> GpuLink | None:
 
 def find_speed(card: GpuModel) -> GpuSpeed | None:
     """The speed of a GPU; None if the table lacks it."""
-    names = (card.name, card.name.rpartition(" ")[0] if card.name.endswith("GB") else "")
     sections = ("pcie_speed", "speed") if card.link == "pcie" else ("speed",)
     tables = [_read_speeds(section) for section in sections]
-    return next((table[name] for name in names for table in tables if name in table), None)
+    return next((table[name] for name in _names(card) for table in tables if name in table), None)
+
+
+def _names(card: GpuModel) -> tuple[str, ...]:
+    """With its memory, and without."""
+    return card.name, card.name.rpartition(" ")[0] if card.name.endswith("GB") else ""
 
 
 def find_bandwidth(card: GpuModel) -> float | None:
     """Of the GPU's memory, in GB/s; None if no table has it."""
     if speed := find_speed(card):
         return speed.gb_per_s
-    shared = read_tables(_FILE, _Bandwidth, "shared_bandwidth").get(card.name)
-    return None if shared is None else shared.gb_per_s
+    others = read_tables(_FILE, _Bandwidth, "bandwidth")
+    return next((others[name].gb_per_s for name in _names(card) if name in others), None)
 
 
 def gpus_with_speed() -> list[str]:

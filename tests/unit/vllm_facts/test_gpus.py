@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flettner.vllm_facts.sizing.gpus import find_gpu
+from flettner.vllm_facts.sizing.gpus import find_bandwidth, find_gpu
 
 
 @pytest.mark.parametrize(
@@ -142,3 +142,27 @@ def test_handles_any_name(name: str) -> None:
     card = find_gpu(name)
     assert card is None or card.name
     assert find_gpu(f"NVIDIA GeForce RTX 5090 {name}") is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "gb_per_s"),
+    [
+        ("Tesla T4", 320),
+        ("A100 80GB PCIe", 1935),
+        ("GB10", 273),
+        ("NVIDIA GeForce RTX 2080 Ti 22GB", 616),
+        ("NVIDIA RTX A4000", 448),
+        ("RTX 5060 Ti 16GB", 448),
+        ("AMD Instinct MI300X", 5300),
+        ("Radeon PRO W7800 48GB", 864),
+        ("Radeon PRO W7800", 576),
+        ("Arc Pro B60", 456),
+        ("P40", None),
+    ],
+)
+def test_the_bandwidth_of_a_gpus_memory_is_known_beyond_the_cards_with_a_speed(
+    name: str, gb_per_s: float | None
+) -> None:
+    card = find_gpu(name)
+    assert card is not None
+    assert find_bandwidth(card) == gb_per_s
