@@ -36,7 +36,9 @@ def _host_ports(service: Node) -> set[str]:
 def _read_service(text: str, service: Node, start: int) -> list[Launch]:
     named = get(service, "image")
     image = replace_defaults(text_at(service, "image"))
-    entry = command_words(text, get(service, "entrypoint"), splits=True)
+    given = get(service, "entrypoint")
+    entry = [word for word in command_words(text, given, splits=True) if word.text]
+    cleared = given is not None and not given.tag.endswith(":null") and not entry
     own = command_words(text, get(service, "command"), splits=True)
     environment = _read_environment(text, get(service, "environment"))
     left = _left_to_shell(environment, (*entry, *own))
@@ -62,7 +64,7 @@ def _read_service(text: str, service: Node, start: int) -> list[Launch]:
             words=tuple(_with_defaults(launch.words)),
             remarks=(*remarks, *launch.remarks, *explain_defaults(text, launch.words)),
         )
-        for launch in read_container(text, image, entry, own, start, left)
+        for launch in read_container(text, image, entry, own, start, left, cleared=cleared)
     ]
 
 

@@ -35,16 +35,20 @@ def read_container(
     own: Sequence[Word],
     start: int,
     env: Mapping[str, Variable] = {},
+    *,
+    cleared: bool = False,
 ) -> list[Launch]:
     """The servers of a container; empty if it does not start vLLM. Raises FlagError.
 
-    `env`: the variables that its shells get.
+    `env`: the variables that its shells get. `cleared`: the file takes the image's own entrypoint away and
+    puts nothing in its place.
     """
     image = without_hidden(image)
     words = (*entry, *own)
     program = words[0].text.rpartition("/")[2] if words else ""
+    implied_entry = not entry and not cleared
     if program in SHELLS:
-        fault = None if entry else explain_entry(image, program)
+        fault = explain_entry(image, program) if implied_entry else None
         launches = _read_cut_script(text, image, words, start)
         values = _plain_values(env)
         launches = launches or [
@@ -53,10 +57,10 @@ def read_container(
         if not launches and (_starts_server(words) or (is_vllm_image(image) and _runs_script(words))):
             problem = f"{program} starts the server: its flags cannot be told from the script's"
             launches = [Launch(name="", start=start, problem=problem)]
-    elif not entry and len(own) == 1 and f"-m {WORKER_MODULE} " in own[0].text:
+    elif implied_entry and len(own) == 1 and f"-m {WORKER_MODULE} " in own[0].text:
         # Dynamo's operator starts the one word by a shell
         launches = read_inline(text, own[0], _plain_values(env))
-    elif not entry and is_vllm_image(image):
+    elif implied_entry and is_vllm_image(image):
         implied = tuple(Word(text=word) for word in implied_words(image))
         launches = [Launch(name="", start=start, words=(*implied, *own))]
     elif starts_engine([word.text for word in words]):
@@ -64,7 +68,7 @@ def read_container(
     elif own and own[0].text == "serve" and "vllm" in image.rpartition("/")[2]:
         launches = [Launch(name="", start=start, words=(Word(text="vllm"), *own))]
     elif (
-        not entry
+        implied_entry
         and (not image or "vllm" in image.rpartition("/")[2])
         and are_server_flags([word.text for word in own])
     ):
@@ -81,7 +85,7 @@ def read_container(
         launches = [Launch(name="", start=start, problem=problem)]
     else:
         launches = []
-    bypassed = image if entry else ""
+    bypassed = "" if implied_entry else image
     return [replace(_complete(text, launch, image), bypassed_image=bypassed) for launch in launches]
 
 

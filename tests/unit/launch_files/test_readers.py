@@ -44,6 +44,16 @@ def test_compose_gives_each_service_that_starts_vllm() -> None:
         pytest.param("{image: a, command: vllm serve m --x 1}", id="a string"),
         pytest.param('{image: a, command: ["vllm", "serve", "m", "--x", "1"]}', id="a list"),
         pytest.param("{image: a, entrypoint: vllm serve, command: m --x 1}", id="an entrypoint"),
+        pytest.param(
+            "{image: vllm/vllm-openai, entrypoint: [], command: vllm serve m --x 1}", id="no entrypoint"
+        ),
+        pytest.param(
+            "{image: vllm/vllm-openai, entrypoint: '', command: sh -c 'vllm serve m --x 1'}",
+            id="an empty entrypoint",
+        ),
+        pytest.param(
+            "{image: vllm/vllm-openai, entrypoint: , command: m --x 1}", id="the image's entrypoint"
+        ),
         pytest.param("{image: vllm/vllm-openai, command: m --x 1}", id="vLLM's image"),
         pytest.param('{image: a, entrypoint: [sh, -c], command: ["vllm serve m --x 1"]}', id="a shell"),
         pytest.param("{image: a, command: bash -c 'cd /x && exec vllm serve m --x 1'}", id="a quoted script"),
