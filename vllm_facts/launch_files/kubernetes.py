@@ -38,6 +38,7 @@ _RUNTIME_FLAGS = frozenset(
     }
 )
 """Flags of KServe's runtime for Hugging Face (python/huggingfaceserver/huggingfaceserver/__main__.py)."""
+MODELS = "/mnt/models"  # the folder into which KServe puts a model
 _GROUP = "LWS_GROUP_SIZE"  # set by the controller of LeaderWorkerSet
 _HOOKS = frozenset({"lifecycle", "startupProbe", "livenessProbe", "readinessProbe"})
 """What runs commands of its own in a container."""
@@ -145,9 +146,10 @@ def _is_runtime(container: Node) -> bool:
 
 def _kserve_launch(text: str, container: Node, start: int) -> Launch:
     name, args = text_at(container, "modelFormat", "name"), list_words(get(container, "args"))
-    words = [Word(text="/mnt/models"), *args]
+    model = stored_model(container)
+    words = [model, *args]
     if "vllm" not in f"{name} {text_at(container, 'runtime')}".lower():
-        words = _hugging_face_words(args)
+        words = _hugging_face_words(args, model)
     if not words:
         return Launch(
             name="",
@@ -166,9 +168,18 @@ def _kserve_launch(text: str, container: Node, start: int) -> Launch:
     )
 
 
-def _hugging_face_words(args: Sequence[Word]) -> list[Word]:
-    """The model and the flags that KServe's runtime for Hugging Face gives to vLLM; empty without vLLM."""
-    model, words, at = Word(text="/mnt/models"), list[Word](), 0
+def stored_model(container: Node) -> Word:
+    """The model in KServe's folder: by its name in the storage, where that is Hugging Face's."""
+    kind, slashes, name = text_at(container, "storageUri").partition("://")
+    return Word(text=name.partition(":")[0] if slashes and kind == "hf" else MODELS)
+
+
+def _hugging_face_words(args: Sequence[Word], model: Word) -> list[Word]:
+    """The model and the flags that KServe's runtime for Hugging Face gives to vLLM; empty without vLLM.
+
+    `model`: that in its folder, which an argument may replace.
+    """
+    words, at = list[Word](), 0
     while at < len(args):
         name, equals, value = args[at].text.partition("=")
         has_value = not equals and at + 1 < len(args) and not args[at + 1].text.startswith("--")

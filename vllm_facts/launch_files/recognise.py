@@ -214,20 +214,22 @@ def _read_document(text: str, document: Node, around: _Around) -> list[Launch]:
 
 def _read_resource(text: str, part: Node, around: _Around) -> list[Launch]:
     kind, namespace = text_at(part, "kind"), text_at(part, "metadata", "namespace")
-    if kind == SERVICE:
-        runtimes = [*around.get((RUNTIMES[0], namespace), ()), *around.get((RUNTIMES[1], ""), ())]
-        if launches := read_service(text, part, runtimes):
-            return launches
+    if kind == SERVICE and (launches := read_service(text, part, _runtimes_in(namespace, around))):
+        return launches
     launches = read_manifest(text, part, *(around.get((each, namespace), ()) for each in _AROUND))
     if kind not in RUNTIMES or not all(launch.words for launch in launches):
         return launches
-    services = [
-        service
+    used = any(
+        is_used(part, resources, _runtimes_in(place, around))
         for (of, place), resources in around.items()
         if of == SERVICE and (place == namespace or kind == RUNTIMES[1])
-        for service in resources
-    ]
-    return [] if is_used(part, services) else launches
+    )
+    return [] if used else launches
+
+
+def _runtimes_in(namespace: str, around: _Around) -> list[Node]:
+    """KServe's runtimes that a service in the namespace may have."""
+    return [*around.get((RUNTIMES[0], namespace), ()), *around.get((RUNTIMES[1], ""), ())]
 
 
 def _read_ray_service(document: Node) -> list[Launch]:

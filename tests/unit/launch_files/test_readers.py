@@ -66,6 +66,7 @@ def test_compose_service_starts_vllm_in_several_ways(service: str) -> None:
     (launch,) = read_launches("compose.yaml", f"services:\n  a: {service}\n")
 
     assert words(launch).removeprefix("exec ") == "vllm serve m --x 1"
+    assert launch.entry_fault is None
 
 
 @pytest.mark.parametrize(
@@ -914,6 +915,66 @@ def test_a_service_of_kserve_is_read_with_the_runtime_it_names() -> None:
         "HF_HOME": "/hf",
     }
     assert (launch.gpus, launch.version) == (2, "0.24.0")
+
+
+FORMATS = """
+apiVersion: serving.kserve.io/v1beta1
+kind: InferenceService
+metadata: {name: chat}
+spec:
+  predictor:
+    model:
+      modelFormat: {name: vLLM}
+      storageUri: STORED
+      args: [--max-num-seqs=9]
+"""
+OFFERED = """
+---
+apiVersion: serving.kserve.io/v1alpha1
+kind: ServingRuntime
+metadata: {name: NAME}
+spec:
+  supportedModelFormats: [{name: FORMAT, autoSelect: AUTO}]
+  containers:
+  - name: kserve-container
+    image: vllm/vllm-openai:v0.21.0
+    args: [--model=/mnt/models, --max-model-len=7000]
+"""
+
+
+def choose(*offers: tuple[str, str], stored: str = "hf://org/m:main") -> list[Launch]:
+    runtimes = [
+        OFFERED.replace("NAME", f"r{place}").replace("FORMAT", named).replace("AUTO", auto)
+        for place, (named, auto) in enumerate(offers)
+    ]
+    return read_launches("isvc.yaml", FORMATS.replace("STORED", stored) + "".join(runtimes))
+
+
+def test_a_service_of_kserve_that_names_no_runtime_has_the_one_that_offers_itself_for_its_format() -> None:
+    (launch,) = choose(("vLLM", "true"))
+    (stored,) = choose(("vLLM", "true"), stored="s3://models/m")
+
+    assert launch.name == "InferenceService/chat"
+    assert words(launch).endswith("--model=org/m --max-model-len=7000 --max-num-seqs=9")
+    assert words(stored).endswith("--model=/mnt/models --max-model-len=7000 --max-num-seqs=9")
+    assert launch.version == "0.21.0"
+
+
+@pytest.mark.parametrize(
+    "offers",
+    [
+        pytest.param((("vLLM", "false"),), id="on demand only"),
+        pytest.param((("onnx", "true"),), id="another format"),
+        pytest.param((("vLLM", "true"), ("vLLM", "true")), id="two of them"),
+    ],
+)
+def test_a_runtime_of_kserve_that_is_not_sure_to_be_chosen_is_read_alone(
+    offers: tuple[tuple[str, str], ...],
+) -> None:
+    service, *runtimes = choose(*offers)
+
+    assert words(service) == "vllm serve org/m --max-num-seqs=9"
+    assert [each.name.partition("/")[0] for each in runtimes] == ["ServingRuntime"] * len(offers)
 
 
 def test_a_runtime_of_another_namespace_is_read_alone_unless_it_is_the_clusters() -> None:
