@@ -16,6 +16,7 @@ from flettner.vllm_facts.sizing.effective_flags import (
 )
 from flettner.vllm_facts.start_facts import find_last
 
+_MOVING = re.compile(r"latest|nightly|main\b|dev\b")
 _EVERY, _LOOPBACK = frozenset({"", "0.0.0.0", "::", "[::]"}), ("127.", "::1", "[::1]", "localhost")  # noqa: S104
 _ANSWERED = re.compile(r'"GET /(?:health|v1/models|ping)\b[^"]{0,40}" 200')
 _VARIABLE = "VLLM_PORT"
@@ -98,6 +99,27 @@ def _why_deaf(check: HealthCheck, config: ServeConfig) -> str:
     if not check.inside and local:
         return f"it asks the pod's address, where the server listens on {host} alone"
     return ""
+
+
+def _check_overlays(config: ServeConfig) -> Iterable[Finding]:
+    """A mount over files of vLLM, before or after a start that tells nothing of it."""
+    container = config.container
+    if container is None or not container.overlays or (config.start is not None and config.start.serves):
+        return
+    tag = container.image.rpartition(":")[2] if ":" in container.image.rpartition("/")[2] else "latest"
+    moves = _MOVING.search(tag) is not None
+    yield Finding(
+        rule="U5",
+        severity="warning" if moves else "info",
+        why=(
+            f"a mount puts a file of the host over vLLM's own {container.overlays[0]}, which fits the release "
+            "that it was taken from" + (f"; the image's tag {tag} moves on to others" if moves else "")
+        ),
+        expects="without the mount the image runs as it was built; with it, the image of just that release "
+        "(a fixed tag), and the mount goes when a release has the change",
+        risks="what the mounted file mended is open again without it",
+        evidence={"image": container.image or None},
+    )
 
 
 def _check_gpu_fault(config: ServeConfig) -> Iterable[Finding]:
@@ -235,6 +257,13 @@ LINTS = (
         find=_check_asked_ports,
         reports="a Service, or published ports, that lead to a port where nobody listens",
         source=f"https://docs.docker.com/engine/network/port-publishing/; {DOCS}/deployment/k8s/",
+        needs=_DESCRIBED,
+    ),
+    DeploymentCheck(
+        rules=("U5",),
+        find=_check_overlays,
+        reports="a mount that hides files of vLLM in the image, before or after a start that says nothing of it",
+        source="https://docs.docker.com/engine/storage/bind-mounts/ (bind-mounting over existing data)",
         needs=_DESCRIBED,
     ),
     DeploymentCheck(

@@ -48,6 +48,29 @@ def test_a_health_check_asks_where_the_server_listens(
     assert all(deaf in finding.why for finding in found)
 
 
+PATCHED = ("/opt/vllm/model_executor/models/own.py",)
+
+
+@pytest.mark.parametrize(
+    ("image", "overlays", "log", "severities"),
+    [
+        ("vllm/vllm-openai:v0.31.0", PATCHED, (), ["info"]),
+        ("vllm/vllm-openai:nightly-x86_64", PATCHED, (), ["warning"]),
+        ("vllm/vllm-openai", PATCHED, (), ["warning"]),
+        ("vllm/vllm-openai:v0.31.0", (), (), []),
+        ("vllm/vllm-openai", PATCHED, ("INFO: Application startup complete.",), []),
+    ],
+)
+def test_a_mount_over_files_of_vllm_is_named_until_the_server_answers(
+    image: str, overlays: tuple[str, ...], log: tuple[str, ...], severities: list[str]
+) -> None:
+    container = Container(launcher="compose", image=image, overlays=overlays)
+
+    found = findings(LINTS, case("vllm serve m", container=container, log=log))
+
+    assert [(finding.rule, finding.severity) for finding in found] == [("U5", each) for each in severities]
+
+
 @pytest.mark.parametrize(
     ("flags", "port", "asked", "log", "found"),
     [
