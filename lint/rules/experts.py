@@ -180,15 +180,17 @@ def _check_crossover(config: ServeConfig) -> Iterable[Finding]:
 
 
 def _check_logged_load(config: ServeConfig) -> Iterable[Finding]:
-    """Few requests at once by the log: only one engine computes the attention of each."""
-    now, most = layout(config), config.start.most_at_once if config.start else None
+    """Few requests at once by the log or the flags: only one engine computes the attention of each."""
+    now, most, by = layout(config), config.start.most_at_once if config.start else None, "by the log"
+    if most is None:
+        most, by = positive_int(config.setting, "max_num_seqs"), "by max_num_seqs"
     engines = now.tp == 1 and now.dp >= SEVERAL and is_sparse(config) and is_single_host(config)
     if most is None or most > FEW_FOR_EACH or not engines or is_busy(config):
         return
     yield Finding(
         rule="D8",
         why=(
-            f"at most {most} requests at once for an engine by the log, and {now.dp} engines of one GPU: "
+            f"at most {most} requests at once for an engine {by}, and {now.dp} engines of one GPU: "
             "each prompt is computed by one of them, and a later request finds its prefix only there"
         ),
         expects=(
