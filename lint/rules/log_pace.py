@@ -7,9 +7,10 @@ from flettner.lint.recogniser import LOG
 from flettner.lint.rules.multimodal import WITH_VIDEO
 from flettner.vllm_facts.drafts import find_flags, find_own_drafts
 from flettner.vllm_facts.log_counts import INTERVAL_S, read_counts
-from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
+from flettner.vllm_facts.serve_config import Finding, Model, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
+    Layout,
     effective_batched_tokens,
     is_at_least,
     is_older_than,
@@ -24,7 +25,9 @@ from flettner.vllm_facts.sizing.parallel_layouts import is_pcie_only
 
 THRESHOLD = "long_prefill_token_threshold"
 SLOW = 12.0  # tokens/s at most: below, a reader of the answer waits for it
+SLOW_LARGE, LARGE_B = 50.0, 40e9  # of a dense model of so many bytes, which reach 0.6 of it
 NEAR = 0.5  # of the bandwidth: kernels reach 0.7 to 0.95 of it
+ALL = 1.15  # above: the embedding and the parts for images are no reads of a text's token
 FAR = 0.3  # of the usual pace: no kernel that fits the GPU is so slow
 COSTLY = 0.6  # of the usual pace without drafts
 HOST_PACE, SMALL_PACE = 300.0, 200.0  # tokens/s: the host launches about so many steps; of small models
@@ -40,29 +43,60 @@ GIB = 2.0**30
 
 
 @dataclass(frozen=True, slots=True)
-class _Pace:
-    """Of a single request, in tokens/s: the best of the log, and what the memory allows without drafts."""
+class Pace:
+    """Of a single request, in tokens/s: the best of the log, and what the memory allows without drafts.
+
+    `named`: the size of the model is told by its name alone.
+    """
 
     best: float
     most: float
     bandwidth: float  # GB/s
     read: float  # bytes of weights for each token
+    named: bool = False
+
+    @property
+    def share(self) -> float:
+        return self.best / self.most
+
+    def describe(self, card: str) -> str:
+        """`90 % of what the memory of GB10 allows (273 GB/s over 16 GB of weights for each token)`"""
+        by_name = ", by the model's name and if it reads all of them" if self.named else ""
+        return (
+            f"{min(100, 100 * self.share):.0f} % of what the memory of {card} allows ({self.bandwidth:g} "
+            f"GB/s over {self.read / 1e9:.0f} GB of weights for each token{by_name})"
+        )
 
 
-def _find_pace(config: ServeConfig) -> _Pace | None:
+def find_pace(config: ServeConfig) -> Pace | None:
     alone = [each.answers for each in read_counts(config.log) if (each.running, each.waiting) == (1, 0)]
     return _reckon_pace(config, max(alone)) if alone else None
 
 
-def _reckon_pace(config: ServeConfig, best: float) -> _Pace | None:
-    model, card, shape = config.model, config.card, layout(config)
-    if model is None or card is None or shape.gpus > shape.tp:
+def _reckon_pace(config: ServeConfig, best: float) -> Pace | None:
+    model, card, shape = config.model or config.estimate, config.card, layout(config)
+    if model is None or card is None or (shape.dp > 1 and is_sparse(config)):
         return None
-    size, bandwidth = weights_gib(config, shape), find_bandwidth(card)
+    size, bandwidth = _find_part(config, model), find_bandwidth(card)
     if not size or bandwidth is None or not model.parameters:
         return None
     read = size * GIB * min(1.0, (model.active_parameters or model.parameters) / model.parameters)
-    return _Pace(best, bandwidth * 1e9 / read, bandwidth, read)
+    return Pace(best, bandwidth * 1e9 / read, bandwidth, read, named=config.model is None)
+
+
+def _find_part(config: ServeConfig, model: Model) -> float | None:
+    """GiB of weights that each GPU of a tensor parallel group reads, of all stages of a pipeline in turn."""
+    shape = layout(config)
+    if config.model is not None:
+        return weights_gib(config, Layout(tp=shape.tp))
+    if config.start is not None and config.start.weights_gib:
+        return config.start.weights_gib * shape.pp
+    return (model.parameters or 0.0) * (model.weight_bytes or 0.0) / GIB / shape.tp
+
+
+def explains_pace(config: ServeConfig) -> bool:
+    """Whether another check of this module says why a single request is as slow as it is."""
+    return any(True for check in (_check_bandwidth, _check_far_below) for _ in check(config))
 
 
 def _check_slow_memory(config: ServeConfig) -> Iterable[Finding]:
@@ -71,7 +105,7 @@ def _check_slow_memory(config: ServeConfig) -> Iterable[Finding]:
         return
     pace, name = _reckon_pace(config, 0.0), config.card.name if config.card else ""
     took = estimate_fit(config)
-    if pace is None or pace.most >= SLOW or (took is not None and took.fits is False):
+    if pace is None or pace.most >= _find_slow(config, pace) or (took is not None and took.fits is False):
         return
     yield Finding(
         rule="F11",
@@ -87,18 +121,20 @@ def _check_slow_memory(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _find_slow(config: ServeConfig, pace: Pace) -> float:
+    """Below so many tokens/s at most, people ask why it is slow."""
+    large = not is_sparse(config) and pace.read * layout(config).tp >= LARGE_B
+    return SLOW_LARGE if large else SLOW
+
+
 def _check_bandwidth(config: ServeConfig) -> Iterable[Finding]:
     """One request reads all active weights for each token: no flag makes the memory faster."""
-    pace, name = _find_pace(config), config.card.name if config.card else ""
-    if pace is None or find_flags(config.setting) or not NEAR <= pace.best / pace.most <= 1.0:
+    pace, name = find_pace(config), config.card.name if config.card else ""
+    if pace is None or find_flags(config.setting) or not NEAR <= pace.share <= ALL:
         return
     yield Finding(
         rule="F11",
-        why=(
-            f"a single request gets {pace.best:g} tokens/s, {100 * pace.best / pace.most:.0f} % of what the "
-            f"memory of {name} allows ({pace.bandwidth:g} GB/s over {pace.read / 1e9:.0f} GB of weights for "
-            "each token)"
-        ),
+        why=f"a single request gets {pace.best:g} tokens/s, {pace.describe(name)}",
         expects="no flag makes it much faster: weights in fewer bits, a mixture of experts with fewer active "
         "parameters, or speculative decoding do; several requests at once share the same reads",
         risks="another model or quantisation answers differently",
@@ -132,7 +168,7 @@ def _check_thin_split(config: ServeConfig) -> Iterable[Finding]:
 
 def _check_far_below(config: ServeConfig) -> Iterable[Finding]:
     """A remark: so slow that it is neither the memory nor the host that launches the steps."""
-    pace, name = _find_pace(config), config.card.name if config.card else ""
+    pace, name = find_pace(config), config.card.name if config.card else ""
     if pace is None or find_flags(config.setting) or config.setting.get("cpu_offload_gb"):
         return
     usual = min(NEAR * pace.most, HOST_PACE)
@@ -159,7 +195,7 @@ def _check_own_drafts(config: ServeConfig) -> Iterable[Finding]:
     size = config.model.parameters if config.model else None
     if own is None or most is None or most > FEW_AT_ONCE or find_flags(config.setting) or is_pooling(config):
         return
-    if not _mostly_answers(config):
+    if not mostly_answers(config):
         return
     if (
         not is_at_least(config, own.since)
@@ -183,7 +219,7 @@ def _check_own_drafts(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
-def _mostly_answers(config: ServeConfig) -> bool:
+def mostly_answers(config: ServeConfig) -> bool:
     """Whether the steps are rather for answers than for prompts, which no draft makes faster."""
     counts = read_counts(config.log)
     prompts, answers = sum(count.prompts for count in counts), sum(count.answers for count in counts)
@@ -192,8 +228,10 @@ def _mostly_answers(config: ServeConfig) -> bool:
 
 def _check_costly_drafts(config: ServeConfig) -> Iterable[Finding]:
     """Drafts with which a single request is slower than the memory lets it be without them."""
-    pace, given = _find_pace(config), find_flags(config.setting)
-    if pace is None or not given or is_sparse(config):  # experts reach a small part of the memory's pace
+    pace, given = find_pace(config), find_flags(config.setting)
+    if (
+        pace is None or pace.named or not given or is_sparse(config)
+    ):  # experts reach a small part of the memory's pace
         return
     plain = min(NEAR * pace.most, HOST_PACE)
     if pace.best >= COSTLY * plain:

@@ -1,10 +1,13 @@
 """The pace of a server by the counts of its log, and the weights and drafts that its log shows to be slow."""
 
+from dataclasses import replace
+
 import pytest
 
 from flettner.lint.rules import log_pace, speculation, start
+from flettner.vllm_facts.models.estimate import estimate_model
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
-from tests.support.lint_cases import GB10, H100, LLAMA_8B, LLAMA_70B, MIXTRAL, case, dense, findings
+from tests.support.lint_cases import GB10, H100, L40S, LLAMA_8B, LLAMA_70B, MIXTRAL, case, dense, findings
 
 
 def count(prompts: float, answers: float, running: int, waiting: int = 0) -> str:
@@ -42,6 +45,31 @@ def test_a_single_request_at_the_pace_of_the_memory_is_named(config: ServeConfig
 
     assert [finding.rule for finding in reported] == ["F11"] * named
     assert all("no flag" in finding.expects for finding in reported)
+
+
+@pytest.mark.parametrize(
+    ("name", "log", "share"),
+    [
+        pytest.param("acme/Nova-34B", (), "79 %", id="by its name"),
+        pytest.param(
+            "acme/Nova-34B", ("Model loading took 24.5 GiB and 9.9 seconds",), "61 %", id="by its log"
+        ),
+        pytest.param("acme/Nova-34B", ("Model loading took 9.31 GiB and 3.9 seconds",), "", id="of few bits"),
+        pytest.param("acme/Nova-34B-A3B", (), "", id="few active parameters"),
+        pytest.param("acme/Nova", (), "", id="a name without a size"),
+    ],
+)
+def test_an_unknown_model_is_compared_by_its_name_and_the_size_in_the_log(
+    name: str, log: tuple[str, ...], share: str
+) -> None:
+    config = replace(
+        served("-tp 2", *log, count(0, 20.0, 1), model=None, card=L40S), estimate=estimate_model(name)
+    )
+
+    reported = rules(log_pace, config)
+
+    assert [finding.rule for finding in reported] == ["F11"] * bool(share)
+    assert all(share in each.why and "by the model's name" in each.why for each in reported)
 
 
 TINY = dense("m", 0.6)

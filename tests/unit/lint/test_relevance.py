@@ -48,6 +48,20 @@ def test_a_model_that_no_flag_makes_fit_comes_before_flags_that_are_refused() ->
     assert ordered(config)[:2] == ["D2", "V1"]
 
 
+ALONE = (
+    "INFO [loggers.py:1] Engine 000: Avg prompt throughput: 1.0 tokens/s, Avg generation throughput: "
+    "21.5 tokens/s, Running: 1 reqs, Waiting: 0 reqs, GPU KV cache usage: 0.4%, Prefix cache hit rate: 0.0%"
+)
+
+
+def test_what_the_counts_are_comes_behind_their_causes_and_before_notes_on_any_server() -> None:
+    config = case(
+        "vllm serve m -tp 2 -O0", model=LLAMA_70B, card=H100, gpus=2, log=(ALONE, ALONE), version="0.12.0"
+    )
+
+    assert [rule for rule in ordered(config) if rule in {"G3", "C2", "E1"}] == ["G3", "C2", "E1"]
+
+
 @pytest.mark.parametrize("line", [NO_CAUSE, UNKNOWN])
 def test_an_error_that_nobody_knows_comes_after_a_certain_fault(line: str) -> None:
     config = case("vllm serve m --gpu-memory-utilization 1", model=LLAMA_8B, card=H100, log=(line,))
