@@ -16,6 +16,7 @@ from flettner.lint.open_values import rests_on_open_value
 from flettner.lint.relevance import Relevance, blame_suspects, find_line, generalise, is_among
 from flettner.rules.precedence import Ordered, Outranked, Precedence, contradictions, ranked
 from flettner.rules.table import HEALTH, name_of, slug_of
+from flettner.vllm_facts.log_counts import read_counts
 from flettner.vllm_facts.serve_config import Finding, LintRule, ServeConfig
 from flettner.vllm_facts.validity.engine import find_problems
 from flettner.vllm_facts.values import Knob, Value, describe_changes
@@ -108,6 +109,7 @@ def find_fixes_in_rounds(config: ServeConfig, lints: Sequence[LintRule]) -> Fixe
         standing,
         frozenset(finding.rule for finding in unlogged),
         [_run_lints(case, lints) for case in generalise(config)] if compares else [],
+        only_starts=bool(config.log) and not read_counts(config.log),
     )
     nearest = sorted(fixes.findings, key=relevance.rank)
     return replace(fixes, findings=tuple(sorted(nearest, key=_severity)))

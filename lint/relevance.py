@@ -12,7 +12,7 @@ from flettner.lint.missing_facts import is_held_back
 from flettner.rules.table import REMARKS, START
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 
-UNEXPLAINED, CONTAINER, TOO_LARGE, UNDER_LOADED = "F10", "U5", "D2", "C2"
+UNEXPLAINED, CONTAINER, TOO_LARGE, UNDER_LOADED, DURATION = "F10", "U5", "D2", "C2", "F6"
 _NAME = re.compile(r"--[a-z]|\b[A-Z\d]+_[A-Z]")  # of a flag or a variable
 _MESSAGE = re.compile(r"(\S{1,100}\.py): '([^']+)'")
 FROM_LOG, UNEXPLAINED_IN_LOG, FROM_COMMAND, NOTE, LAST = range(5)
@@ -28,13 +28,14 @@ class Relevance:
     logged: Sequence[Finding]
     flagged: Collection[str]
     general: Sequence[Sequence[Finding]]
+    only_starts: bool = False  # the log has no request: what is asked may be how long the start takes
 
     def rank(self, finding: Finding) -> tuple[int, int]:
         """The nearest first. Findings of one rank keep their order."""
         if finding.rule == UNEXPLAINED and finding.severity == "error":
             return LAST, 0  # faults that are certain come before one that nobody knows
         if is_note(finding) and finding.rule in REMARKS:
-            return LAST, 0
+            return (NOTE, 1) if finding.rule == DURATION and self.only_starts else (LAST, 0)
         if finding.rule == UNDER_LOADED:
             return NOTE, 0  # what the counts are, behind each cause of them
         if is_among(finding, self.logged):

@@ -493,4 +493,4 @@ FUNCTIONS = {
 }
 """The functions that a row may name."""
 
-LINTS = (check_known_errors("F9", "V3", files=FILES),)
+LINTS = (check_known_errors("F9", "V3", "E2", files=FILES),)

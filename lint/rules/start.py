@@ -1,6 +1,6 @@
 """Times and KV cache capacity in the log of a start (rules F6, F7 and L1)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from flettner.lint.recogniser import LOG
 from flettner.lint.rules.full_cache import FEW, name_remedies
@@ -16,7 +16,13 @@ from flettner.vllm_facts.values import Value
 _SEQS, _LEN, _STRATEGY = "max_num_seqs", "max_model_len", "safetensors_load_strategy"
 _STRATEGY_SINCE, _PREFETCHES = (0, 11), (0, 24)  # 0.10.2 has the flag; the releases that were read prefetch
 _LOADERS = frozenset({None, "auto", "safetensors"})
-_SLOW_S, _DISK_GIB_PER_S = 300.0, 0.5
+_SLOW_S, _DISK_GIB_PER_S, _LONG_PART_S = 300.0, 0.5, 10.0
+_SHORTENED = {
+    "weights_s": "the weights took most of it: a local disk, or a file cache that is still warm, reads faster",
+    "compilation_s": "compilation took most of it",
+    "graph_capture_s": "the capture of graphs took most of it: with max_num_seqs at what really runs at once "
+    "fewer sizes are captured",
+}
 
 
 def _check_times(config: ServeConfig) -> Iterable[Finding]:
@@ -32,13 +38,21 @@ def _check_times(config: ServeConfig) -> Iterable[Finding]:
         Finding(
             rule="F6",
             why=f"this start took {times_text}: set deadlines for a start well above that",
-            expects=(
-                "keep VLLM_CACHE_ROOT (~/.cache/vllm) on a volume that outlives the container: the next "
-                "start of the same flags loads what this one compiled"
-            ),
+            expects=_name_largest(times)
+            + "keep VLLM_CACHE_ROOT (~/.cache/vllm) on a volume that outlives the container: the next "
+            "start of the same flags loads what this one compiled",
             evidence=read,
         ),
     )
+
+
+def _name_largest(times: Mapping[str, float | None]) -> str:
+    """What shortens the longest part, if it is most of what the log tells."""
+    parts = {name: took for name in _SHORTENED if (took := times[name])}
+    longest = max(parts, key=lambda name: parts[name], default="")
+    if not longest or parts[longest] * 2 < sum(parts.values()) or parts[longest] < _LONG_PART_S:
+        return ""
+    return f"{_SHORTENED[longest]}; "
 
 
 def _check_loading(config: ServeConfig) -> Iterable[Finding]:

@@ -88,10 +88,11 @@ def test_a_note_on_the_model_comes_before_notes_on_any_model() -> None:
     assert ordered(config) == ["C1", "E1"]
 
 
-def test_a_remark_on_any_start_comes_last() -> None:
+def test_a_remark_on_any_start_comes_last_unless_the_log_is_of_a_start_alone() -> None:
     config = case("vllm serve m --attention-backend FLASHINFER", card=L40S, version="0.13.0", log=(COMPILED,))
 
-    assert ordered(config) == ["H3", "E1", "F6"]
+    assert ordered(config) == ["H3", "F6", "E1"]
+    assert ordered(replace(config, log=(COMPILED, ALONE))) == ["H3", "E1", "F6"]
 
 
 def test_a_known_defect_that_the_log_shows_comes_before_the_crash_that_it_explains() -> None:
