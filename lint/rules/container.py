@@ -112,8 +112,9 @@ def _check_overlays(config: ServeConfig) -> Iterable[Finding]:
         rule="U5",
         severity="warning" if moves else "info",
         why=(
-            f"a mount puts a file of the host over vLLM's own {container.overlays[0]}, which fits the release "
-            "that it was taken from" + (f"; the image's tag {tag} moves on to others" if moves else "")
+            f"a mount puts a file of the host over vLLM's own {container.overlays[0]}, which fits the "
+            "release that it was taken from"
+            + (f"; the image's tag {tag} moves on to others" if moves else "")
         ),
         expects="without the mount the image runs as it was built; with it, the image of just that release "
         "(a fixed tag), and the mount goes when a release has the change",
@@ -262,7 +263,7 @@ LINTS = (
     DeploymentCheck(
         rules=("U5",),
         find=_check_overlays,
-        reports="a mount that hides files of vLLM in the image, before or after a start that says nothing of it",
+        reports="a mount that hides files of vLLM in the image, where a start says nothing of it",
         source="https://docs.docker.com/engine/storage/bind-mounts/ (bind-mounting over existing data)",
         needs=_DESCRIBED,
     ),

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from flettner.lint.recogniser import LOG
 from flettner.lint.rules.multimodal import WITH_VIDEO
 from flettner.vllm_facts.log_counts import INTERVAL_S, read_counts
+from flettner.vllm_facts.references import OPTIMIZATION
 from flettner.vllm_facts.serve_config import Finding, Needs, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import (
     DeploymentCheck,
@@ -65,8 +66,8 @@ def _make_finding(config: ServeConfig, paused: int, budget: int) -> Finding:
         klass="gated" if given else "note",
         severity="warning" if given else "info",
         why=(
-            f"in {paused} counts of the log in a row running requests got hardly a token, until a long prompt "
-            f"was done: a step takes up to {budget:,} tokens, and nobody gets one before it ends"
+            f"in {paused} counts of the log in a row running requests got hardly a token, until a long "
+            f"prompt was done: a step takes up to {budget:,} tokens, and nobody gets one before it ends"
         ),
         to={"max_num_batched_tokens": USUAL} if given else {},
         expects=(
@@ -97,11 +98,11 @@ def _check_step_time(config: ServeConfig) -> Iterable[Finding]:
         rule="P2",
         why=(
             f"max_num_batched_tokens {budget}: a step full of prompts takes about {seconds:.0f} s on "
-            f"{shape.tp} x {config.card.name if config.card else 'GPU'}, in which no other request gets a token"
+            f"{shape.tp} x {config.card.name if config.card else 'GPU'}, in which nobody else gets a token"
         ),
         expects=(
-            f"where answers are read while they come, {USUAL} keeps such pauses short, and leaves memory of the "
-            "activations to the KV cache; for batches without readers large steps are right"
+            f"where answers are read while they come, {USUAL} keeps such pauses short, and leaves memory of "
+            "the activations to the KV cache; for batches without readers large steps are right"
         ),
         risks="long prompts take a little longer with smaller steps",
         evidence={"max_num_batched_tokens": budget, "seconds": round(seconds, 1)},
@@ -113,14 +114,14 @@ LINTS = (
         rules=("P2",),
         find=_check_pauses,
         reports="answers that pause while a prompt is computed in one large step, by the log",
-        source="https://docs.vllm.ai/en/latest/configuration/optimization/ (chunked prefill); vllm-project/vllm#21495",
+        source=f"{OPTIMIZATION} (chunked prefill); vllm-project/vllm#21495",
         needs=LOG,
     ),
     DeploymentCheck(
         rules=("P2",),
         find=_check_step_time,
         reports="steps so large that other requests wait for seconds",
-        source="https://docs.vllm.ai/en/latest/configuration/optimization/ (chunked prefill)",
+        source=f"{OPTIMIZATION} (chunked prefill)",
         needs=Needs(facts=("gpu", "model")),
     ),
 )

@@ -311,8 +311,8 @@ def _memory_in_use(match: re.Match[str], config: ServeConfig) -> Finding | None:
         expects=(
             "it starts with the free memory; better: free the GPU first (nvidia-smi lists its processes)"
             if not small and not crowded
-            else "it starts when the GPU is free (nvidia-smi lists its processes; servers that ended while they "
-            "started may have left some)"
+            else "it starts when the GPU is free (nvidia-smi lists its processes; failed starts may leave "
+            "some)"
         )
         + _name_other_gpus(config),
         risks="less KV cache",

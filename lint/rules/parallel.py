@@ -120,6 +120,33 @@ def _check_needless_hosts(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_needless_stages(config: ServeConfig) -> Iterable[Finding]:
+    """D2: a pipeline over more hosts than hold the model."""
+    now, model = layout(config), config.model
+    if model is None or now.pp == 1 or is_single_host(config) or any(_check_needless_hosts(config)):
+        return
+    for stages in range(1, now.pp // 2 + 1):
+        took = estimate_fit(config, shape=Layout(tp=now.tp, pp=stages)) if now.pp % stages == 0 else None
+        if took is None or took.fits is not True or (took.full_length_sequences or 0.0) < FEW_REQUESTS:
+            continue
+        size = f"{stages} of these {now.pp} stages" if stages > 1 else "one host"
+        yield Finding(
+            rule="D2",
+            why=(
+                f"{model.name} is a pipeline of {now.pp} stages over several hosts, and {size} would hold "
+                f"it: {_describe_need(took)}, {took.kv_tokens:,.0f} tokens of KV cache"
+            ),
+            expects=(
+                f"{now.pp // stages} servers of that size behind a balancer answer more requests: further "
+                "stages add room for the KV cache, yet each token passes them one after the other over the "
+                "network"
+            ),
+            risks="each server caches its own prefixes, and has a smaller KV cache",
+            evidence={"pipeline_parallel_size": now.pp} | _fit_evidence(took),
+        )
+        return
+
+
 def _check_fits_fewer_gpus(config: ServeConfig) -> Iterable[Finding]:
     """D2: fewer GPUs hold weights and KV cache; the others run replicas."""
     model, now, wanted = config.model, layout(config), _smaller_layout(config)
@@ -378,6 +405,16 @@ LINTS = (
         find=_check_needless_hosts,
         reports="a model over several hosts, yet fits one GPU",
         source=f"{SCALING} (a model that fits one GPU needs no distributed inference)",
+        needs=Needs(facts=ESTIMATE, for_change=ESTIMATE, applies=is_split),
+    ),
+    DeploymentCheck(
+        rules=("D2",),
+        find=_check_needless_stages,
+        reports="a pipeline over more hosts than hold the model",
+        source=f"{SCALING}; huggingface/physics-intern#12",
+        evidence_for=(
+            "2,400 tokens/s of Kimi-K2.6 whatever the number of stages (huggingface/physics-intern#12)"
+        ),
         needs=Needs(facts=ESTIMATE, for_change=ESTIMATE, applies=is_split),
     ),
     DeploymentCheck(

@@ -18,7 +18,7 @@ _STRATEGY_SINCE, _PREFETCHES = (0, 11), (0, 24)  # 0.10.2 has the flag; the rele
 _LOADERS = frozenset({None, "auto", "safetensors"})
 _SLOW_S, _DISK_GIB_PER_S, _LONG_PART_S = 300.0, 0.5, 10.0
 _SHORTENED = {
-    "weights_s": "the weights took most of it: a local disk, or a file cache that is still warm, reads faster",
+    "weights_s": "the weights took most of it: a local disk, or a warm cache of files, reads faster",
     "compilation_s": "compilation took most of it",
     "graph_capture_s": "the capture of graphs took most of it: with max_num_seqs at what really runs at once "
     "fewer sizes are captured",

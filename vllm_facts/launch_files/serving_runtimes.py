@@ -1,4 +1,4 @@
-"""KServe's InferenceServices with the ServingRuntime of the same file that they name, or that takes their format.
+"""KServe's InferenceServices with the ServingRuntime of the same file: the named one, or that of the format.
 
 KServe appends the arguments of the service to those of the runtime's container, and its variables and
 resources replace the runtime's (pkg/controller/v1beta1/inferenceservice/utils: MergeRuntimeContainers).
