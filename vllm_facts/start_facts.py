@@ -36,7 +36,7 @@ class StartFacts:
     full_cache: bool = False  # requests wait for it, by the latest count
     most_at_once: int | None = None  # requests that ran or waited, if several counts say it
     ran_out: bool = False  # of memory, once or more
-    stage: str = ""  # of the last such error, by its traceback: "load", "profile", "graphs", "" (unknown)
+    stage: str = ""  # of the last such error: "load", "profile", "graphs", "" (unknown)
     missing_gib: float | None = None  # of the allocation that failed
     others_gib: float | None = None  # held by other processes when it failed
     warm_up_seqs: int | None = None  # dummy requests with which the warm-up ran out
@@ -92,6 +92,9 @@ _SERVES = (
 _LOADED = (
     rf"KV cache specs|KV cache size:|Mamba cache blocks|{_SERVES}"
     r"|compilation during inference|RPC call to (?:execute_model|sample_tokens) timed out"
+)
+_PROFILED = (
+    rf"KV [Cc]ache (?:memory|size|specs)|reserved for KV Cache|GPU blocks|graph memory|[Cc]apturing|{_SERVES}"
 )
 _READ = "Loading weights took"
 _ENGINE = r"\((?:EngineCore|Worker|VllmWorker)\w* |\[core\.py:\d"
@@ -180,12 +183,23 @@ def _read_failure(log: Sequence[str]) -> StartFacts:
     return StartFacts(
         ran_out=True,
         stage=next(
-            (name for name, code in _STAGES.items() if any(re.search(code, each) for each in trace)), ""
+            (name for name, code in _STAGES.items() if any(re.search(code, each) for each in trace)),
+            "profile" if _is_before_cache(log[:place]) else "",
         ),
         total_gib=total,
         missing_gib=None if wanted is None or left is None else max(0.0, wanted - left),
         others_gib=max(0.0, total - left - own) if known and total and left is not None and own else None,
     )
+
+
+def _is_before_cache(log: Sequence[str]) -> bool:
+    """Whether the log ends between the weights and the KV cache, where the largest step is tried."""
+    for line in reversed(log):
+        if re.search(_PROFILED, line[:LONGEST_LINE]):
+            return False
+        if re.search(_PATTERNS["weights_gib"][1], line[:LONGEST_LINE]):
+            return True
+    return False
 
 
 def _is_failure(line: str) -> bool:

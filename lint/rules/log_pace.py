@@ -70,10 +70,10 @@ class Pace:
 
 def find_pace(config: ServeConfig) -> Pace | None:
     alone = [each.answers for each in read_counts(config.log) if (each.running, each.waiting) == (1, 0)]
-    return _reckon_pace(config, max(alone)) if alone else None
+    return reckon_pace(config, max(alone)) if alone else None
 
 
-def _reckon_pace(config: ServeConfig, best: float) -> Pace | None:
+def reckon_pace(config: ServeConfig, best: float) -> Pace | None:
     model, card, shape = config.model or config.estimate, config.card, layout(config)
     if model is None or card is None or (shape.dp > 1 and is_sparse(config)):
         return None
@@ -103,7 +103,7 @@ def _check_slow_memory(config: ServeConfig) -> Iterable[Finding]:
     """A remark before any log: a model whose weights this memory reads only a few times a second."""
     if config.log or find_flags(config.setting) or is_pooling(config) or config.setting.get("cpu_offload_gb"):
         return
-    pace, name = _reckon_pace(config, 0.0), config.card.name if config.card else ""
+    pace, name = reckon_pace(config, 0.0), config.card.name if config.card else ""
     took = estimate_fit(config)
     if pace is None or pace.most >= _find_slow(config, pace) or (took is not None and took.fits is False):
         return

@@ -1,15 +1,25 @@
-"""A server of which the log shows the pace of one request only: rule C2."""
+"""A server of which the log shows the pace of one request only, or of a few slow ones: rules C2 and F11."""
 
 from collections.abc import Iterable
 
 from flettner.lint.recogniser import LOG
-from flettner.lint.rules.log_pace import explains_pace, find_pace, mostly_answers
-from flettner.vllm_facts.log_counts import read_counts
+from flettner.lint.rules.log_pace import (
+    FEW_AT_ONCE,
+    HOST_PACE,
+    NEAR,
+    explains_pace,
+    find_pace,
+    mostly_answers,
+    reckon_pace,
+)
+from flettner.vllm_facts.drafts import find_flags
+from flettner.vllm_facts.log_counts import Count, read_counts
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
-from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, Layout, is_pooling, layout
+from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, Layout, is_pooling, is_sparse, layout
 
 FAST, SPLIT_FAST = 100.0, 200.0  # tokens/s: nobody reads faster; of several GPUs more is expected
 LITTLE = 0.15  # of the memory's pace
+FAR_FEW, SHORT = 0.1, 20.0  # of the usual pace of one; percent of the KV cache, which is hardly read
 _IN_TURN = (
     "; in a pipeline it is in one stage at a time while the other GPUs wait, and between hosts each token "
     "waits for the network"
@@ -40,6 +50,42 @@ def _check_alone(config: ServeConfig) -> Iterable[Finding]:
     )
 
 
+def _check_few(config: ServeConfig) -> Iterable[Finding]:
+    """A remark: a few requests with short contexts, each many times slower than one alone should be."""
+    counts = [each for each in read_counts(config.log) if each.answers > 0 and not each.waiting]
+    paces = [each.answers / each.running for each in counts if _is_short(each)]
+    if not paces or is_pooling(config) or is_sparse(config) or not mostly_answers(config):
+        return
+    pace = reckon_pace(config, max(paces))
+    if pace is None or find_flags(config.setting) or config.setting.get("cpu_offload_gb"):
+        return
+    usual, shape = min(NEAR * pace.most, HOST_PACE), layout(config)
+    if pace.best >= FAR_FEW * usual or any(each.running == 1 for each in counts):
+        return
+    links = (
+        f"the links between the {shape.gpus} GPUs (PCIe without direct access, NCCL over the host; compare "
+        "one GPU, or fewer), "
+        if shape.gpus > 1
+        else ""
+    )
+    yield Finding(
+        rule="F11",
+        why=(
+            f"a few requests get at most {pace.best:.1f} tokens/s each, and {usual:.0f} are usual for one: "
+            f"the memory of a GPU ({pace.bandwidth:g} GB/s) reads {pace.read / 1e9:.1f} GB for each step, "
+            "which all of them share"
+        ),
+        expects=f"the reads are not what takes the time: look at {links}kernels that this GPU lacks for the "
+        "format of the weights (the start's log names those it falls back to), eager mode, and the CPU that "
+        "launches the steps",
+        evidence={"tokens_per_s": round(pace.best, 1), "usual": round(usual)},
+    )
+
+
+def _is_short(count: Count) -> bool:
+    return 1 < count.running <= FEW_AT_ONCE and count.usage is not None and count.usage <= SHORT
+
+
 def _compare_memory(config: ServeConfig) -> str:
     pace, card = find_pace(config), config.card.name if config.card else ""
     if pace is None or pace.share >= 1:
@@ -65,6 +111,14 @@ LINTS = (
         find=_check_alone,
         reports="a log that shows the pace of one request, which is not the throughput of the server",
         source="vllm/v1/metrics/loggers.py: LoggingStatLogger; CSCfi/ai-inference-examples#3",
+        needs=LOG,
+    ),
+    DeploymentCheck(
+        rules=("F11",),
+        find=_check_few,
+        reports="a few requests that are each many times slower than the GPU's memory lets them be",
+        source="vllm/v1/metrics/loggers.py: LoggingStatLogger; nlzy/vllm-gfx906#16",
+        evidence_for="2.8 tokens/s for each of 10 requests (8B over 2 MI50, nlzy/vllm-gfx906#16)",
         needs=LOG,
     ),
 )

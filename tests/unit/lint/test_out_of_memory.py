@@ -13,6 +13,7 @@ from tests.support.lint_cases import A10, LLAMA_8B, LLAMA_70B, case
 
 KV = "INFO Available KV cache memory: 2.97 GiB"
 TURING_22 = GpuModel(name="RTX 2080 Ti 22GB", memory_gib=22, capability=(7, 5))
+LOADED = "INFO [gpu_model_runner.py:9] Model loading took 3.25 GiB and 4.1 seconds"
 NEED = "INFO Maximum concurrency for 8,192 tokens per request: 1.22x"  # 2.44 GiB for a request
 ROOMY = NEED.replace("1.22x", "4.00x")
 WARM_UP = "RuntimeError: CUDA out of memory occurred when warming up sampler with 256 dummy requests."
@@ -70,6 +71,15 @@ def fixes_of(*log: str, flags: str = "", card: GpuModel | None = None, model: Mo
             ('File "x.py", line 1, in profile_run', failed("4.00 GiB", "1.00 GiB")),
             "--max-num-batched-tokens 16384",
             {"max_num_batched_tokens": 8192},
+        ),
+        # the same without its traceback: the weights were read, and the cache not yet sized
+        ((LOADED, failed("4.00 GiB", "1.00 GiB")), "--max-num-seqs 512", {"max_num_seqs": 128}),
+        # the last of two starts counts
+        ((KV, LOADED, failed("4.00 GiB", "1.00 GiB")), "--max-num-seqs 512", {"max_num_seqs": 128}),
+        (
+            (LOADED, KV, ROOMY, failed("0.75 GiB", "0.25 GiB")),
+            "--max-num-seqs 512",
+            {"gpu_memory_utilization": 0.86},
         ),
     ],
 )
