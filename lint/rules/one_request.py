@@ -17,6 +17,7 @@ from flettner.vllm_facts.log_counts import Count, read_counts
 from flettner.vllm_facts.serve_config import Finding, ServeConfig
 from flettner.vllm_facts.sizing.effective_flags import DeploymentCheck, Layout, is_pooling, is_sparse, layout
 
+P2P = "NCCL_P2P_DISABLE"
 FAST, SPLIT_FAST = 100.0, 200.0  # tokens/s: nobody reads faster; of several GPUs more is expected
 LITTLE = 0.15  # of the memory's pace
 FAR_FEW, SHORT = 0.1, 20.0  # of the usual pace of one; percent of the KV cache, which is hardly read
@@ -43,7 +44,7 @@ def _check_alone(config: ServeConfig) -> Iterable[Finding]:
         expects=(
             "8 to 32 requests at once go on at nearly that pace each, so the sum is many times as much. One "
             "alone gets faster by fewer bytes for each token (weights in fewer bits, fewer active "
-            f"parameters) or drafts that are often right (--speculative-config){_name_waits(layout(config))}"
+            f"parameters){_name_drafts(config)}{_name_waits(config)}"
         ),
         risks="another model or quantisation answers differently",
         evidence={"most_at_once": 1, "tokens_per_s": best},
@@ -95,14 +96,28 @@ def _compare_memory(config: ServeConfig) -> str:
     return f", {pace.describe(card)}"
 
 
-def _name_waits(shape: Layout) -> str:
+def _name_drafts(config: ServeConfig) -> str:
+    return "" if find_flags(config.setting) else " or drafts that are often right (--speculative-config)"
+
+
+def _name_waits(config: ServeConfig) -> str:
+    shape = layout(config)
     exchanges = (
         f"; with TP {shape.tp} each layer waits for two exchanges between the GPUs: compare fewer GPUs where "
         "the weights fit"
         if shape.tp > 1
         else ""
     )
-    return exchanges + (_IN_TURN if shape.pp > 1 else "")
+    return exchanges + _name_detour(config, shape) + (_IN_TURN if shape.pp > 1 else "")
+
+
+def _name_detour(config: ServeConfig, shape: Layout) -> str:
+    if shape.tp == 1 or config.env.get(P2P) in {None, "0"}:
+        return ""
+    return (
+        f", and {P2P}={config.env[P2P]} sends them through the host's memory: compare without it where the "
+        "GPUs reach each other directly (`nvidia-smi topo -p2p r` says OK)"
+    )
 
 
 LINTS = (

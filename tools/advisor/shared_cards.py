@@ -16,6 +16,7 @@ INTEL = "ZE_AFFINITY_MASK"
 PINNED = "kv_cache_memory_bytes"  # then the share says nothing
 _REDIRECTION = re.compile(r"\d{0,3}[<>]{1,2}\s{0,8}&?\s{0,8}[^\s&|;]+")
 _ENDS = re.compile(r"^[ \t]*(?:wait|kill|pkill|killall|docker (?:stop|kill|rm))\b", re.MULTILINE)
+_BRANCH = re.compile(r"(?:^|;)[ \t]*(?:else|elif)\b|;;", re.MULTILINE)
 _DETACHED = frozenset({"-d", "--detach", "-itd", "-dit", "-td", "-id"})
 
 
@@ -97,13 +98,17 @@ def _environment(server: PlacedServer) -> Mapping[str, str]:
 
 def _run_together(server: PlacedServer, other: PlacedServer) -> bool:
     """Whether both run at once: services and units do; in a script the earlier stays in the background."""
-    if server.launch.together and other.launch.together:
+    same = (
+        server.text is other.text and server.launch.name == other.launch.name
+    )  # the script of one container
+    if server.launch.together and other.launch.together and not same:
         return server.launch.together == other.launch.together
     if server.text is not other.text or server.launch.start == other.launch.start:
         return False
     first, last = sorted((server, other), key=lambda each: each.launch.start)
     end = max((word.end for word in first.launch.words), default=0)
-    return _is_background(first, end) and not _ENDS.search(server.text[end : last.launch.start])
+    between = server.text[end : last.launch.start]
+    return _is_background(first, end) and not (_ENDS.search(between) or _BRANCH.search(between))
 
 
 def _is_background(server: PlacedServer, end: int) -> bool:

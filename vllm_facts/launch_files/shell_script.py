@@ -159,6 +159,9 @@ def _read_command(text: str, words: Sequence[Word], variables: Variables) -> Ite
         return
     if program == "eval":
         words = [word for word in words if word.text != "eval"]
+        if any(" " in word.text.strip() for word in words):
+            yield from _read_evaluated(text, words, variables)
+            return
     if whole := _find_unknown_command(words, variables):
         named = _name_program(words, whole, variables)
         if named:
@@ -283,6 +286,20 @@ def _read_inner(text: str, words: Sequence[Word], variables: Variables) -> Itera
             for launch in read_script(script.text, env=values)
         ]
     yield from (replace(launch, env={**variables.exported, **launch.env}) for launch in launches)
+
+
+def _read_evaluated(text: str, words: Sequence[Word], variables: Variables) -> Iterable[Launch]:
+    """`eval "…"`: the shell joins the words, and reads what that gives once more."""
+    line = f"line {line_of(text, words[0].start)}"
+    for launch in read_script(" ".join(word.text for word in words), env=variables.literals):
+        yield replace(
+            launch,
+            start=words[0].start,
+            words=without_places(launch.words),
+            env={**variables.exported, **launch.env},
+            unread=tuple(re.sub(r"^line \d+", line, each) for each in launch.unread),
+            remarks=tuple(re.sub(r"^line \d+", line, each) for each in launch.remarks),
+        )
 
 
 def without_places(words: Iterable[Word]) -> tuple[Word, ...]:

@@ -274,6 +274,8 @@ def test_variable_with_more_than_one_value_stays_a_variable(script: str) -> None
     [
         pytest.param('CMD="vllm serve m --x 1"\n$CMD', id="a text"),
         pytest.param('CMD="vllm serve m --x 1"\neval "$CMD"', id="eval"),
+        pytest.param("eval \"vllm serve 'm' \\\n  --x 1\"", id="eval of its text"),
+        pytest.param("X=1\neval vllm serve m '--x $X'", id="eval of several words"),
         pytest.param('CMD=(vllm serve m --x 1)\nexec "${CMD[@]}"', id="an array"),
     ],
 )
@@ -281,6 +283,15 @@ def test_command_in_a_variable_is_read(script: str) -> None:
     (launch,) = read_launches("run.sh", script)
 
     assert words(launch).removeprefix("exec ") == "vllm serve m --x 1"
+
+
+def test_evaluated_text_tells_the_line_of_what_is_unknown() -> None:
+    (launch,) = read_launches("run.sh", 'set -e\n\neval "vllm serve m --x 1 $MORE"\n')
+
+    assert (words(launch), launch.unread) == (
+        "vllm serve m --x 1",
+        ("line 3: the flags in $MORE are unknown",),
+    )
 
 
 def test_command_that_is_put_together_in_steps_is_a_problem() -> None:

@@ -63,6 +63,22 @@ def test_services_of_a_project_share_a_gpu(
 
 
 @pytest.mark.parametrize(
+    ("script", "shared"),
+    [
+        ("if test -e x; then exec vllm serve m -tp 1; else exec vllm serve m -dp 1; fi", False),
+        ("vllm serve m --port 1 & vllm serve m --port 2", True),
+    ],
+)
+def test_one_container_runs_the_servers_of_its_script_in_turn(script: str, shared: bool) -> None:
+    text = COMPOSE.format(llm="", embed="", device="0").partition("  embed:")[0]
+    text = text.replace(
+        "command: --model Qwen/Qwen3-8B --max-model-len 16384", f"entrypoint: [bash, -c, '{script}']"
+    )
+
+    assert (shares("compose.yaml", text) == {"llm": 0.48}) == shared
+
+
+@pytest.mark.parametrize(
     "more",
     [
         "runtime: habana",
@@ -97,6 +113,7 @@ def test_a_server_that_does_not_fit_its_part_is_sent_to_another_gpu() -> None:
         ((f"{SERVE} 1 &", "wait", f"{SERVE} 2 &"), {"0": "", "1": ""}),
         ((f"CUDA_VISIBLE_DEVICES=0 {SERVE} 1 &", f"CUDA_VISIBLE_DEVICES=1 {SERVE} 2 &"), {"0": "", "1": ""}),
         ((f"CUDA_VISIBLE_DEVICES=1 {SERVE} 1 &", f"{SERVE} 2 -tp 2"), {"0": 0.48, "1": 0.48}),
+        (("if test -e x; then", f"{SERVE} 1 &", "else", f"{SERVE} 2 &", "fi"), {"0": "", "1": ""}),
         (
             (
                 "docker run -d --gpus device=1 vllm/vllm-openai:v0.20.0 --model Qwen/Qwen3-8B",
