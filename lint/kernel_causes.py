@@ -174,12 +174,19 @@ def default_graph_mode(_: re.Match[str], config: ServeConfig) -> Mapping[Knob, V
     return remove_json_entry(config, _COMPILATION, _MODE)
 
 
+def crashed_in_symmetric_memory(config: ServeConfig) -> bool:
+    """Whether the frames of an error are of the memory that the GPUs share, and no better cause is known."""
+    shared = any("::CUDASymmetricMemory" in line for line in config.log)
+    return shared and not (
+        sleeps_at_crash(config) or replays_split_context(config) or drafts_in_parts(config)
+    )
+
+
 def has_no_known_crash(config: ServeConfig) -> bool:
     """True if no other row names the cause of a crash: a kernel for another GPU, a CUDA graph, or sleep."""
     foreign = any("This kernel only supports" in line for line in config.log)
-    return not (
-        foreign or sleeps_at_crash(config) or replays_split_context(config) or drafts_in_parts(config)
-    )
+    causes = (sleeps_at_crash, replays_split_context, drafts_in_parts, crashed_in_symmetric_memory)
+    return not (foreign or any(cause(config) for cause in causes))
 
 
 def encodes_on_strix_halo(config: ServeConfig) -> bool:
@@ -315,6 +322,7 @@ FUNCTIONS = (
     graphs_in_parts,
     drafts_in_parts,
     default_graph_mode,
+    crashed_in_symmetric_memory,
     has_no_known_crash,
     encodes_on_strix_halo,
     attends_in_cascades,
