@@ -468,11 +468,11 @@ class History:
     def _other_values(self, state: State) -> list[str]:
         """Servers whose values in force are not those of the setting in force."""
         wanted = {server.name: server.setting.get("max_num_seqs") for server in state.fleet.running}
-        now = {process.name: self.world.cap_of(process) for process in self.world.servers.values()}
+        now = {process.name: self.world.caps_of(process) for process in self.world.servers.values()}
         return [
             f"{name} runs with {now[name]}, and {cap} is in force"
             for name, cap in wanted.items()
-            if name in now and now[name] != cap and name not in self.observer.overruled
+            if name in now and cap not in now[name] and name not in self.observer.overruled
         ]
 
 

@@ -399,6 +399,10 @@ class World:
         assert isinstance(shown, dict)
         return shown.get("max_num_seqs")
 
+    def caps_of(self, process: Process) -> set[object]:
+        """The values in force, of which one process has one."""
+        return {self.cap_of(process)}
+
     async def change_of(self, name: str) -> None:
         waiting = self.loop.create_future()
         self._waiting.setdefault(name, []).append(waiting)

@@ -117,6 +117,11 @@ class KubernetesWorld(World):
         process.errors = max([backend.errors for backend in backends], default=0.0)
         processes[name] = process
 
+    def caps_of(self, process: Process) -> set[object]:
+        """Those of its pods: a rolling update that finds no room leaves older ones."""
+        serving = [backend for backend in self.behind(process.address) if backend.answers]
+        return {backend.setting.get("max_num_seqs") for backend in serving} or World.caps_of(self, process)
+
     def of_deployment(self, name: str) -> list[Backend]:
         document = self.cluster.server.store.get("deployments", NAMESPACE, name)
         uid = document["metadata"]["uid"] if document else ""
