@@ -58,7 +58,7 @@ UNSEEN: Mapping[RequestSource, str] = {
 }
 """What the judge does not see, for each source of requests."""
 
-ROUTE_S = 20.0  # time to confirm or renew a split, after which that counts as failed
+ROUTE_S = 20.0  # time to confirm or renew a split; a split fails then, a renewal ends when the next is due
 READ_ADAPTERS_EVERY_S = 5.0
 LOOK_AGAIN_S = 5.0  # least time between observations after a third party's change
 
@@ -85,7 +85,7 @@ class EffectRunner:
     _kept: bool = True  # whether the latest KeepAlive succeeded
     _wrote_route: bool = False  # whether this process configured the proxy
     _renewing: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # by kind: one at a time
-    _renewed_at_s: dict[str, float] = field(default_factory=dict)  # when each began, as the loop's time
+    _renewal: tuple[KeepAlive, float] | None = None  # the latest, and when it began, as the loop's time
     _adapters_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held from a read to its event: an event of before a load must not follow the one of after it."""
     _refused: set[str] = field(default_factory=set)  # adapters, as sentences that were logged
@@ -105,23 +105,28 @@ class EffectRunner:
         A Stop or Retire cancels what was requested before it of its server's start; a Launch waits for the
         stop that was requested before it. Tasks may run in another order than they were requested in.
         """
+        if isinstance(effect, KeepAlive | Route):
+            self._end_late_renewal()
         if not isinstance(effect, Renewal):
             before = self._end_start(effect)
             task = tasks.create_task(self._perform_after(before, effect), name=effect.kind)
             self._register(effect, task)
         elif (running := self._renewing.get(effect.kind)) is None or running.done():
             self._renewing[effect.kind] = tasks.create_task(self.perform(effect))
-            self._renewed_at_s[effect.kind] = asyncio.get_running_loop().time()
-        elif isinstance(effect, KeepAlive):
-            self._end_late_renewal(effect, running)
+            if isinstance(effect, KeepAlive):
+                self._renewal = effect, asyncio.get_running_loop().time()
 
-    def _end_late_renewal(self, effect: KeepAlive, running: asyncio.Task[None]) -> None:
-        """End a renewal of the split that takes too long: the next one may succeed."""
-        took_s = asyncio.get_running_loop().time() - self._renewed_at_s[effect.kind]
-        if took_s > ROUTE_S and not running.cancelling():
-            running.cancel()
-            self._count(effect, took_s, failed=True)
-            self._note_kept(f"{effect.kind} timed out")
+    def _end_late_renewal(self) -> None:
+        """End a renewal of the split that takes too long: the next one may succeed, and a new split waits."""
+        if self._renewal is None:
+            return
+        effect, began_s = self._renewal
+        running, took_s = self._renewing[effect.kind], asyncio.get_running_loop().time() - began_s
+        if running.done() or running.cancelling() or took_s <= ROUTE_S:
+            return
+        running.cancel()
+        self._count(effect, took_s, failed=True)
+        self._note_kept(f"{effect.kind} timed out")
 
     def _end_start(self, effect: Effect) -> asyncio.Task[None] | None:
         """Return the task that has to end before the effect."""

@@ -136,6 +136,37 @@ def test_a_renewal_that_hangs_ends_so_that_another_can_follow(
     assert problems == ["keep_alive timed out"]
 
 
+def test_a_new_split_ends_a_renewal_that_holds_it_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a split is awaited no renewal is due that would end the one before."""
+    turn, routed_at_s = asyncio.Lock(), list[float]()
+
+    async def hang(*_: object) -> None:
+        async with turn:
+            await asyncio.sleep(3600)
+
+    async def route(*_: object) -> None:
+        async with turn:
+            routed_at_s.append(asyncio.get_running_loop().time())
+
+    traffic = FakeTraffic().bind(Site(target="chat", state_dir=tmp_path, epoch=1))
+    monkeypatch.setattr(type(traffic), "keep_alive", hang)
+    monkeypatch.setattr(type(traffic), "route", route)
+    performer = EffectRunner(
+        engine=FakeEngine(BLUE), traffic=traffic, emit=list[e.Event]().append, now=loop_now, epoch=1
+    )
+
+    async def scenario() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            performer.start(KeepAlive(route=WITHOUT_BLUE), tasks)
+            await asyncio.sleep(1)
+            performer.start(WITHOUT_BLUE, tasks)  # which fails after 20 s
+            await asyncio.sleep(24)
+            performer.start(WITHOUT_BLUE, tasks)
+
+    assert took_s(scenario) < 30
+    assert len(routed_at_s) == 1
+
+
 def test_a_split_that_cannot_be_kept_is_logged_when_that_begins_and_when_it_ends(tmp_path: Path) -> None:
     heard, problems = list[e.Event](), list[str]()
     traffic = FakeTraffic().bind(Site(target="chat", state_dir=tmp_path, epoch=1))
