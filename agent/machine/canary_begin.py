@@ -25,7 +25,8 @@ def begin_canary(rules: Rules, state: State, start: RolloutStart) -> Transition:
     """Launch green, or first free a slot for it."""
     running, (baseline, baseline_s) = state.fleet.running, recent_traffic(state, start.at)
     state, name = name_next_server(state)
-    old = _choose_old_server(state)
+    strategy = start.suggestion.preflight.strategy
+    old = running[-1] if strategy == "surge" else _choose_old_server(state)
     to = start.suggestion.proposal.to
     green = Server(
         name=name,
@@ -54,14 +55,14 @@ def begin_canary(rules: Rules, state: State, start: RolloutStart) -> Transition:
         ),
     )
     state = replace(state, rollout=rollout)
-    if start.suggestion.preflight.strategy != "surge":
+    if strategy != "surge":
         return drain_or_examine(state, start.at, start.note)
     state = enter_phase(state, Phase.LAUNCHING, start.at, start.note)
     return request_effect(state, Launch(number=0, server=green, deadline_s=start.plan.start_s))
 
 
 def _choose_old_server(state: State) -> Server:
-    """The old server to replace first: one that answers and errs rather than one that serves."""
+    """The old server that frees its slot: one that answers and errs rather than one that serves."""
     running = state.fleet.running
     return next((server for server in reversed(running) if failing.errs(state, server)), running[-1])
 

@@ -114,7 +114,7 @@ def _resume_with_servers(
     if state.phase in UNDECIDED and changed:
         return roll_back(state, event.at, f"{state.note}, in the middle of a rollout", result="undecided")
     if state.phase in UNDECIDED:
-        scaled = _scaled_by_others(state, before, restarted=restarted)
+        scaled = _scaled_by_others(state, before)
         return resume_rollout(rules, state, event, scaled, restarted=restarted)
     if state.phase is Phase.PROMOTING and any(s.name in state.fleet.exited for s in state.greens):
         return _resume_promotion_without_green(state, event.at)
@@ -128,15 +128,16 @@ def _resume_with_servers(
     return request_effect(state, route_to(state.fleet.running))
 
 
-def _scaled_by_others(state: State, before: FoundServers, *, restarted: bool) -> Mapping[str, int]:
+def _scaled_by_others(state: State, before: FoundServers) -> Mapping[str, int]:
     """Old servers to which a third party has given more replicas, and how many; below 0: fewer.
 
-    After a restart those of the effect that was under way may be flettner's own.
+    Those of the effect that is under way may be flettner's own.
     """
     awaited = state.effects.awaited
-    own = awaited.server.name if restarted and isinstance(awaited, Stop | Launch) else ""
-    more = {s.name: s.replicas - before.get(s.name, s).replicas for s in state.fleet.running}
-    return {name: count for name, count in more.items() if count and name != own}
+    own = awaited.server.name if isinstance(awaited, Stop | Launch) else ""
+    old = [s for s in state.fleet.running if s.name in state.canary.replicas and s.name != own]
+    more = {s.name: s.replicas - before.get(s.name, s).replicas for s in old}
+    return {name: count for name, count in more.items() if count}
 
 
 def _leave_to_operator(state: State, server: Server | None) -> Transition:
