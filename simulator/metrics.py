@@ -78,6 +78,7 @@ class CacheFacts:
     blocks_override: int | None
     memory_bytes: int | None
     rank: int = 0  # of the data-parallel engine
+    engines: int = 1  # of the server, whose blocks vLLM adds up
 
     def labels(self) -> Mapping[str, object]:
         tokens = self.blocks * self.block_size
@@ -92,7 +93,7 @@ class CacheFacts:
             "kv_cache_size_tokens": tokens,
             "kv_offloading_size": None,
             "num_cpu_blocks": None,
-            "num_gpu_blocks": self.blocks,
+            "num_gpu_blocks": self.engines * self.blocks,
             "num_gpu_blocks_override": self.blocks_override,
             "prefix_caching_hash_algo": "sha256",
             "sliding_window": None,

@@ -73,6 +73,7 @@ def build_engine(kind: type[_Engine], flags: Flags, now: VirtualClock, rank: int
     )
     facts = CacheFacts(
         blocks=blocks,
+        engines=flags.data_parallel_size,
         block_size=memory.block_size,
         max_model_len=memory.max_model_len,
         gpu_memory_utilization=memory.gpu_memory_utilization,

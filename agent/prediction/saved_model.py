@@ -21,7 +21,7 @@ from flettner.performance_model.work_windows import WorkWindow
 from flettner.vllm_facts.serve_config import ServeConfig
 from flettner.vllm_facts.values import Setting
 
-VERSION = 3
+VERSION = 4
 OLDEST = timedelta(seconds=TRACE_S)  # the load of longer ago is another one
 
 

@@ -25,10 +25,13 @@ class LoggedSteps:
     last: int
 
 
-def kv_tokens_of(facts: Mapping[str, str]) -> int | None:
-    """The size of one server's KV cache, by vllm:cache_config_info."""
+def kv_tokens_of(facts: Mapping[str, str], engines: int = 1) -> int | None:
+    """The size of the KV cache of one of a server's engines, by vllm:cache_config_info.
+
+    Its blocks are those of all engines (v1/engine/core_client.py: "Sum num_gpu_blocks from all engines").
+    """
     try:
-        return int(facts["num_gpu_blocks"]) * int(facts["block_size"])
+        return int(facts["num_gpu_blocks"]) * int(facts["block_size"]) // engines
     except (KeyError, ValueError):
         return None
 
@@ -40,7 +43,8 @@ def row_of_scrape(
 
     `budget`: max_num_batched_tokens. `engines`: of each replica.
     """
-    engines, capacity = engines * count_replicas(after.facts), kv_tokens_of(after.facts)
+    capacity = kv_tokens_of(after.facts, engines)
+    engines *= count_replicas(after.facts)
     least = 1.0 if engines == 1 else BUSY_REQUESTS * engines
     steps = after.steps
     if steps is None or not steps.total or capacity is None:

@@ -99,8 +99,10 @@ class Learner:
     async def read_log(self, target: Observable) -> None:
         """Sample the iteration log of one server: equal servers take equally long for equal steps."""
         server = next(iter(target.state.fleet.running), None)
-        kv_tokens = kv_tokens_of(target.reading.facts) if target.reading else None
-        if server is None or kv_tokens is None or server.setting.get(LOG_FLAG) is not True:
+        if server is None or target.reading is None or self._config is None:
+            return
+        kv_tokens = kv_tokens_of(target.reading.facts, engine_count(self._config))
+        if kv_tokens is None or server.setting.get(LOG_FLAG) is not True:
             return
         try:
             lines = await self.engine.step_log(server)
@@ -125,7 +127,7 @@ class Learner:
             server=server.name,
             config=config,
             servers=len(target.state.fleet.running) * count_replicas(reading.facts) * engine_count(config),
-            kv_tokens=kv_tokens_of(reading.facts),
+            kv_tokens=kv_tokens_of(reading.facts, engine_count(config)),
             at=self.now(),
             recording=recording,
             laws=tuple(self._laws),

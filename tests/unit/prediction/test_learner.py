@@ -74,6 +74,7 @@ async def test_a_law_is_learned_of_the_engines_of_one_server(setting: Setting) -
 
     model = target.model
     assert (model.servers, alone.servers) == (2, 1)
+    assert model.kv_tokens == alone.kv_tokens
     assert mean_rate(model.trace) == pytest.approx(4.0, rel=0.1)
     assert model.law is not None, model.why_no_law
     assert alone.law is not None
