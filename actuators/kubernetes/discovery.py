@@ -36,7 +36,7 @@ class ServerEntry:
     epoch: int = 0
     service: str = ""
     namespace: str = ""
-    is_moving: bool = False  # pods of the workload that people own serve for it already
+    is_moving: bool = False  # it has no pods left, and those of the workload that people own take its place
 
     @property
     def ours(self) -> bool:
@@ -85,7 +85,8 @@ async def find_servers(reader: Reader, site: Site, adopted: Iterable[WorkloadNam
     for service in services:
         entry = _of_service(service, workloads, namespace)
         if entry is not None:
-            servers[entry.server] = replace(entry, is_moving=entry.ours and entry.server in homes)
+            no_pods = entry.ours and not entry.workload.replicas
+            servers[entry.server] = replace(entry, is_moving=no_pods and entry.server in homes)
     taken = {entry.workload.name for entry in servers.values()}
     for workload in workloads.values():
         name = _name_of(workload, workloads.values())

@@ -170,18 +170,18 @@ class KubernetesEngine(VllmEngine):
 
     async def launch(self, server: Server, deadline_s: float) -> Server:
         """Launch a server; a second launch of it finds the workload that the first has started."""
-        self._late.forget(server.name)
         async with self._lock(server.name):
+            self._late.forget(server.name)
             servers = await self._find_fenced()
             began = asyncio.get_running_loop().time()
             was_active = server.name in servers and servers[server.name].active
             try:
                 launched = await self._starter.launch(server, servers, deadline_s)
             except BaseException as error:
-                if server.name not in servers:
-                    self._late.expect(server.name)
                 if isinstance(error, NoNodeError):
                     self._no_node = error.why
+                if server.name not in servers:
+                    self._late.expect(server.name)
                 raise
             self._no_node = ""
             if not was_active and (entry := (await self._find()).get(server.name)):  # else removed since
@@ -192,9 +192,10 @@ class KubernetesEngine(VllmEngine):
     async def _remove_late(self, name: str) -> None:
         async with self._lock(name):
             entry = (await self._find_fenced()).get(name)
-            if entry is not None and entry.workload.ours:
+            if entry is None:
+                await self._client.delete(kubernetes.SERVICE, object_name(self._site, name))
+            elif entry.workload.ours:
                 await remove_server(self._client, self._site, entry)
-            await self._client.delete(kubernetes.SERVICE, object_name(self._site, name))
 
     async def warm_up(
         self,
@@ -256,7 +257,7 @@ class KubernetesEngine(VllmEngine):
                 )
             if conflict := await find_conflict(self._client, [entry.workload], keep):
                 raise ActError(conflict, external=True)
-            if keep and (update := describe_update(entry.workload)):
+            if keep and not entry.ours and (update := describe_update(entry.workload)):
                 raise ActError(update, external=True)
             if keep:
                 await self._starter.scaler.shrink(entry, keep)
@@ -336,7 +337,7 @@ class KubernetesEngine(VllmEngine):
             if await self._retirements.moves(server.name) or not await self._has_settled(server):
                 report(loss, log, gone=False)  # the operator's workload starts in its place
                 await self._retirements.wait()
-                await poll_until(partial(self._has_settled, server), _RETRY_S)
+                await poll_until(partial(self._has_settled, server), _RETRY_S, _START_S)
         if entry is not None and not watched:
             loss = fault_of_none(entry.workload.annotations)
         return loss, log

@@ -117,25 +117,25 @@ class Handover:
         wanted, spare = workload.usual_replicas, 1
         for replicas in range(workload.replicas, wanted + 1):
             await self._shrink_green(wanted - replicas + spare)
-            try:
-                workload = await self._grow(workload, replicas)
-            except NoNodeError:
-                if wanted == 1:
-                    raise
-                if spare:
+            if spare and wanted > 1:
+                try:
+                    workload = await self._grow(workload, replicas)
+                    continue
+                except NoNodeError:
                     spare = 0
                     await self._shrink_green(wanted - replicas)
-                    workload = await self._grow_if_room(workload, replicas)
+            workload = await self._grow_if_room(workload, replicas, is_last=1 < replicas == wanted)
         return workload
 
-    async def _grow_if_room(self, workload: Workload, replicas: int) -> Workload:
-        """Where there is no room for a pod more, those that serve go on: it starts once there is."""
+    async def _grow_if_room(self, workload: Workload, replicas: int, *, is_last: bool) -> Workload:
+        """Without room for the last pod those that serve go on, as green has none left: it starts later."""
         try:
             return await self._grow(workload, replicas)
         except NoNodeError as error:
-            if replicas == 1:
+            if not is_last:
                 raise
             log.warning("kubernetes.pod_has_no_node", workload=workload.name, why=error.why)
+            await self._join(workload)
             return workload
 
     async def _grow(self, workload: Workload, replicas: int) -> Workload:
@@ -153,7 +153,8 @@ class Handover:
         """Warm up the pods that are new, and let the name of the new server resolve to them, too."""
         serving = service_labels(self.starter.site, self.new.server)
         pods = await patiently(lambda: find_pods(self.client, workload))
-        new = [pod for pod in pods if pod.active and pod.ip and not serving.items() <= pod.labels.items()]
+        ready = [pod for pod in pods if pod.active and pod.ready]
+        new = [pod for pod in ready if not serving.items() <= pod.labels.items()]
         await asyncio.gather(*(self.warm_up(pod.address(workload.serve.port)) for pod in new))
         for pod in new:
             await self.client.patch(kubernetes.POD, pod.name, {"metadata": {"labels": serving}})

@@ -93,8 +93,9 @@ async def preflight(
 async def preflight_saving(
     client: KubernetesClient, blues: Sequence[ServerEntry], times: StartTimes
 ) -> PreflightResult:
-    """Whether these can have fewer pods: an autoscaler, or the writer of a manifest, would give them back,
-    and a rolling update ends pods itself.
+    """Whether these can have fewer pods.
+
+    An autoscaler, or the writer of a manifest, would give them back; a rolling update ends pods itself.
 
     Raises ActError.
     """

@@ -1,6 +1,6 @@
 """Start the Deployment of a server, or scale a stopped workload up again; wait until its pods are healthy.
 
-A failed start leaves no Deployment, or the stopped workload as it was.
+A failed start leaves no Deployment of flettner's; a workload that people own stays scaled up.
 """
 
 import asyncio
@@ -119,8 +119,8 @@ class Starter:
     async def _wait_for_pods(self, name: str, workload: Workload, enough: int | None = None) -> None:
         """Return once each pod is ready and answers /health. Raises ActError for a fault that is certain.
 
-        Pods that were evicted before, or that serve already, are no fault of this start. `enough`: as many
-        are, too, as an autoscaler may want more pods than there are nodes for.
+        Pods that were evicted before, or that serve already, are no fault of this start. `enough`: return
+        also once this many serve, as an autoscaler may want more pods than there are nodes for.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -176,21 +176,20 @@ class Starter:
         return ActError(f"{name} was not healthy within {deadline_s:g} s")
 
     async def _undo(self, server: Server, before: ServerEntry | None) -> None:
-        """Take away the additions of a failed start: the server, its first pods, or further pods.
+        """Take away what a failed start has added: the server, or further pods.
 
-        A workload that a third party has given still more replicas meanwhile keeps them.
+        A workload that people own, and that flettner had stopped, stays scaled up: it is to serve again, as
+        soon as there is room for it. One that a third party has given still more replicas keeps them.
         """
         with suppress(ActError):
             entry = (await find_servers(self.client, self.site, self.adopted)).get(server.name)
             if entry is None or entry.epoch > self.site.epoch:
                 return
             if before is not None and before.workload.replicas:
-                if entry.workload.replicas <= server.replicas:
+                if before.workload.replicas < entry.workload.replicas <= server.replicas:
                     await self.scaler.shrink(entry, before.workload.replicas)
             elif entry.workload.ours:
                 await remove_server(self.client, self.site, entry)
-            else:
-                await self.scaler.scale_down(entry.workload)
 
 
 def _describe_missing_node(name: str, pod: Pod, workload: Workload) -> str:
