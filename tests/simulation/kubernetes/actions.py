@@ -245,6 +245,7 @@ def heal(history: "KubernetesHistory") -> None:
         if backend.status in {"hung", "wedged"}:
             world.backends.turn(backend, "healthy")
     history.add_nodes()
+    history.add_wanted_node()
     history.loop.outside(NODE_REMOVED_S, history.add_nodes)  # in place of a node that was lost just before
     for name in history.scenario.names:
         deployment = world.document(name)

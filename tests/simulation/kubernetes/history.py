@@ -109,6 +109,12 @@ class KubernetesHistory(History):
             if self.world.cluster.server.store.get("nodes", "", name) is None:
                 self.world.cluster.add_node(name, pods if self.scenario.spare else -(-pods // 2))
 
+    def add_wanted_node(self) -> None:
+        """A third one, for the pods that an autoscaler has added."""
+        more = sum(self.observer.replicas.values()) - self.scenario.servers * self.scenario.replicas
+        if more > 0:
+            self.world.cluster.add_node("node-3", more)
+
     def host_of(self, owner: Owner | None) -> Host:
         return next((daemon for daemon in self.daemons if daemon.owner is owner), self.daemons[-1])
 
