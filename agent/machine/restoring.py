@@ -56,7 +56,7 @@ def restore(
     its rollout ends, with the `result`. The exited server is retired first: its remains may hold GPU memory.
     """
     state = mark_retiring_as_exited(state)
-    old = _server_to_succeed(state)
+    old = _find_predecessor(state)
     bridge = _serving_green(state) if not state.fleet.running else None
     state = _end_rollout(state, at, result, why, bridged=bridge is not None)
     state = enter_phase(choose_blue(end_all(state, why)), Phase.RESTORING, at, why)
@@ -74,8 +74,8 @@ def restore(
     return moved
 
 
-def _server_to_succeed(state: State) -> Server | None:
-    """The missing server, or any if none runs; None: flettner has none to start beside those that run."""
+def _find_predecessor(state: State) -> Server | None:
+    """The server whose place a successor takes: the missing one, or any if none runs; else None."""
     return missing_server(state) or (None if state.fleet.running else state.fleet.blue)
 
 
@@ -125,8 +125,10 @@ def retire_predecessor(rules: Rules, state: State, old: Server | None) -> Transi
 
 
 def launch_successor(rules: Rules, state: State) -> Transition:
-    """Start the missing server's successor; a third-party server is left to its owner while others run."""
-    old = _server_to_succeed(state)
+    """Start the missing server's successor. If none is missing, as third-party servers are left to their
+    owners while others run, those serve alone.
+    """
+    old = _find_predecessor(state)
     if old is None and state.fleet.running:
         return request_effect(state, route_to(state.fleet.running))
     if old is not None and old.name in state.fleet.stopped:

@@ -6,6 +6,8 @@ from typing import Literal
 
 from flettner.agent.domain.prediction_check import LawDrop
 from flettner.performance_model.acceptance import Acceptance
+from flettner.performance_model.engine_limits import EngineLimits
+from flettner.performance_model.engine_settings import limits_of, one_engine
 from flettner.performance_model.step_law import UncertainLaw
 from flettner.performance_model.trace import Trace
 from flettner.vllm_facts.serve_config import ServeConfig
@@ -51,6 +53,10 @@ class LearnedModel:
     acceptance: Acceptance | None = None  # errors of predictions one window ahead; None: none was checked yet
     outside_s: float = 0.0  # of a request's TTFT, mean: API server and tokenizer, which the law leaves out
     why_no_law: str = ""
+
+    def limits(self) -> EngineLimits:
+        """Of one engine. Raises PredictionInputError if its setting is not modelled."""
+        return limits_of(one_engine(self.config), kv_tokens=self.kv_tokens)
 
 
 def without_dropped(learned: LearnedModel, drop: LawDrop | None) -> LearnedModel:

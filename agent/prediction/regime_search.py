@@ -18,7 +18,6 @@ from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.model_search import gain_band, out_of_bounds
 from flettner.agent.prediction.served_load import goals_of
 from flettner.performance_model.engine_limits import EngineLimits
-from flettner.performance_model.engine_settings import limits_of, one_engine
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.load_mixes import TwoMixes
 from flettner.performance_model.outcome import Goals, attainment
@@ -77,7 +76,7 @@ def search_regimes(request: RegimeRequest) -> RegimeAdvice | None:
     if learned.law is None or goals is None or (request.cold and request.mixes.changes_a_day > COLD_CHANGES):
         return None
     try:
-        present = limits_of(one_engine(learned.config), kv_tokens=learned.kv_tokens)
+        present = learned.limits()
     except PredictionInputError:
         return None
     share, settings = request.mixes.above_share, list_settings(request, present)

@@ -14,7 +14,7 @@ from flettner.agent.domain.model_search import Capacity, Numbers
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.performance_model.band import Band
 from flettner.performance_model.engine_limits import EngineLimits
-from flettner.performance_model.engine_settings import limits_of, one_engine
+from flettner.performance_model.engine_settings import one_engine
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.outcome import Goals
 from flettner.performance_model.prediction import add_outside, find_headroom, predict
@@ -30,7 +30,7 @@ MOST_REQUESTS = 3_000  # of the trace, the latest: 5 minutes at 10 requests/s
 LEAST_REQUESTS, LEAST_S = 50, 120.0  # fewer, or a shorter trace, show no load
 REPLICATES = 8  # draws behind each band
 UNKNOWN_RATES = GpuRates()
-OF_SERVER = frozenset({"tokens_per_s", "goodput_per_s"})  # numbers that its engines add up to
+SUMMED = frozenset({"tokens_per_s", "goodput_per_s"})  # numbers that the engines of a server add up to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +81,7 @@ class ServedLoad:
             shifted = {
                 name: band for name, band in shifted.items() if name not in {"attainment", "goodput_per_s"}
             }
-        whole = {
-            name: band.times(self.engines) if name in OF_SERVER else band for name, band in shifted.items()
-        }
+        whole = {name: band.times(self.engines) if name in SUMMED else band for name, band in shifted.items()}
         return add_cost(whole, self.rates, self.gpus)
 
     def capacity(self, limits: EngineLimits) -> Capacity | None:
@@ -114,7 +112,7 @@ def find_load(learned: LearnedModel, slo: Slo, rates: GpuRates = UNKNOWN_RATES) 
         trace=trace,
         law=learned.law,
         goals=goals_of(slo, learned.outside_s),
-        present=limits_of(one_engine(learned.config), kv_tokens=learned.kv_tokens),
+        present=learned.limits(),
         servers=learned.servers // engines,
         outside_s=learned.outside_s,
         rates=rates,

@@ -12,7 +12,7 @@ from flettner.agent.domain.model_search import MOST_TIMES, Capacity, Numbers
 from flettner.agent.prediction.learned import LearnedModel
 from flettner.agent.prediction.served_load import LEAST_REQUESTS, ServedLoad, find_load, latest_part
 from flettner.performance_model.engine_limits import EngineLimits
-from flettner.performance_model.engine_settings import limits_of, one_engine, veto, with_changes
+from flettner.performance_model.engine_settings import veto, with_changes
 from flettner.performance_model.errors import PredictionInputError
 from flettner.performance_model.extrapolation import describe_extrapolation
 from flettner.performance_model.prediction import largest_of
@@ -127,7 +127,7 @@ def modelled_flags(learned: LearnedModel) -> Setting:
     Empty where the setting is not modelled.
     """
     try:
-        limits = limits_of(one_engine(learned.config), kv_tokens=learned.kv_tokens)
+        limits = learned.limits()
     except PredictionInputError:
         return {}
     return {knob: getattr(limits, knob, learned.config.setting.get(knob)) for knob in sorted(MODELLED)}
