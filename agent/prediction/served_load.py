@@ -107,6 +107,8 @@ def find_load(learned: LearnedModel, slo: Slo, rates: GpuRates = UNKNOWN_RATES) 
             f"{LEAST_REQUESTS} in {LEAST_S:.0f} s"
         )
     trace, engines = latest_part(learned.trace), engine_count(learned.config)
+    if learned.servers % engines:
+        raise PredictionInputError(f"what is learned is not of {engines} engines yet: ask again in a minute")
     return ServedLoad(
         config=one_engine(learned.config),
         trace=trace,

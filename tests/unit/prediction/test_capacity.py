@@ -127,6 +127,13 @@ def test_without_an_objective_it_says_what_is_missing() -> None:
         predict_capacity(CapacityRequest(learned=LEARNED, slo=Slo()))
 
 
+def test_a_layout_that_has_just_changed_is_not_predicted_from_the_load_of_the_one_before() -> None:
+    two = replace(ROOMY, config=deployment({"max_num_seqs": 64, "data_parallel_size": 2}))
+
+    with pytest.raises(PredictionInputError, match="not of 2 engines yet"):
+        predict_capacity(CapacityRequest(learned=two, slo=SLO))
+
+
 def test_a_server_of_four_engines_carries_four_times_what_one_does() -> None:
     """The trace is of one engine: every eighth request of two such servers."""
     four = replace(ROOMY, servers=8, config=deployment({"max_num_seqs": 64, "data_parallel_size": 4}))
