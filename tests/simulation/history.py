@@ -175,8 +175,8 @@ class History:
         if act.what not in OF_LOAD:
             self.observer.faulted_s = self.loop.now_s
         held = self.loop.now_s - self.observer.load.held_s < HELD_S
-        owners = act.what == "flags changed by hand"
-        if owners or act.on in {"stop", "keep_adapters"} or (act.on == "launch" and held):
+        begins = act.what == "flags changed by hand" or (act.on == "launch" and act.what.startswith("crash"))
+        if begins or act.on in {"stop", "keep_adapters"} or (act.on == "launch" and held):
             self.observer.load.held_s = self.loop.now_s
         self.say(f"!! {name_of(act)}")
 

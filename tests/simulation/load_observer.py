@@ -46,7 +46,8 @@ class LoadObserver:
     recovered_s: dict[str, float] = field(default_factory=dict)  # when it was found to be well again
     over_s: float = 0.0  # for how long a daemon could see more load than the rest carries
     held_s: float = -1e9
-    """The last fault of a stop, of the adapters that a server needs to serve, or restart by its owner."""
+    """The last fault of a stop, of the adapters that a server needs to serve, or of a daemon that starts
+    it, or the last restart by its owner: a launch that hangs soon after is counted as one more."""
     lengths: "deque[bool]" = field(default_factory=lambda: deque(maxlen=KNOWN_S))
 
     def wrong(self, what: str) -> None:
