@@ -7,6 +7,7 @@ Each switch is a change of running servers of its own: the present and the new v
 verdict decides (hot_trial.py). Only the way back to the values from before the approval needs no trial.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -207,10 +208,15 @@ def _why_end(rules: Rules, state: State, regimes: Regimes, at: datetime) -> str:
             return why
     if _are_enough(regimes) and (why := _why_not_as_predicted(rules, state, regimes)):
         return why
-    today = [moment for moment in regimes.switches if at - DAY < moment <= at]
+    today = _within_a_day(regimes.switches, at)
     if len(today) >= plan.most_switches and _wanted(regimes) is not None:
         return f"the load changed more than {plan.most_switches} times in a day"
     return ""
+
+
+def _within_a_day(switches: Sequence[datetime], at: datetime) -> tuple[datetime, ...]:
+    """Those of the last day; of a clock that was set back since, also later ones, but for more than a day."""
+    return tuple(moment for moment in switches if abs(at - moment) < DAY)
 
 
 def _why_not_as_predicted(rules: Rules, state: State, regimes: Regimes) -> str:
@@ -288,9 +294,7 @@ def _switch(rules: Rules, state: State, regimes: Regimes, at: datetime) -> Trans
     plan = regimes.regimes
     limit = plan.high if regimes.above else plan.low
     why = f"{WORDS[plan.metric]} are {longer} than {limit:.0f} tokens: {describe_changes(values)}"
-    regimes = replace(
-        regimes, switches=(*(m for m in regimes.switches if at - DAY < m <= at), at), wait_until=None
-    )
+    regimes = replace(regimes, switches=(*_within_a_day(regimes.switches, at), at), wait_until=None)
     return _begin(rules, state, regimes, values, at, why)
 
 

@@ -372,9 +372,11 @@ def test_an_abort_while_no_server_runs_waits_for_one() -> None:
     assert world.state.switching is None
 
 
-def test_too_many_switches_in_a_day_end_it() -> None:
+@pytest.mark.parametrize("set_back", [timedelta(), timedelta(hours=2)])  # the clock, half way
+def test_too_many_switches_in_a_day_end_it(set_back: timedelta) -> None:
     world = at_night()
-    for _ in range(MOST_SWITCHES):
+    for number in range(MOST_SWITCHES):
+        world.at -= set_back if number == MOST_SWITCHES // 2 else timedelta()
         world.change(SHORT if world.prompt_tokens == LONG else LONG).settle()
         world.tick(70)
 
