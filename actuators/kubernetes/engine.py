@@ -82,7 +82,7 @@ class KubernetesEngine(VllmEngine):
         self._prefixes: Sequence[SharedPrefix] = ()  # for the pods of a workload that begins anew
         self._starter = Starter(client=self._client, site=site, adopted=options.adopted)
         self._retirements = Retirements()
-        self._late = LateCreations(self._remove_late)
+        self._late = LateCreations(self._remove_new_server)
         self._no_node = ""  # why no node took the last pod that was to start; empty: one did
 
     async def problems(self) -> Sequence[str]:
@@ -189,7 +189,7 @@ class KubernetesEngine(VllmEngine):
                 self._times.record(start_key(entry.workload), took_s, None)
             return launched
 
-    async def _remove_late(self, name: str) -> None:
+    async def _remove_new_server(self, name: str) -> None:
         async with self._lock(name):
             entry = (await self._find_fenced()).get(name)
             if entry is None:

@@ -14,7 +14,7 @@ from flettner.agent.domain.model import Bound, Outcome, Slo
 from flettner.agent.domain.model_search import ModelSearchResult, PredictedChange
 from flettner.agent.machine.earlier_outcomes import why_not_again
 from flettner.agent.prediction.learned import LearnedModel
-from flettner.agent.prediction.moved_load import changes_layout, in_layout, share
+from flettner.agent.prediction.moved_load import changes_layout, in_layout, take_share
 from flettner.agent.prediction.served_load import ServedLoad, find_load
 from flettner.performance_model.band import Band
 from flettner.performance_model.engine_limits import EngineLimits
@@ -157,7 +157,7 @@ def _judge_rules(
 def _judge_layout(load: ServedLoad, goals: Goals, run: EngineRun, rule: str, to: Setting) -> PredictedChange:
     """By one of its engines, with its share of the requests. Raises PredictionInputError."""
     moved = in_layout(load, to)
-    part = replace(moved, trace=share(load.trace, load.engines, moved.engines))
+    part = replace(moved, trace=take_share(load.trace, load.engines, moved.engines))
     other = ReplayedScheduler(part.trace, part.law.law, part.present).run()
     now, then = attainment(run, goals), attainment(other, goals)
     noise = sqrt((now * (1 - now) + then * (1 - then)) / max(1, len(part.trace)))

@@ -46,7 +46,7 @@ def move_load(load: ServedLoad, engine: ServeConfig, engines: int) -> ServedLoad
     return replace(load, config=engine, law=law, present=limits, rates=rates, engines=engines)
 
 
-def share(trace: Trace, engines: int, wanted: int) -> Trace:
+def take_share(trace: Trace, engines: int, wanted: int) -> Trace:
     """The load of one of the `wanted` engines, from that of one of `engines`."""
     if wanted % engines == 0:
         return trace[:: wanted // engines]

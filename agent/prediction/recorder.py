@@ -23,7 +23,10 @@ RAN = frozenset({"ok", "truncated", "aborted", "gave_up"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """Of a server. `budget`: its max_num_batched_tokens; None: not known. `engines`: of each replica."""
+    """What the samples of a server tell. `budget`: its max_num_batched_tokens; None: not known.
+
+    `engines`: of each replica.
+    """
 
     budget: float | None
     same_law: bool  # the same step takes as long

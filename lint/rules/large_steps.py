@@ -81,12 +81,11 @@ def _make_finding(config: ServeConfig, paused: int, budget: int) -> Finding:
 
 def _check_step_time(config: ServeConfig) -> Iterable[Finding]:
     """A remark before any log: how long a step full of prompts takes."""
-    model, speed, budget = (
-        config.model,
-        find_speed(config.card) if config.card else None,
-        _find_budget(config),
-    )
-    if budget is None or model is None or speed is None or config.log or config.profile == "batch":
+    model, card, budget = config.model, config.card, _find_budget(config)
+    if budget is None or model is None or card is None or config.log or config.profile == "batch":
+        return
+    speed = find_speed(card)
+    if speed is None:
         return
     active, shape = model.active_parameters or model.parameters, layout(config)
     if not active or config.setting.get("max_num_batched_tokens") is None:
@@ -98,7 +97,7 @@ def _check_step_time(config: ServeConfig) -> Iterable[Finding]:
         rule="P2",
         why=(
             f"max_num_batched_tokens {budget}: a step full of prompts takes about {seconds:.0f} s on "
-            f"{shape.tp} x {config.card.name if config.card else 'GPU'}, in which nobody else gets a token"
+            f"{shape.tp} x {card.name}, in which nobody else gets a token"
         ),
         expects=(
             f"where answers are read while they come, {USUAL} keeps such pauses short, and leaves memory of "

@@ -229,9 +229,8 @@ def mostly_answers(config: ServeConfig) -> bool:
 def _check_costly_drafts(config: ServeConfig) -> Iterable[Finding]:
     """Drafts with which a single request is slower than the memory lets it be without them."""
     pace, given = find_pace(config), find_flags(config.setting)
-    if (
-        pace is None or pace.named or not given or is_sparse(config)
-    ):  # experts reach a small part of the memory's pace
+    # experts reach a small part of the memory's pace
+    if pace is None or pace.named or not given or is_sparse(config):
         return
     plain = min(NEAR * pace.most, HOST_PACE)
     if pace.best >= COSTLY * plain:

@@ -125,7 +125,7 @@ def find_speed(card: GpuModel) -> GpuSpeed | None:
 
 
 def _names(card: GpuModel) -> tuple[str, ...]:
-    """With its memory, and without."""
+    """Return the card's names: with its memory, and without."""
     return card.name, card.name.rpartition(" ")[0] if card.name.endswith("GB") else ""
 
 
